@@ -1,0 +1,1 @@
+"""Tidelake: collections that change over time."""

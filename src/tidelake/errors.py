@@ -1,0 +1,216 @@
+"""Every exception of Tidelake, by what the caller does next.
+
+A class exists only if a caller acts differently on it. Fields are positional, so that every error
+survives pickling (Spark sends them between processes); the message is one lower-case sentence that
+names the thing and, where there is one, the remedy.
+
+    TidelakeError
+    ├── UsageError                    mend the call; nothing was written
+    │   ├── InvalidUpdates            the table handed in does not fit the collection
+    │   ├── UpdateNotBeyondLower      an update lies before the interval it is written to
+    │   ├── UpdateBeyondUpper         ... or after it
+    │   ├── IncompatibleSchema        a schema does not fit the registered one
+    │   ├── CollectionExists          a name is taken (by another schema, or was dropped)
+    │   ├── CollectionNotFound        no collection of that name
+    │   ├── NotALake                  the directory holds no lake
+    │   └── Closed                    the lake was closed
+    ├── UpperMismatch                 a conflict: read `current`, decide, try again
+    ├── HistoryCompacted              ask for a later time
+    ├── NotYetClosed                  ask again later: the time is not final yet
+    ├── WriterFenced                  a newer writer of this name took over: stop
+    ├── LeaseExpired                  the hold is gone: open a new reader
+    ├── StoreUnavailable              the store did certainly not do it: try again later
+    ├── OutcomeUnknown                the store may have done it: ask before trying again
+    ├── BlobNotFound                  no object of that name
+    ├── BlobExists                    an object of that name is already there
+    ├── CorruptionError               stored bytes are damaged: restore them
+    ├── FormatTooNew                  written by a newer Tidelake: upgrade
+    └── InternalError                 a bug in Tidelake: report it
+"""
+
+
+class TidelakeWarning(UserWarning):
+    """Something was left undone that costs no correctness, such as a batch that was never appended."""
+
+
+class TidelakeError(Exception):
+    """The root of all errors that Tidelake raises on purpose."""
+
+
+class UsageError(TidelakeError, ValueError):
+    """The call cannot be carried out as given. Nothing was written."""
+
+
+class InvalidUpdates(UsageError):
+    """A table of updates does not fit the collection: columns, types, nulls, times or diffs."""
+
+
+class UpdateNotBeyondLower(UsageError):
+    """An update lies before the interval that it is written to."""
+
+    def __init__(self, time: object, lower: object) -> None:
+        super().__init__(time, lower)
+        self.time, self.lower = time, lower
+
+    def __str__(self) -> str:
+        return f"an update at time {self.time} is not beyond the lower frontier {self.lower} of the append"
+
+
+class UpdateBeyondUpper(UsageError):
+    """An update lies at or after the end of the interval that it is written to."""
+
+    def __init__(self, time: object, upper: object) -> None:
+        super().__init__(time, upper)
+        self.time, self.upper = time, upper
+
+    def __str__(self) -> str:
+        return (
+            f"an update at time {self.time} is beyond the upper frontier {self.upper} of the append: "
+            "append up to a later frontier"
+        )
+
+
+class IncompatibleSchema(UsageError):
+    """A schema does not fit the registered one."""
+
+
+class CollectionExists(UsageError):
+    """The name is taken."""
+
+
+class CollectionNotFound(UsageError):
+    """There is no collection of that name."""
+
+
+class NotALake(UsageError):
+    """The place holds no lake, or something that is not one."""
+
+
+class Closed(UsageError):
+    """The lake was closed; open it again."""
+
+
+class UpperMismatch(TidelakeError):
+    """The shard's upper was not the expected one. Nothing was written."""
+
+    def __init__(self, expected: object, current: object) -> None:
+        super().__init__(expected, current)
+        self.expected, self.current = expected, current
+
+    def __str__(self) -> str:
+        return (
+            f"the upper is {self.current}, not the expected {self.expected}: "
+            "another writer was first; read up to the current upper and append from there"
+        )
+
+
+class HistoryCompacted(TidelakeError):
+    """The time asked for lies before `since`: its history has been folded."""
+
+    def __init__(self, asked: object, since: object) -> None:
+        super().__init__(asked, since)
+        self.asked, self.since = asked, since
+
+    def __str__(self) -> str:
+        return (
+            f"history at {self.asked} is compacted: since={self.since}; "
+            "ask for a time at or after since, or hold it back with a reader next time"
+        )
+
+
+class NotYetClosed(TidelakeError):
+    """The time asked for was still open when the deadline passed."""
+
+    def __init__(self, asked: object, upper: object, timeout_s: float) -> None:
+        super().__init__(asked, upper, timeout_s)
+        self.asked, self.upper, self.timeout_s = asked, upper, timeout_s
+
+    def __str__(self) -> str:
+        behind = ""
+        if isinstance(self.asked, int) and isinstance(self.upper, int):
+            behind = f", {self.asked - self.upper + 1} short of it"
+        return (
+            f"time {self.asked} is not closed after waiting {self.timeout_s:g} s: upper={self.upper}{behind}; "
+            "ask for an earlier time, wait longer, or append up to a later frontier"
+        )
+
+
+class WriterFenced(TidelakeError):
+    """A newer epoch of this writer exists; this one may write no more."""
+
+    def __init__(self, writer: str, epoch: int, current_epoch: int) -> None:
+        super().__init__(writer, epoch, current_epoch)
+        self.writer, self.epoch, self.current_epoch = writer, epoch, current_epoch
+
+    def __str__(self) -> str:
+        return (
+            f"writer {self.writer!r} of epoch {self.epoch} is fenced by epoch {self.current_epoch}: "
+            "another process opened it; stop, or open the writer again to take over"
+        )
+
+
+class LeaseExpired(TidelakeError):
+    """The hold of this reader is gone; open a new reader."""
+
+    def __init__(self, reader: str) -> None:
+        super().__init__(reader)
+        self.reader = reader
+
+    def __str__(self) -> str:
+        return f"reader {self.reader} no longer holds the collection: open a new reader"
+
+
+class StoreUnavailable(TidelakeError):
+    """The store refused or could not be reached; the operation certainly did not happen."""
+
+
+class OutcomeUnknown(TidelakeError):
+    """The store did not answer; the operation may or may not have happened."""
+
+
+class BlobNotFound(TidelakeError):
+    """No object of that name in the store."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"no object {self.name!r} in the store"
+
+
+class BlobExists(TidelakeError):
+    """An object of that name is already in the store; it was left as it is."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"object {self.name!r} already exists"
+
+
+class CorruptionError(TidelakeError):
+    """Stored bytes are not what was written."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"object {self.name!r} is damaged: {self.reason}; restore it from a copy"
+
+
+class FormatTooNew(TidelakeError):
+    """Written by a newer version of Tidelake."""
+
+    def __init__(self, name: str, found: int, known: int) -> None:
+        super().__init__(name, found, known)
+        self.name, self.found, self.known = name, found, known
+
+    def __str__(self) -> str:
+        return f"{self.name!r} has format {self.found} and this Tidelake reads up to {self.known}: upgrade Tidelake"
+
+
+class InternalError(TidelakeError):
+    """An invariant of Tidelake does not hold: a bug. Nothing was committed."""

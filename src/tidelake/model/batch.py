@@ -1,0 +1,125 @@
+"""Batches as descriptions: parts, runs and bounds, without the rows.
+
+A *part* is one immutable stored object. A *run* is a list of parts that are sorted and disjoint, a
+*batch* one or more runs that together hold all updates of its bounds. All byte bounds here are in
+the order-preserving encoding of `tidelake.data.order`: comparing the bytes compares the values, so
+nothing at this level needs to know types.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tidelake.model.bounds import Bounds
+from tidelake.model.time import Time
+
+
+@dataclass(frozen=True)
+class ColumnStats:
+    """Bounds on the values of one column in one part.
+
+    Attributes:
+        lower: no non-null value is less; encoded, perhaps truncated. None: all are null.
+        upper: no non-null value is greater; encoded. None: all are null, or no bound is known.
+        null_count: rows that are null.
+    """
+
+    lower: bytes | None
+    upper: bytes | None
+    null_count: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stored object of sorted, consolidated updates.
+
+    Attributes:
+        name: of the blob, within the lake.
+        size_bytes: of the blob.
+        checksum: of the whole blob, as `tidelake.data.checksum` makes it.
+        rows: updates in it, before any truncation.
+        negative_rows: how many of them have a negative diff.
+        diff_sum: sum of all diffs, exact (may exceed int64).
+        schema_id: the schema it was written under.
+        key_lower: no key is less; encoded, perhaps truncated.
+        key_upper: no key is greater; encoded; None if no bound is known.
+        time_lower: component-wise least time, before any rewrite.
+        time_upper: component-wise greatest time, before any rewrite.
+        stats: by column id; columns may be missing.
+        rewrite: times are to be read as advanced to this one.
+    """
+
+    name: str
+    size_bytes: int
+    checksum: str
+    rows: int
+    negative_rows: int
+    diff_sum: int
+    schema_id: int
+    key_lower: bytes
+    key_upper: bytes | None
+    time_lower: Time
+    time_upper: Time
+    stats: dict[int, ColumnStats] = field(default_factory=dict)
+    rewrite: Time | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Parts in ascending order of `(key, value, time)`, no two of them overlapping.
+
+    Attributes:
+        parts: at least one.
+        truncated: the batch's bounds are narrower than what the parts hold; readers drop the rest,
+            and the sum of diffs is not known.
+    """
+
+    parts: tuple[Part, ...]
+    truncated: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Updates in it; an upper bound if truncated."""
+        return sum(p.rows for p in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes."""
+        return sum(p.size_bytes for p in self.parts)
+
+    @property
+    def diff_sum(self) -> int | None:
+        """Sum of diffs, or None if truncation hides some."""
+        return None if self.truncated else sum(p.diff_sum for p in self.parts)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Runs that together hold the updates of `bounds`. Without runs it only moves the frontier."""
+
+    bounds: Bounds
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Updates in it; an upper bound if a run is truncated."""
+        return sum(r.rows for r in self.runs)
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes."""
+        return sum(r.size_bytes for r in self.runs)
+
+    @property
+    def diff_sum(self) -> int | None:
+        """Sum of diffs, or None if any run's is unknown."""
+        total = 0
+        for run in self.runs:
+            if run.diff_sum is None:
+                return None
+            total += run.diff_sum
+        return total
+
+    def parts(self) -> Iterator[Part]:
+        """All parts, run by run."""
+        for run in self.runs:
+            yield from run.parts

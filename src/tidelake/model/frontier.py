@@ -1,0 +1,112 @@
+"""Frontiers: antichains of times, and their lattice.
+
+A frontier F stands for the set of times *beyond* it, {t : some f in F with f <= t}. The frontier of
+the minimum has all times beyond it, the empty frontier `[]` none: it is closed. Frontiers are
+ordered by how far they have moved: `F <= G` iff everything beyond G is also beyond F. `meet` is the
+earlier of two and `join` the later one; with `<=` they form a distributive lattice whose top is `[]`.
+
+Source of the terms: Murray et al., "Naiad: a timely dataflow system", SOSP 2013, and the
+differential dataflow trace descriptions.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tidelake.model import time as times
+from tidelake.model.time import TIME_MAX, Time
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """An antichain of times; equal frontiers are equal values.
+
+    Attributes:
+        elements: the minimal times, ascending in Python's order. Build with `Frontier.of` unless
+            they are known to be an antichain in order.
+    """
+
+    elements: tuple[Time, ...] = ()
+
+    @classmethod
+    def of(cls, *elements: Time) -> "Frontier":
+        """The frontier of the minimal ones of `elements`."""
+        return cls.of_all(elements)
+
+    @classmethod
+    def of_all(cls, elements: Iterable[Time]) -> "Frontier":
+        """The frontier of the minimal ones of `elements`."""
+        distinct = set(elements)
+        minimal = (t for t in distinct if not any(times.less_than(s, t) for s in distinct))
+        return cls(tuple(sorted(minimal, key=times.parts)))
+
+    def __iter__(self) -> Iterator[Time]:
+        return iter(self.elements)
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(str(t) for t in self.elements) + "]"
+
+    @property
+    def closed(self) -> bool:
+        """Whether no time is beyond it."""
+        return not self.elements
+
+    def less_equal(self, time: Time) -> bool:
+        """Whether `time` is beyond this frontier."""
+        return any(times.less_equal(f, time) for f in self.elements)
+
+    def less_than(self, time: Time) -> bool:
+        """Whether some element lies strictly before `time`."""
+        return any(times.less_than(f, time) for f in self.elements)
+
+    def __le__(self, other: "Frontier") -> bool:
+        return all(self.less_equal(t) for t in other.elements)
+
+    def __lt__(self, other: "Frontier") -> bool:
+        return self != other and self <= other
+
+    def __ge__(self, other: "Frontier") -> bool:
+        return other <= self
+
+    def __gt__(self, other: "Frontier") -> bool:
+        return other < self
+
+    def insert(self, time: Time) -> "Frontier":
+        """This frontier moved back just so far that `time` is beyond it."""
+        return self if self.less_equal(time) else Frontier.of(*self.elements, time)
+
+    def meet(self, other: "Frontier") -> "Frontier":
+        """The latest frontier at or before both: what is beyond either is beyond it."""
+        return Frontier.of_all((*self.elements, *other.elements))
+
+    def join(self, other: "Frontier") -> "Frontier":
+        """The earliest frontier at or after both: what is beyond both is beyond it."""
+        return Frontier.of_all(times.join(a, b) for a in self.elements for b in other.elements)
+
+    def advance(self, time: Time) -> Time:
+        """The representative of `time` for everybody who looks from beyond this frontier.
+
+        The meet of `join(time, f)` over all f: no time beyond the frontier can tell it from `time`,
+        and it is the greatest such. The closed frontier has no such reader; it leaves times alone.
+        """
+        joined = [times.join(time, f) for f in self.elements]
+        if not joined:
+            return time
+        result = joined[0]
+        for t in joined[1:]:
+            result = times.meet(result, t)
+        return result
+
+    def advance_by(self, frontier: "Frontier") -> "Frontier":
+        """The frontier of all elements advanced by `frontier`."""
+        return Frontier.of_all(frontier.advance(t) for t in self.elements)
+
+    def step_past(self) -> "Frontier":
+        """The frontier of all times strictly after some element; an element at the last time drops out."""
+        following: list[Time] = []
+        for t in self.elements:
+            components = times.parts(t)
+            for i, x in enumerate(components):
+                if x < TIME_MAX:
+                    moved = (*components[:i], x + 1, *components[i + 1 :])
+                    following.append(moved if isinstance(t, tuple) else moved[0])
+        return Frontier.of_all(following)

@@ -1,0 +1,101 @@
+"""The schema of a collection: typed columns, some of them the key.
+
+Types are described here without Arrow, so that the pure state can compare and evolve them;
+`tidelake.data.types` maps them to Arrow and back.
+"""
+
+import re
+from dataclasses import dataclass
+
+from tidelake.errors import UsageError
+
+DIFF = "_diff"
+_RESERVED = re.compile(r"_diff|_time(_\d+)?|_tidelake.*")
+
+
+@dataclass(frozen=True)
+class DataType:
+    """A column's type: Arrow's name of it, its parameters, and its children.
+
+    Attributes:
+        name: as Arrow spells it: `int64`, `string`, `decimal128`, `timestamp`, `list`, `struct`, ...
+        params: precision and scale, unit and zone, byte width; empty for most.
+        children: fields of a struct, or the one item field of a list.
+    """
+
+    name: str
+    params: tuple[int | str, ...] = ()
+    children: tuple["Field", ...] = ()
+
+    @property
+    def nested(self) -> bool:
+        """Whether it is a struct or list."""
+        return bool(self.children) or self.name == "struct"
+
+    def __str__(self) -> str:
+        if self.children:
+            return f"{self.name}<{', '.join(f'{c.name}: {c.type}' for c in self.children)}>"
+        return f"{self.name}[{', '.join(map(str, self.params))}]" if self.params else self.name
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a nested type."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a collection. `id` never changes and is never used again, names may be."""
+
+    id: int
+    name: str
+    type: DataType
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}{'' if self.nullable else ' not null'}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Key columns (at least one) and value columns (any number), in order."""
+
+    key: tuple[Column, ...]
+    value: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            raise UsageError("a collection needs at least one key column: name it in key=[...]")
+        names = [c.name for c in self.columns]
+        for name in names:
+            if not name:
+                raise UsageError("a column needs a name")
+            if _RESERVED.fullmatch(name):
+                raise UsageError(f"column name {name!r} is reserved: rename it")
+            if names.count(name) > 1:
+                raise UsageError(f"column {name!r} appears twice: rename one of them")
+        for column in self.key:
+            if column.type.nested:
+                raise UsageError(
+                    f"key column {column.name!r} is a {column.type}: keys cannot be nested; make it a value"
+                )
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Key columns, then value columns."""
+        return self.key + self.value
+
+    def __str__(self) -> str:
+        return f"key({', '.join(map(str, self.key))}) value({', '.join(map(str, self.value))})"
+
+    def same_columns(self, other: "Schema") -> bool:
+        """Whether both have the same keys and values by name, type and nullability, in order."""
+
+        def shape(columns: tuple[Column, ...]) -> list[tuple[str, DataType, bool]]:
+            return [(c.name, c.type, c.nullable) for c in columns]
+
+        return shape(self.key) == shape(other.key) and shape(self.value) == shape(other.value)

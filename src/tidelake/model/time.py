@@ -1,0 +1,117 @@
+"""Times, and the unit in which a collection counts them.
+
+A time is an int64 >= 0, or a tuple of a fixed number of them. Tuples are ordered component by
+component, which is a *partial* order: (0, 1) and (1, 0) are not comparable. The functions here are
+the only place that knows the two forms; `<=` on tuples means something else in Python.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tidelake.errors import UsageError
+
+Time: TypeAlias = int | tuple[int, ...]
+TIME_MAX = 2**63 - 1
+Unit: TypeAlias = Literal["counter", "ms", "us", "tuple"]
+
+
+def parts(time: Time) -> tuple[int, ...]:
+    """The components of a time: one for an int."""
+    return time if isinstance(time, tuple) else (time,)
+
+
+def _like(model: Time, components: tuple[int, ...]) -> Time:
+    return components if isinstance(model, tuple) else components[0]
+
+
+def less_equal(a: Time, b: Time) -> bool:
+    """Whether `a <= b` in every component."""
+    return all(x <= y for x, y in zip(parts(a), parts(b), strict=True))
+
+
+def less_than(a: Time, b: Time) -> bool:
+    """Whether `a <= b` and not `a == b`."""
+    return a != b and less_equal(a, b)
+
+
+def join(a: Time, b: Time) -> Time:
+    """The least time that is at or after both."""
+    return _like(a, tuple(max(x, y) for x, y in zip(parts(a), parts(b), strict=True)))
+
+
+def meet(a: Time, b: Time) -> Time:
+    """The greatest time that is at or before both."""
+    return _like(a, tuple(min(x, y) for x, y in zip(parts(a), parts(b), strict=True)))
+
+
+@dataclass(frozen=True)
+class TimeDomain:
+    """The unit of a collection's times, and how many components each has.
+
+    `counter` counts from 0; `ms` and `us` count since 1970 UTC; `tuple` has `arity` counters.
+    """
+
+    unit: Unit = "counter"
+    arity: int = 1
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("counter", "ms", "us", "tuple"):
+            raise UsageError(f"time unit {self.unit!r} is unknown: use 'counter', 'ms', 'us' or 'tuple(n)'")
+        if not 1 <= self.arity <= 8 or (self.unit != "tuple" and self.arity != 1):
+            raise UsageError(
+                f"a time of unit {self.unit!r} cannot have {self.arity} components: use 'tuple(n)', n <= 8"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "TimeDomain":
+        """Read `"counter"`, `"ms"`, `"us"` or `"tuple(n)"`.
+
+        Raises:
+            UsageError: for anything else.
+        """
+        match = re.fullmatch(r"tuple\((\d)\)", text) if isinstance(text, str) else None
+        if match:
+            return cls("tuple", int(match.group(1)))
+        if text == "counter" or text == "ms" or text == "us":
+            return cls(text)
+        raise UsageError(f"time={text!r} is not a unit of time: use 'counter', 'ms', 'us' or 'tuple(n)'")
+
+    def __str__(self) -> str:
+        return f"tuple({self.arity})" if self.unit == "tuple" else self.unit
+
+    @property
+    def total_order(self) -> bool:
+        """Whether any two times are comparable."""
+        return self.unit != "tuple"
+
+    @property
+    def minimum(self) -> Time:
+        """The first time."""
+        return (0,) * self.arity if self.unit == "tuple" else 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that hold a time: `_time`, or `_time_0`, `_time_1`, ... for tuples."""
+        if self.unit == "tuple":
+            return tuple(f"_time_{i}" for i in range(self.arity))
+        return ("_time",)
+
+    def check(self, time: object, name: str = "time") -> Time:
+        """The time itself if it belongs to this domain.
+
+        Raises:
+            UsageError: wrong form, negative or beyond int64; names the value and the unit.
+        """
+        components = time if self.unit == "tuple" else (time,)
+        if not isinstance(components, tuple | list) or len(components) != self.arity:
+            raise UsageError(f"{name}={time!r} is not a time of unit {self}: give {self._example()}")
+        for x in components:
+            if isinstance(x, bool) or not isinstance(x, int) or not 0 <= x <= TIME_MAX:
+                raise UsageError(
+                    f"{name}={time!r} is not a time of unit {self}: give {self._example()}, from 0 to 2^63 - 1"
+                )
+        return tuple(components) if self.unit == "tuple" else components[0]
+
+    def _example(self) -> str:
+        return f"a tuple of {self.arity} whole numbers" if self.unit == "tuple" else "one whole number"
