@@ -161,7 +161,17 @@ class LeaseExpired(TidelakeError):
 
 
 class StoreUnavailable(TidelakeError):
-    """The store refused or could not be reached; the operation certainly did not happen."""
+    """The store refused or could not be reached; the operation certainly did not happen.
+
+    `retryable` is false where trying again soon cannot help: a full disk, a missing permission.
+    """
+
+    def __init__(self, message: str, retryable: bool = True) -> None:
+        super().__init__(message, retryable)
+        self.message, self.retryable = message, retryable
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class OutcomeUnknown(TidelakeError):
