@@ -1,1 +1,37 @@
-"""Tidelake: collections that change over time."""
+"""Tidelake: collections that change over time.
+
+    import tidelake
+    lake = tidelake.open("my-lake")
+
+Importing this module is cheap: it loads neither Arrow nor Spark until the first name is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelake.config import Config
+    from tidelake.lake.collection import Collection
+    from tidelake.lake.lake import Lake
+    from tidelake.lake.lake import open_lake as open
+    from tidelake.model.frontier import Frontier
+
+_WHERE = {
+    "Collection": ("tidelake.lake.collection", "Collection"),
+    "Config": ("tidelake.config", "Config"),
+    "Frontier": ("tidelake.model.frontier", "Frontier"),
+    "Lake": ("tidelake.lake.lake", "Lake"),
+    "errors": ("tidelake.errors", None),
+    "open": ("tidelake.lake.lake", "open_lake"),
+}
+
+__all__ = ["Collection", "Config", "Frontier", "Lake", "errors", "open"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'tidelake' has no attribute {name!r}")
+    module, attribute = _WHERE[name]
+    found = import_module(module)
+    return found if attribute is None else getattr(found, attribute)

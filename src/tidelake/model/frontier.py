@@ -100,13 +100,34 @@ class Frontier:
         """The frontier of all elements advanced by `frontier`."""
         return Frontier.of_all(frontier.advance(t) for t in self.elements)
 
-    def step_past(self) -> "Frontier":
-        """The frontier of all times strictly after some element; an element at the last time drops out."""
-        following: list[Time] = []
-        for t in self.elements:
-            components = times.parts(t)
-            for i, x in enumerate(components):
-                if x < TIME_MAX:
-                    moved = (*components[:i], x + 1, *components[i + 1 :])
-                    following.append(moved if isinstance(t, tuple) else moved[0])
-        return Frontier.of_all(following)
+    @classmethod
+    def past(cls, time: Time) -> "Frontier":
+        """The frontier of all times that are not at or before `time`; closed at the last int time."""
+        components = times.parts(time)
+        stepped: list[Time] = []
+        for i, x in enumerate(components):
+            if x < TIME_MAX:
+                moved = tuple(x + 1 if j == i else 0 for j in range(len(components)))
+                stepped.append(moved if isinstance(time, tuple) else moved[0])
+        return cls.of_all(stepped)
+
+    def just_before(self) -> "Frontier":
+        """The latest `since` under which the times beyond this frontier can still be told apart."""
+        return Frontier.of_all(_one_back(t) for t in self.elements)
+
+    def keeps_times_from(self, lower: "Frontier") -> bool:
+        """Whether advancing by this frontier leaves every time beyond `lower` alone, and keeps all others out.
+
+        With ints: this frontier lies strictly before `lower`, or is at the minimum. With tuples each
+        component must; otherwise (0, 3) advanced by (1, 0) would come to lie beyond (1, 1).
+        """
+        return all(any(_tells_apart(s, t) for s in self.elements) for t in lower.elements)
+
+
+def _one_back(time: Time) -> Time:
+    moved = tuple(max(x - 1, 0) for x in times.parts(time))
+    return moved if isinstance(time, tuple) else moved[0]
+
+
+def _tells_apart(since: Time, lower: Time) -> bool:
+    return all(s < x or s == x == 0 for s, x in zip(times.parts(since), times.parts(lower), strict=True))

@@ -1,0 +1,4 @@
+"""What tests of Tidelake, ours and yours, are made of: the oracle, strategies, faulty stores.
+
+May import anything below the lake. Nothing of the product imports it.
+"""

@@ -1,0 +1,85 @@
+"""The list of collections, which is itself a collection.
+
+Key `name`, value `shard` (null once dropped, so that a dropped name does not come back by accident);
+time is a counter. Every change is one compare-and-append at the upper that was read.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelake.config import Config
+from tidelake.data.types import schema_from_arrow
+from tidelake.env import Env
+from tidelake.errors import UpperMismatch
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf
+from tidelake.model.time import TimeDomain
+from tidelake.shard.append import compare_and_append
+from tidelake.shard.query import stream
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.store.url import Stores
+
+SHARD_ID = "catalog"
+_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("shard", pa.string())])
+_MERGE_ABOVE_RUNS = 16
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The catalog at its upper.
+
+    Attributes:
+        upper: the next change's time.
+        shards: shard id by name; None for a dropped name.
+    """
+
+    upper: int
+    shards: dict[str, str | None]
+
+
+class Catalog:
+    """Reads and changes the list of collections."""
+
+    def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
+        schema = schema_from_arrow(_SCHEMA, ["name"], None)
+        self._shard = Shard.create(
+            stores, env, ShardSpec(url, SHARD_ID, TimeDomain("counter"), 0, schema, config)
+        )
+
+    def read(self) -> Listing:
+        """All names. Costs a scan of the log, and a few reads a part of the catalog."""
+        upper = self._shard.state().upper.elements[0]
+        if not isinstance(upper, int) or upper == 0:
+            return Listing(0, {})
+        rows = stream(self._shard, AsOf(upper - 1), 0).read_all()
+        return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
+
+    def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
+        """Give a name another shard (None: dropped); False if the catalog has changed since `listing`."""
+        rows = [(name, listing.shards[name], -1)] if name in listing.shards else []
+        rows.append((name, shard_id, 1))
+        names, shards, diffs = zip(*rows, strict=True)
+        table = pa.table(
+            {
+                "name": pa.array(names, pa.string()),
+                "shard": pa.array(shards, pa.string()),
+                "_time": pa.array([listing.upper] * len(rows), pa.int64()),
+                "_diff": pa.array(diffs, pa.int64()),
+            }
+        )
+        try:
+            compare_and_append(self._shard, table, Frontier.of(listing.upper), Frontier.of(listing.upper + 1))
+        except UpperMismatch:
+            return False
+        self._tidy()
+        return True
+
+    def _tidy(self) -> None:
+        """Keep reads cheap: names are few, so their whole history folds into one part now and then."""
+        state = self._shard.state()
+        if sum(len(item.batch.runs) for item in state.spine) > _MERGE_ABOVE_RUNS:
+            last = state.upper.just_before()
+            self._shard.advance_since(last)
+            self._shard.merge()

@@ -1,0 +1,225 @@
+"""A named collection, as users meet it: times as ints or tuples, tables in any Arrow form.
+
+Frontiers may be given as a time (the frontier of that one time), a list of times, or a `Frontier`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidelake.data.types import row_schema, update_schema
+from tidelake.errors import UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Changes, Query, Updates
+from tidelake.model.time import Time, TimeDomain
+from tidelake.shard import append, query
+from tidelake.shard.compactor import MergePlan, MergeReport
+from tidelake.shard.plan import ReadPlan
+from tidelake.shard.reader import Reader, Step
+from tidelake.shard.shard import Shard
+from tidelake.shard.upload import Uploader
+from tidelake.shard.writer import Writer
+from tidelake.state.append import Appended
+from tidelake.state.state import ShardState
+
+FrontierLike: TypeAlias = "Frontier | Time | list[Time]"
+
+
+class Collection:
+    """A multiset of rows that changes over time.
+
+    Attributes:
+        name: in the lake; it is part of messages.
+    """
+
+    def __init__(self, name: str, shard: Shard) -> None:
+        self.name = name
+        self._shard = shard
+
+    def __repr__(self) -> str:
+        return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
+
+    @property
+    def id(self) -> str:
+        """The id of its shard, which no other collection ever has."""
+        return self._shard.spec.shard_id
+
+    @property
+    def domain(self) -> TimeDomain:
+        """The unit of its times."""
+        return self._shard.spec.domain
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Key columns, then value columns."""
+        return row_schema(self._shard.spec.schema)
+
+    @property
+    def update_schema(self) -> pa.Schema:
+        """The columns of an update: key, value, `_time` (or `_time_0`, ...) and `_diff`."""
+        return update_schema(self._shard.spec.schema, self.domain)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Names of the key columns."""
+        return tuple(column.name for column in self._shard.spec.schema.key)
+
+    @property
+    def since(self) -> Frontier:
+        """Reads before it are refused. One log scan."""
+        return self._shard.state().since
+
+    @property
+    def upper(self) -> Frontier:
+        """Times beyond it are still open. One log scan."""
+        return self._shard.state().upper
+
+    def state(self) -> ShardState:
+        """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
+        return self._shard.state()
+
+    def append(
+        self, updates: object, *, lower: FrontierLike | None = None, upper: FrontierLike | None = None
+    ) -> Appended:
+        """Append updates: `+1` adds a row, `-1` takes it away.
+
+        Args:
+            updates: any Arrow table or stream (also pandas, polars, DuckDB) with the key and value
+                columns. Without `_time` all rows get one time, picked at the commit; without `_diff`
+                all are `+1`.
+            lower: with `upper`, for writers that all write the same data: only the times that are
+                still open are written, and if none is, that is success.
+            upper: close all times before it; default: just past the last time.
+
+        Returns:
+            The times written, and the upper after it. One `put` a part and one log write.
+
+        Raises:
+            InvalidUpdates: the table does not fit; names the column and the row.
+            UpdateNotBeyondLower: a time is already closed.
+            UpperMismatch: with `lower`: the collection's upper has not reached it.
+        """
+        if lower is None:
+            end = None if upper is None else self.frontier(upper, "upper")
+            return append.append_rows(self._shard, updates, end)
+        if upper is None:
+            raise UsageError(f"lower={lower} needs an upper: give upper=...")
+        return append.append_up_to(
+            self._shard, updates, self.frontier(lower, "lower"), self.frontier(upper, "upper")
+        )
+
+    def compare_and_append(self, updates: object, lower: FrontierLike, upper: FrontierLike) -> Appended:
+        """Append all updates of `[lower, upper)` iff the collection's upper equals `lower`.
+
+        Raises:
+            UpperMismatch: it does not; carries the current one. Nothing was written.
+        """
+        return append.compare_and_append(
+            self._shard, updates, self.frontier(lower, "lower"), self.frontier(upper, "upper")
+        )
+
+    def append_uploaded(
+        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike
+    ) -> Appended:
+        """Append what workers uploaded with `uploader()`, in one commit."""
+        return append.append_uploaded(
+            self._shard, uploads, self.frontier(lower, "lower"), self.frontier(upper, "upper")
+        )
+
+    def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
+        """Something that uploads updates from other processes; times are checked against the interval."""
+        return Uploader(
+            self._shard.spec,
+            None if lower is None else self.frontier(lower, "lower"),
+            None if upper is None else self.frontier(upper, "upper"),
+        )
+
+    def writer(self, name: str, *, owner: str = "", take_over: bool = False) -> Writer:
+        """Open a named writer: its appends are numbered, and each is in once or not at all.
+
+        Opening fences every earlier handle of the same name. One log write.
+        """
+        return Writer(self._shard, name, owner, take_over)
+
+    def snapshot(self, as_of: Time | None = None, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
+        """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
+
+        Rows come sorted by key, then value; nulls last. Waits for the time to be closed.
+
+        Raises:
+            HistoryCompacted: `as_of` is before `since`.
+            NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`).
+        """
+        return query.stream(self._shard, AsOf(self._as_of(as_of)), timeout_s)
+
+    def changes(self, after: Time, through: Time, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
+        """The exact netted difference between the contents at `after` and at `through`.
+
+        `+n` rows were added, `-n` taken away; a row that came and went does not appear. Times are
+        forwarded to `through`. Errors as `snapshot`.
+        """
+        asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
+        return query.stream(self._shard, asked, timeout_s)
+
+    def updates(
+        self, lower: FrontierLike, upper: FrontierLike, *, timeout_s: float | None = None
+    ) -> pa.RecordBatchReader:
+        """Every update of `[lower, upper)` at its own time. Errors as `snapshot`."""
+        asked = Updates(self.frontier(lower, "lower"), self.frontier(upper, "upper"))
+        return query.stream(self._shard, asked, timeout_s)
+
+    def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
+        """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
+
+        Keeps a hold while it runs. Stops after `timeout_s` without news (default: never).
+        """
+        at = self.domain.check(as_of, "as_of")
+        start = Frontier.past(at).just_before()
+        with Reader(self._shard, f"listen to {self.name}", start.join(self.since)) as reader:
+            yield from reader.listen(at, timeout_s)
+
+    def reader(self, purpose: str, since: FrontierLike | None = None) -> Reader:
+        """Hold history back from `since` (default: the current one) until the reader is closed."""
+        return Reader(self._shard, purpose, None if since is None else self.frontier(since, "since"))
+
+    def advance_since(self, since: FrontierLike) -> Frontier:
+        """Let merges fold history before `since`, as far as readers' holds allow; where it is now."""
+        return self._shard.advance_since(self.frontier(since, "since"))
+
+    def merge(self) -> MergeReport:
+        """Merge all batches into one sorted run, in this process and in bounded memory."""
+        return self._shard.merge()
+
+    def plan(self, asked: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+        """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`)."""
+        return query.plan(self._shard, asked, parallelism, timeout_s)
+
+    def plan_merge(self, parallelism: int) -> MergePlan | None:
+        """Cut a merge into tasks for other processes; None if there is nothing to gain."""
+        return self._shard.plan_merge(parallelism)
+
+    def apply_merge(self, plan: MergePlan, outputs: Sequence[bytes]) -> MergeReport:
+        """Put the outputs of a planned merge in the place of its inputs."""
+        return self._shard.apply_merge(plan, outputs)
+
+    def _as_of(self, as_of: Time | None) -> Time:
+        if as_of is not None:
+            return self.domain.check(as_of, "as_of")
+        upper = self.upper
+        if not self.domain.total_order or upper.closed:
+            raise UsageError(
+                f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
+            )
+        last = upper.just_before().elements[0]
+        return last
+
+    def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
+        """A frontier from a time, a list of times or a frontier; the times are checked."""
+        if isinstance(value, Frontier):
+            elements: Sequence[Time] = value.elements
+        elif isinstance(value, list):
+            elements = value
+        else:
+            elements = [value]
+        return Frontier.of_all(self.domain.check(t, name) for t in elements)

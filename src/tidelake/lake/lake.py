@@ -1,0 +1,184 @@
+"""A lake: create, open, list and drop collections by name."""
+
+import difflib
+import os
+from collections.abc import Sequence
+from types import TracebackType
+
+import pyarrow as pa
+
+from tidelake.config import Config
+from tidelake.data.types import schema_from_arrow
+from tidelake.env import Env
+from tidelake.errors import Closed, CollectionExists, CollectionNotFound, IncompatibleSchema, UsageError
+from tidelake.lake.catalog import Catalog
+from tidelake.lake.collection import Collection
+from tidelake.model.time import TimeDomain
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.store.url import Stores, normalize_url, open_stores
+
+_NAME_BYTES_MAX = 255
+
+
+def open_lake(
+    url: str | os.PathLike[str], *, create: bool = True, config: Config | None = None, env: Env | None = None
+) -> "Lake":
+    """Open the lake at a directory or URL, and make it if the place is empty.
+
+    Args:
+        url: a path, `file:///...`, or `memory://name` (lives as long as the process).
+        create: make the lake if there is none; False: raise `NotALake` instead.
+        config: settings.
+        env: clock, ids and recorder; the tests bring their own.
+
+    Raises:
+        NotALake: the place holds something else.
+        FormatTooNew: a newer Tidelake wrote it.
+    """
+    config, env = config or Config(), env or Env()
+    where = normalize_url(os.fspath(url))
+    return Lake(where, open_stores(where, config, env, create=create), config, env)
+
+
+class Lake:
+    """Named collections in one place. Use as a context manager, or call `close`."""
+
+    def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
+        self.url = url
+        self._stores = stores
+        self._config = config
+        self._env = env
+        self._catalog = Catalog(stores, env, url, config)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Lake({self.url!r})"
+
+    def __enter__(self) -> "Lake":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up file handles. May be repeated; every other call answers `Closed` afterwards."""
+        if not self._closed:
+            self._closed = True
+            self._stores.close()
+
+    def create(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str],
+        value: Sequence[str] | None = None,
+        time: str = "counter",
+    ) -> Collection:
+        """Make a collection, or open it if it exists with an equal schema and time.
+
+        Args:
+            name: any text up to 255 bytes without control characters.
+            schema: of key and value columns; a key column that is not nullable refuses nulls.
+            key: the key columns, in the order that rows are to be sorted by.
+            value: the value columns; default: all others.
+            time: `"counter"`, `"ms"`, `"us"` (since 1970 UTC) or `"tuple(n)"`.
+
+        Raises:
+            IncompatibleSchema: it exists with another schema or time; names both.
+            CollectionExists: a collection of this name was dropped.
+        """
+        self._check_open()
+        _check_name(name)
+        wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
+        while True:
+            listing = self._catalog.read()
+            present = listing.shards.get(name)
+            if present is not None:
+                return self._existing(
+                    name, present, ShardSpec(self.url, present, domain, 0, wanted, self._config)
+                )
+            if name in listing.shards:
+                raise CollectionExists(
+                    f"a collection {name!r} existed here and was dropped: use another name"
+                )
+            # The shard first: a name never leads to nothing. Losing the name leaves an empty shard.
+            spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, wanted, self._config)
+            shard = Shard.create(self._stores, self._env, spec)
+            if self._catalog.set(listing, name, spec.shard_id):
+                return Collection(name, shard)
+            self._stores.log.delete(spec.shard_id)
+
+    def _existing(self, name: str, shard_id: str, wanted: ShardSpec) -> Collection:
+        shard = self._open(shard_id)
+        spec = shard.spec
+        if spec.domain != wanted.domain or not spec.schema.same_columns(wanted.schema):
+            raise IncompatibleSchema(
+                f"collection {name!r} exists with {spec.schema} time {spec.domain}, "
+                f"which does not equal {wanted.schema} time {wanted.domain}"
+            )
+        return Collection(name, shard)
+
+    def collection(self, name: str) -> Collection:
+        """Open a collection.
+
+        Raises:
+            CollectionNotFound: there is none of that name; names the nearest ones.
+        """
+        self._check_open()
+        shards = self._catalog.read().shards
+        shard_id = shards.get(name)
+        if shard_id is None:
+            raise CollectionNotFound(_not_found(name, shards))
+        return Collection(name, self._open(shard_id))
+
+    def _open(self, shard_id: str) -> Shard:
+        return Shard.open(self._stores, self._env, self.url, shard_id, self._config)
+
+    def list(self) -> list[str]:
+        """The names of all collections, ascending."""
+        self._check_open()
+        return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
+
+    def drop(self, name: str) -> bool:
+        """Remove a name; False if it was dropped before. Its data stays in the store for now.
+
+        Raises:
+            CollectionNotFound: there never was such a collection.
+        """
+        self._check_open()
+        while True:
+            listing = self._catalog.read()
+            if name not in listing.shards:
+                raise CollectionNotFound(_not_found(name, listing.shards))
+            if listing.shards[name] is None:
+                return False
+            if self._catalog.set(listing, name, None):
+                return True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the lake at {self.url} was closed: open it again with tidelake.open")
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name or any(ord(c) < 32 for c in name):
+        raise UsageError(f"collection name {name!r} must be a non-empty text without control characters")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"collection name {name!r} is not valid text: {error.reason}") from error
+    if size > _NAME_BYTES_MAX:
+        raise UsageError(f"collection name {name[:20]!r}... has {size} bytes: use at most {_NAME_BYTES_MAX}")
+
+
+def _not_found(name: str, shards: dict[str, str | None]) -> str:
+    live = sorted(n for n, shard in shards.items() if shard is not None)
+    near = difflib.get_close_matches(str(name), live, 3, 0.5)
+    if near:
+        return f"no collection {name!r}; the nearest names are {', '.join(map(repr, near))}"
+    listed = ", ".join(map(repr, live[:5])) if live else "none yet"
+    return f"no collection {name!r}; there is {listed}"

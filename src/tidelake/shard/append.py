@@ -1,0 +1,163 @@
+"""Appending tables: upload first, then one command that adds the parts and moves `upper`.
+
+A failed append leaves nothing behind: its parts are deleted when it is certain that they are not in.
+After `OutcomeUnknown` it is not certain, and they stay.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from tidelake.data.ingest import has_time, normalize
+from tidelake.errors import OutcomeUnknown, TidelakeError, UpperMismatch, UsageError
+from tidelake.model import time as times
+from tidelake.model.batch import Run
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.shard.shard import Shard
+from tidelake.shard.upload import check_times, decode_upload, discard, time_range, write_table
+from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append
+from tidelake.state.state import ShardState
+
+
+def compare_and_append(
+    shard: Shard, updates: object, lower: Frontier, upper: Frontier, claim: Claim | None = None
+) -> Appended:
+    """Add all updates of `[lower, upper)` iff the shard's upper equals `lower`.
+
+    Raises:
+        UpperMismatch: it does not; nothing was written.
+        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
+        InvalidUpdates: the table does not fit the collection.
+    """
+    table = normalize(updates, shard.spec.schema, shard.spec.domain)
+    check_times(table, shard.spec.domain, lower, upper)
+    return _append(shard, table, Exactly(lower, upper), claim)
+
+
+def append_up_to(
+    shard: Shard, updates: object, lower: Frontier, upper: Frontier, claim: Claim | None = None
+) -> Appended:
+    """Add what is still open of `[lower, upper)`, for writers that all write the same data.
+
+    Success without writing if the shard's upper is already past `upper`; errors as
+    `compare_and_append`, and `UpperMismatch` if the shard's upper has not reached `lower`.
+    """
+    table = normalize(updates, shard.spec.schema, shard.spec.domain)
+    check_times(table, shard.spec.domain, lower, upper)
+    return _append(shard, table, UpTo(lower, upper), claim)
+
+
+def append_rows(
+    shard: Shard, updates: object, upper: Frontier | None = None, claim: Claim | None = None
+) -> Appended:
+    """Add updates from the shard's present upper on, whatever it is.
+
+    Without a time column all rows get one time, picked at the commit: `upper` of a counter, and for a
+    clock the wall clock if that is later. With one, `upper` moves to the given frontier or just past
+    the last time. A conflict with another writer is tried again, without another upload, as long as
+    no time has fallen below the new upper.
+    """
+    domain = shard.spec.domain
+    if not has_time(updates, domain):
+        if upper is not None:
+            raise UsageError(
+                f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
+            )
+        floor = commit_floor(shard, shard.state())
+        return _append(
+            shard, normalize(updates, shard.spec.schema, domain, time=floor), AtCommit(floor), claim
+        )
+    table = normalize(updates, shard.spec.schema, domain)
+    end = _end(shard, table, upper)
+    check_times(table, domain, shard.state().upper, end)
+    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
+
+    def attempt() -> Appended:
+        while True:
+            lower = shard.state().upper
+            check_times(table, domain, lower, end)
+            if end <= lower and not table.num_rows:
+                return Appended(lower, lower, already=True)
+            try:
+                return shard.run(partial(append, runs=runs, when=Exactly(lower, end), claim=claim))
+            except UpperMismatch:
+                continue  # Somebody was faster; the parts are as good at the new upper.
+
+    return _keeping(shard, runs, attempt)
+
+
+def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
+    if upper is not None:
+        return upper
+    if not shard.spec.domain.total_order:
+        raise UsageError(f"times of {shard.spec.domain} have no single last one: give upper=[...]")
+    ends = time_range(table, shard.spec.domain)
+    return shard.state().upper if ends is None else Frontier.past(ends[1])
+
+
+def commit_floor(shard: Shard, state: ShardState) -> Time:
+    """The earliest time that an append without times may get now.
+
+    Raises:
+        UsageError: times are tuples.
+        UpperMismatch: the collection is closed for good.
+    """
+    domain = shard.spec.domain
+    if not domain.total_order:
+        raise UsageError(
+            f"times of {domain} have no commit time: add the columns {', '.join(domain.columns)}"
+        )
+    if state.upper.closed:
+        raise UpperMismatch("any frontier", state.upper)
+    now_ms = shard.env.clock.now_ms()
+    now = {"ms": now_ms, "us": now_ms * 1000}.get(domain.unit, 0)
+    return times.join(state.upper.elements[0], now)
+
+
+def append_uploaded(
+    shard: Shard, uploads: Sequence[bytes], lower: Frontier, upper: Frontier, claim: Claim | None = None
+) -> Appended:
+    """Add what workers uploaded, in one command. Errors as `compare_and_append`.
+
+    The parts stay the caller's until this succeeds: after a conflict the same uploads may be offered
+    again at another frontier, if their times allow.
+    """
+    found = [decode_upload(data) for data in uploads if data]
+    for upload in found:
+        if upload.shard_id != shard.spec.shard_id:
+            raise UsageError(
+                f"an upload for shard {upload.shard_id} cannot be appended to {shard.spec.shard_id}: "
+                "append it to the collection whose uploader made it"
+            )
+        if not shard.spec.domain.total_order and (upload.lower, upload.upper) != (lower, upper):
+            raise UsageError(
+                f"an upload checked against [{upload.lower}, {upload.upper}) cannot be appended to "
+                f"[{lower}, {upper}): times of {shard.spec.domain} need the same interval in uploader(lower, upper)"
+            )
+    runs = tuple(run for upload in found for run in upload.runs)
+    return shard.run(partial(append, runs=runs, when=Exactly(lower, upper), claim=claim))
+
+
+def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> Appended:
+    # Asked before the upload, so that a writer that is behind or fenced does not upload in vain.
+    known = shard.preview(partial(append, runs=(), when=when, claim=claim))
+    if known is not None and known.already:
+        return known
+    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
+    return _keeping(shard, runs, lambda: shard.run(partial(append, runs=runs, when=when, claim=claim)))
+
+
+def _keeping(shard: Shard, runs: Sequence[Run], attempt: Callable[[], Appended]) -> Appended:
+    """The answer of the attempt; the parts are deleted if they certainly did not get in."""
+    try:
+        answer = attempt()
+    except OutcomeUnknown:
+        raise
+    except TidelakeError:
+        discard(shard.stores.blobs, runs)
+        raise
+    if answer.already:
+        discard(shard.stores.blobs, runs)
+    return answer

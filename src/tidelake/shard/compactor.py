@@ -1,0 +1,114 @@
+"""Merging: many batches become one, with times advanced to `since`.
+
+A merge is planned from a state, carried out by key ranges (here one after the other, or by a Spark
+job), and applied by a command that checks that its inputs are still all there. Outputs that are not
+applied are deleted when it is certain that no attempt was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelake.errors import TidelakeError
+from tidelake.model.batch import Batch, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.query import Fold
+from tidelake.shard.plan import cut, decode_run
+from tidelake.shard.read import sources
+from tidelake.shard.spec import ShardSpec
+from tidelake.state.codec import encode_record
+from tidelake.state.commands import MergeResult
+from tidelake.state.state import ShardState
+from tidelake.store.protocols import BlobStore
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """A merge of the spine batches `[lo, hi)`, cut into tasks.
+
+    Attributes:
+        lo: first id of the batches.
+        hi: end of their ids.
+        bounds: of the result.
+        inputs: names of the parts that go in.
+        before: what goes in.
+        tasks: encoded, in ascending order of their key ranges.
+    """
+
+    lo: int
+    hi: int
+    bounds: Bounds
+    inputs: tuple[str, ...]
+    before: "Shape"
+    tasks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much a batch or several hold."""
+
+    batches: int = 0
+    runs: int = 0
+    parts: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Shape":
+        """Add up some batches."""
+        runs = [run for batch in batches for run in batch.runs]
+        return cls(
+            len(batches),
+            len(runs),
+            sum(len(run.parts) for run in runs),
+            sum(run.rows for run in runs),
+            sum(run.size_bytes for run in runs),
+        )
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did.
+
+    Attributes:
+        applied: whether the result took the place of its inputs.
+        before: what went in.
+        after: what came out; equal to `before` if there was nothing to merge.
+    """
+
+    applied: bool
+    before: Shape
+    after: Shape
+
+
+def plan_merge(spec: ShardSpec, blobs: BlobStore, state: ShardState, parallelism: int) -> MergePlan | None:
+    """Plan the merge of all batches into one; None if that would change nothing."""
+    batches = [item.batch for item in state.spine]
+    if not batches:
+        return None
+    folded = all(batch.bounds.since == state.since for batch in batches if batch.runs)
+    whole = len(batches) == 1 and len(batches[0].runs) <= 1
+    untouched = whole and not any(run.truncated for run in batches[0].runs)
+    if untouched and folded:
+        return None
+    query = Fold(state.since)
+    needed = sources(batches, query)
+    return MergePlan(
+        0,
+        state.spine.next_id,
+        Bounds(batches[0].bounds.lower, batches[-1].bounds.upper, state.since),
+        tuple(part.name for batch in batches for part in batch.parts()),
+        Shape.of(batches),
+        tuple(encode_record("task", task) for task in cut(spec, blobs, needed, query, parallelism)),
+    )
+
+
+def merge_result(plan: MergePlan, outputs: Sequence[bytes]) -> MergeResult:
+    """The result of a plan from the outputs of all its tasks, in the order of the tasks.
+
+    Raises:
+        TidelakeError: an output is missing.
+    """
+    if len(outputs) != len(plan.tasks):
+        raise TidelakeError(f"the merge has {len(plan.tasks)} tasks but {len(outputs)} outputs")
+    parts = tuple(part for data in outputs if data for part in decode_run(data).parts)
+    return MergeResult(plan.lo, plan.hi, plan.inputs, Batch(plan.bounds, (Run(parts),) if parts else ()))

@@ -1,0 +1,168 @@
+"""The history of a shard: its log of deltas and its rollups, read and written.
+
+The first entry of a log is a whole state; every later one is a delta. A rollup is a whole state in a
+blob, and each delta names the newest rollup that its writer knew. Opening takes the head of the log,
+that rollup, and one scan of what came since: three store calls, however long the history.
+
+INVARIANT: entries are contiguous, and each fits the state before it; anything else is corruption.
+"""
+
+from dataclasses import dataclass
+
+from tidelake.env import Env
+from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown
+from tidelake.shard import names
+from tidelake.state import codec
+from tidelake.state.state import Delta, Rollup, ShardState, apply
+from tidelake.store.protocols import Entry
+from tidelake.store.url import Stores
+
+
+@dataclass(frozen=True)
+class Known:
+    """A state, and what it takes to open it.
+
+    Attributes:
+        state: as of its seqno.
+        delta_bytes: length of the log entries after the newest rollup.
+    """
+
+    state: ShardState
+    delta_bytes: int
+
+
+class History:
+    """Reads and extends the log of one shard. Holds no state of its own."""
+
+    def __init__(self, shard_id: str, stores: Stores, env: Env) -> None:
+        self.shard_id = shard_id
+        self._stores = stores
+        self._env = env
+
+    def open(self) -> Known | None:
+        """The newest state, or None if there is no such shard. Three store calls.
+
+        Raises:
+            CorruptionError, FormatTooNew: the stored bytes cannot be used.
+        """
+        missing: BlobNotFound | None = None
+        for _ in range(8):
+            head = self._stores.log.head(self.shard_id)
+            if head is None:
+                return None
+            if codec.is_state(head.data):
+                return self._first(head)
+            base = codec.decode_delta(head.data, self._entry_name(head.seqno)).base
+            try:
+                return self._open_from(base)
+            except BlobNotFound as error:
+                # Somebody wrote a newer rollup and collected this one in between: start over.
+                missing = error
+        raise CorruptionError(f"{self.shard_id} rollup", f"named by the log but missing: {missing}")
+
+    def _open_from(self, base: Rollup | None) -> Known:
+        if base is None:
+            entries = self._stores.log.scan(self.shard_id, 0)
+            if not entries or entries[0].seqno != 0:
+                raise CorruptionError(self._entry_name(0), "the log does not start with a whole state")
+            return self._extended(self._first(entries[0]), entries[1:])
+        data = self._stores.blobs.get(base.name)
+        state = codec.decode_state(data, base.name)
+        if (state.shard_id, state.seqno) != (self.shard_id, base.seqno):
+            raise CorruptionError(
+                base.name, f"holds {state.shard_id}@{state.seqno}, expected seqno {base.seqno}"
+            )
+        return self._extended(Known(state, 0), self._stores.log.scan(self.shard_id, base.seqno + 1))
+
+    def _first(self, entry: Entry) -> Known:
+        state = codec.decode_state(entry.data, self._entry_name(entry.seqno))
+        if state.shard_id != self.shard_id or state.seqno != entry.seqno:
+            raise CorruptionError(self._entry_name(entry.seqno), f"holds {state.shard_id}@{state.seqno}")
+        return Known(state, len(entry.data))
+
+    def refresh(self, known: Known) -> Known:
+        """The newest state, from an older one. One scan, which finds nothing if there is none newer."""
+        entries = self._stores.log.scan(self.shard_id, known.state.seqno + 1)
+        if entries and entries[0].seqno != known.state.seqno + 1:
+            # The log was truncated past what this process knew.
+            reopened = self.open()
+            if reopened is None:
+                raise CorruptionError(self.shard_id, "the log has vanished")
+            return reopened
+        return self._extended(known, entries)
+
+    def _extended(self, known: Known, entries: list[Entry]) -> Known:
+        for entry in entries:
+            delta = codec.decode_delta(entry.data, self._entry_name(entry.seqno))
+            if delta.seqno != entry.seqno:
+                raise CorruptionError(self._entry_name(entry.seqno), f"holds seqno {delta.seqno}")
+            known = advanced(known, delta, len(entry.data))
+        return known
+
+    def create(self, state: ShardState) -> Known:
+        """Write the first state unless the shard exists; the newest state of whoever was first."""
+        data = codec.encode_state(state)
+        try:
+            if self._stores.log.compare_and_set(self.shard_id, None, data):
+                return Known(state, len(data))
+        except OutcomeUnknown:
+            # Whether it was ours does not matter: creating an equal shard twice is one creation.
+            self._env.recorder.count("shard.create.unknown")
+        present = self.open()
+        if present is None:
+            raise OutcomeUnknown(f"shard {self.shard_id} may or may not have been created; create it again")
+        return present
+
+    def commit(self, known: Known, delta: Delta, after: ShardState) -> Known | None:
+        """Append a delta; None if another one was first.
+
+        SUBTLE: when the store does not say whether it wrote, the same bytes are offered again. The
+        expected seqno lets them in once at most, and if the seqno turns out taken, the nonce in the
+        stored entry tells whether it was taken by us. Reading the log without offering again would
+        not decide: the first attempt might still be on its way.
+
+        Raises:
+            OutcomeUnknown: the store stayed silent, or the entry was collected before it could be read.
+        """
+        data = codec.encode_delta(delta)
+        unsure = False
+        pause_s = 0.01
+        while True:
+            try:
+                won = self._stores.log.compare_and_set(self.shard_id, known.state.seqno, data)
+            except OutcomeUnknown:
+                unsure = True
+                self._env.recorder.count("shard.commit.unknown")
+                if pause_s > 2:
+                    raise
+                self._env.clock.sleep(pause_s)
+                pause_s *= 2
+                continue
+            if won or (unsure and self._is_ours(delta.seqno, data)):
+                return advanced(known, delta, len(data), after)
+            return None
+
+    def _is_ours(self, seqno: int, data: bytes) -> bool:
+        found = self._stores.log.scan(self.shard_id, seqno, 1)
+        if not found or found[0].seqno != seqno:
+            raise OutcomeUnknown(
+                f"entry {seqno} of shard {self.shard_id} was collected before it could be read: "
+                "append with a named writer to learn such outcomes"
+            )
+        return found[0].data == data
+
+    def write_rollup(self, state: ShardState) -> Rollup:
+        """Store a whole state as a blob. The state's log does not name it yet."""
+        name = names.rollup(self.shard_id, state.seqno, self._env.ids)
+        data = codec.encode_state(state)
+        self._stores.blobs.put(name, data)
+        return Rollup(state.seqno, name, len(data), len(state.spine))
+
+    def _entry_name(self, seqno: int) -> str:
+        return f"{self.shard_id}@{seqno}"
+
+
+def advanced(known: Known, delta: Delta, size_bytes: int, after: ShardState | None = None) -> Known:
+    """What is known after one more entry of the log."""
+    state = apply(known.state, delta) if after is None else after
+    return Known(state, 0 if delta.edits.rollup else known.delta_bytes + size_bytes)

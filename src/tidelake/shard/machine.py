@@ -1,0 +1,142 @@
+"""The one loop in which every command runs.
+
+Take the newest known state, compute the transition, check the rules over (before, after), compare and
+set; done, or refresh and go round. A refusal is believed only on a fresh state. Commands of one
+process take turns; those of several processes meet at the compare-and-set.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import CollectionNotFound, CorruptionError, InternalError
+from tidelake.shard.history import History, Known
+from tidelake.state.commands import Command, Commit, NoOp, Refused
+from tidelake.state.invariants import check_step
+from tidelake.state.state import Delta, Edits, ShardState, apply
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Done(Generic[R]):
+    """A command's result, and the work that is now due.
+
+    Attributes:
+        result: of the command.
+        rollup_due: opening the shard has become dearer than it need be; see `Machine.rollup`.
+    """
+
+    result: R
+    rollup_due: bool
+
+
+class Machine:
+    """Runs commands on one shard. Thread-safe."""
+
+    def __init__(self, history: History, config: Config, env: Env) -> None:
+        self._history = history
+        self._config = config
+        self._env = env
+        self._lock = threading.RLock()
+        self._known: Known | None = None
+
+    def refresh(self) -> ShardState:
+        """The newest state. One log scan, three calls the first time.
+
+        Raises:
+            CollectionNotFound: there is no such shard.
+        """
+        with self._lock:
+            known = self._history.open() if self._known is None else self._history.refresh(self._known)
+            if known is None:
+                raise CollectionNotFound(f"shard {self._history.shard_id} does not exist")
+            self._known = known
+            return known.state
+
+    def adopt(self, known: Known) -> None:
+        """Start from a state that was just created or read."""
+        with self._lock:
+            self._known = known
+
+    def run(self, command: Command[R]) -> Done[R]:
+        """Carry out a command. One log write if it commits and nobody else was first.
+
+        Raises:
+            TidelakeError: the command was refused on the newest state; nothing was written.
+        """
+        with self._lock:
+            fresh = self._known is None
+            if self._known is None:
+                self.refresh()
+            while True:
+                known = self._known
+                if known is None:
+                    raise InternalError("no state after a refresh")
+                now_ms = max(self._env.clock.now_ms(), known.state.committed_ms)
+                outcome = command(known.state, now_ms)
+                match outcome:
+                    case NoOp(result):
+                        return Done(result, self._rollup_due(known))
+                    case Refused(error):
+                        if fresh:
+                            raise error
+                    case Commit(edits, result):
+                        committed = self._commit(known, edits, now_ms)
+                        if committed is not None:
+                            self._known = committed
+                            return Done(result, self._rollup_due(committed))
+                self.refresh()
+                fresh = True
+
+    def preview(self, command: Command[R]) -> R | None:
+        """What a command would answer without writing; None if it would write. Usually no store call.
+
+        Raises:
+            TidelakeError: it is refused on the newest state.
+        """
+        with self._lock:
+            for state in (self.known().state, None):
+                outcome = command(state or self.refresh(), self._env.clock.now_ms())
+                match outcome:
+                    case NoOp(result):
+                        return result
+                    case Commit(_, _):
+                        return None
+                    case Refused(error):
+                        if state is None:
+                            raise error
+        raise InternalError("unreachable: a refusal on a fresh state is raised")
+
+    def _commit(self, known: Known, edits: Edits, now_ms: int) -> Known | None:
+        before = known.state
+        delta = Delta(before.shard_id, before.seqno + 1, now_ms, self._env.ids.fresh(), before.rollup, edits)
+        try:
+            after = apply(before, delta)
+        except CorruptionError as error:
+            raise InternalError(f"a command made edits that do not fit its own state: {error}") from error
+        check_step(before, after, edits)
+        return self._history.commit(known, delta, after)
+
+    def _rollup_due(self, known: Known) -> bool:
+        """Whether a rollup pays.
+
+        Due when the deltas since the last one have outgrown it, so that all rollups together cost no
+        more than the deltas do; and when the state has shrunk to less than half of what it stores.
+        """
+        last = known.state.rollup
+        if known.delta_bytes >= max(self._config.rollup_bytes_min, last.size_bytes if last else 0):
+            return True
+        shrunk = last is not None and len(known.state.spine) * 2 < last.batches
+        return shrunk and last is not None and last.size_bytes >= self._config.rollup_bytes_min
+
+    def known(self) -> Known:
+        """The newest state that this process has seen, and what it takes to open it."""
+        with self._lock:
+            if self._known is None:
+                self.refresh()
+            if self._known is None:
+                raise InternalError("no state after a refresh")
+            return self._known

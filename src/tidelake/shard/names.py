@@ -1,0 +1,13 @@
+"""How the objects of a shard are called in the blob store. Names are never used twice."""
+
+from tidelake.env import IdSource
+
+
+def part(shard_id: str, ids: IdSource) -> str:
+    """A fresh name for a part."""
+    return f"{shard_id}/parts/{ids.fresh()}.parquet"
+
+
+def rollup(shard_id: str, seqno: int, ids: IdSource) -> str:
+    """A fresh name for the rollup of a seqno."""
+    return f"{shard_id}/rollups/{seqno:019d}-{ids.fresh()}"

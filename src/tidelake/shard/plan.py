@@ -1,0 +1,127 @@
+"""Cutting a read or a merge into tasks by key range.
+
+A task is bytes: a reference to the shard, the runs that it needs, a query and a key range. Tasks of a
+plan have disjoint key ranges in ascending order, so their answers, one after the other, are the answer
+to the whole: sorted and consolidated, without a shuffle. Cuts are taken from the sparse index of the
+parts (first key of every row group), so that tasks read about equally many bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tidelake.data.part import read_index
+from tidelake.data.types import update_schema
+from tidelake.env import Env
+from tidelake.model.batch import Part, Run
+from tidelake.model.query import Query
+from tidelake.shard.read import KeyRange, Source, rows
+from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.upload import write_run
+from tidelake.state.codec import decode_record, encode_record
+from tidelake.store.protocols import BlobStore
+
+_TASK_BYTES_MIN = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Task:
+    """One key range of a query, for any process to carry out."""
+
+    spec: ShardSpec
+    needed: tuple[Source, ...]
+    query: Query
+    keys: KeyRange
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """A read, cut into tasks.
+
+    Attributes:
+        schema: of the rows that the tasks yield: key and value columns, times and `_diff`.
+        tasks: encoded, in ascending order of their key ranges; at least one.
+        rows: stored updates that are looked at, an upper bound on the answer.
+        size_bytes: of the parts that are looked at.
+    """
+
+    schema: pa.Schema
+    tasks: tuple[bytes, ...]
+    rows: int
+    size_bytes: int
+
+
+def plan_read(
+    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
+) -> ReadPlan:
+    """Cut a read into at most `parallelism` tasks. Reads the index of every part, unless it is small."""
+    return ReadPlan(
+        update_schema(spec.schema, spec.domain),
+        tuple(encode_record("task", task) for task in cut(spec, blobs, needed, query, parallelism)),
+        sum(source.run.rows for source in needed),
+        sum(source.run.size_bytes for source in needed),
+    )
+
+
+def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
+    """Carry out one task of a `ReadPlan`, in any process."""
+    todo = decode_record("task", task, Task, "task")
+    return rows(todo.spec, stores_of(todo.spec).blobs, list(todo.needed), todo.query, todo.keys)
+
+
+def run_merge_task(task: bytes) -> bytes:
+    """Carry out one task of a merge: store its rows as parts, and describe them; `b""` without rows."""
+    todo = decode_record("task", task, Task, "task")
+    blobs = stores_of(todo.spec).blobs
+    merged = rows(todo.spec, blobs, list(todo.needed), todo.query, todo.keys)
+    run = write_run(todo.spec, blobs, Env(), merged)
+    return b"" if run is None else encode_record("run", run)
+
+
+def decode_run(data: bytes) -> Run:
+    """Read what `run_merge_task` returned (not `b""`)."""
+    return decode_record("run", data, Run, "run")
+
+
+def cut(
+    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
+) -> list[Task]:
+    """At most `parallelism` tasks of about equal size, but none much below a mebibyte."""
+    total = sum(source.run.size_bytes for source in needed)
+    count = max(1, min(parallelism, total // _TASK_BYTES_MIN))
+    cuts = _cut_keys(blobs, needed, count) if count > 1 else []
+    edges: list[bytes | None] = [None, *cuts, None]
+    ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
+    return [Task(spec, tuple(_within(needed, keys)), query, keys) for keys in ranges]
+
+
+def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:
+    for source in needed:
+        parts = tuple(part for part in source.run.parts if keys.may_hold(part))
+        if parts:
+            yield replace(source, run=Run(parts, source.run.truncated))
+
+
+def _cut_keys(blobs: BlobStore, needed: list[Source], count: int) -> list[bytes]:
+    """Keys that cut the stored bytes into `count` about equal shares."""
+    weighted: list[tuple[bytes, int]] = []
+    for source in needed:
+        for part in source.run.parts:
+            weighted.extend(_index(blobs, part))
+    weighted.sort()
+    total = sum(size for _, size in weighted)
+    cuts: list[bytes] = []
+    seen = 0
+    for key, size in weighted:
+        if seen >= total * (len(cuts) + 1) / count and (not cuts or key > cuts[-1]):
+            cuts.append(key)
+        seen += size
+    return cuts[: count - 1]
+
+
+def _index(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
+    """First keys of the row groups of a part, with their sizes."""
+    with blobs.open(part.name) as file:
+        index = read_index(file, part)
+    return list(zip(index.first_keys, index.size_bytes, strict=True))

@@ -1,0 +1,116 @@
+"""Asking a shard: wait until the answer is final, check that history still has it, stream it.
+
+Every read starts from the newest state and then touches only immutable parts, so appends and merges
+that happen meanwhile do not change its answer.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from tidelake.data.types import update_schema
+from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
+from tidelake.model import time as times
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.shard.plan import ReadPlan, plan_read
+from tidelake.shard.read import Source, rows, sources
+from tidelake.shard.shard import Shard
+from tidelake.state.state import ShardState
+
+
+def stream(shard: Shard, query: Query, timeout_s: float | None = None) -> pa.RecordBatchReader:
+    """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
+
+    Columns as `tidelake.data.types.update_schema`. Waits up to `timeout_s` (None: the setting
+    `wait_timeout_s`) for the times asked for to be closed.
+
+    Raises:
+        HistoryCompacted: the times asked for lie before `since`.
+        NotYetClosed: they were still open at the deadline.
+    """
+    needed = _ready(shard, query, timeout_s)
+    schema = update_schema(shard.spec.schema, shard.spec.domain)
+    return pa.RecordBatchReader.from_batches(schema, rows(shard.spec, shard.stores.blobs, needed, query))
+
+
+def plan(shard: Shard, query: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+    """The same read, cut into tasks for other processes; errors as `stream`."""
+    needed = _ready(shard, query, timeout_s)
+    return plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism)
+
+
+def _ready(shard: Shard, query: Query, timeout_s: float | None) -> list[Source]:
+    state = _checked(shard, query)
+    closed, asked = _closed(query)
+    if not closed(state):
+        state = wait(shard, closed, asked, timeout_s)
+        _check_since(query, state)
+    return sources((item.batch for item in state.spine), query)
+
+
+def _checked(shard: Shard, query: Query) -> ShardState:
+    state = shard.state()
+    _check_since(query, state)
+    return state
+
+
+def _check_since(query: Query, state: ShardState) -> None:
+    match query:
+        case AsOf(time):
+            if not state.since.less_equal(time):
+                raise HistoryCompacted(time, state.since)
+        case Changes(after, through):
+            if not times.less_equal(after, through):
+                raise UsageError(
+                    f"changes after {after} cannot end at {through}, which is not at or after it"
+                )
+            if not state.since.less_equal(after):
+                raise HistoryCompacted(after, state.since)
+        case Updates(lower, upper):
+            if not lower <= upper:
+                raise UsageError(f"the lower frontier {lower} is after the upper {upper}: swap them")
+            if state.since != state.minimum and not state.since.keeps_times_from(lower):
+                raise HistoryCompacted(lower, state.since)
+        case Fold(_):
+            pass
+
+
+def _closed(query: Query) -> tuple[Callable[[ShardState], bool], object]:
+    """Whether a state knows the whole answer, and what is asked for."""
+    match query:
+        case AsOf(time) | Changes(_, time):
+            return lambda state: not state.upper.less_equal(time), time
+        case Updates(lower, upper):
+            # Beyond `lower` and not beyond `upper`: with tuples that may be final before `upper` is reached.
+            return lambda state: upper <= state.upper.join(lower), upper
+        case Fold(_):
+            return lambda state: True, None
+
+
+def wait(
+    shard: Shard, reached: Callable[[ShardState], bool], asked: object, timeout_s: float | None
+) -> ShardState:
+    """The first state seen that satisfies `reached`. One log scan a look, with growing pauses.
+
+    Raises:
+        NotYetClosed: none did before the deadline.
+    """
+    config, clock = shard.spec.config, shard.env.clock
+    patience_s = config.wait_timeout_s if timeout_s is None else timeout_s
+    deadline_s = clock.monotonic_s() + patience_s
+    pause_s = 0.005
+    while True:
+        state = shard.state()
+        if reached(state):
+            return state
+        left_s = deadline_s - clock.monotonic_s()
+        if left_s <= 0 or state.upper.closed:
+            raise NotYetClosed(asked, _plain(state.upper), patience_s)
+        clock.sleep(min(pause_s, left_s))
+        pause_s = min(pause_s * 2, config.poll_interval_s)
+
+
+def _plain(frontier: Frontier) -> object:
+    """A one-element frontier as its time, for messages."""
+    return frontier.elements[0] if len(frontier.elements) == 1 else frontier

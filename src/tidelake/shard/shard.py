@@ -1,0 +1,128 @@
+"""A shard: one durable collection of updates, and the commands on it.
+
+The handle is cheap; it keeps the newest state it has seen. All methods may be called from several
+threads. It speaks of times and frontiers; `tidelake.lake` adds names and friendlier arguments.
+Appends are in `append.py`, reads in `query.py`, merges here.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import IncompatibleSchema
+from tidelake.model.frontier import Frontier
+from tidelake.shard import compactor
+from tidelake.shard.compactor import MergePlan, MergeReport, Shape
+from tidelake.shard.history import History
+from tidelake.shard.machine import Machine
+from tidelake.shard.plan import run_merge_task
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upload import discard
+from tidelake.state import commands
+from tidelake.state.commands import Command, R
+from tidelake.state.state import ShardState
+from tidelake.store.url import Stores
+
+
+class Shard:
+    """One shard of a lake.
+
+    Attributes:
+        spec: the reference with which another process works on the same shard.
+        stores: where its bytes are.
+        env: the clock, ids and recorder of this process.
+    """
+
+    def __init__(self, stores: Stores, spec: ShardSpec, env: Env, machine: Machine, history: History) -> None:
+        self.spec = spec
+        self.stores = stores
+        self.env = env
+        self._machine = machine
+        self._history = history
+
+    @classmethod
+    def create(cls, stores: Stores, env: Env, spec: ShardSpec) -> "Shard":
+        """Make a shard, or open it if it is there with an equal schema and unit of time.
+
+        Raises:
+            IncompatibleSchema: it is there with others; names both.
+        """
+        history = History(spec.shard_id, stores, env)
+        first = commands.initial(spec.shard_id, spec.domain, spec.schema, env.clock.now_ms())
+        known = history.create(first)
+        machine = Machine(history, spec.config, env)
+        machine.adopt(known)
+        state = known.state
+        if state.domain != spec.domain or not state.schema.same_columns(spec.schema):
+            raise IncompatibleSchema(
+                f"shard {spec.shard_id} has {state.schema} time {state.domain}, "
+                f"which does not equal {spec.schema} time {spec.domain}"
+            )
+        return cls(stores, spec, env, machine, history)
+
+    @classmethod
+    def open(cls, stores: Stores, env: Env, url: str, shard_id: str, config: Config) -> "Shard":
+        """Open a shard that exists. Three store calls.
+
+        Raises:
+            CollectionNotFound: it does not.
+        """
+        history = History(shard_id, stores, env)
+        machine = Machine(history, config, env)
+        state = machine.refresh()
+        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, state.schema, config)
+        return cls(stores, spec, env, machine, history)
+
+    def run(self, command: Command[R]) -> R:
+        """Carry out a command, and then write a rollup if one is due."""
+        done = self._machine.run(command)
+        if done.rollup_due:
+            self.write_rollup()
+        return done.result
+
+    def preview(self, command: Command[R]) -> R | None:
+        """The result that a command would have without a write; None if it would write. Raises if refused."""
+        return self._machine.preview(command)
+
+    def write_rollup(self) -> bool:
+        """Store the newest known state whole, so that opening is cheap; whether it became the newest."""
+        rollup = self._history.write_rollup(self._machine.known().state)
+        added = self._machine.run(partial(commands.add_rollup, rollup=rollup)).result
+        if not added:
+            self.stores.blobs.delete(rollup.name)
+        return added
+
+    def state(self) -> ShardState:
+        """The newest state. One log scan."""
+        return self._machine.refresh()
+
+    def advance_since(self, since: Frontier) -> Frontier:
+        """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
+        return self.run(partial(commands.advance_since, since=since))
+
+    def plan_merge(self, parallelism: int = 1) -> MergePlan | None:
+        """Plan the merge of all batches into one sorted run; None if there is nothing to gain."""
+        return compactor.plan_merge(self.spec, self.stores.blobs, self.state(), parallelism)
+
+    def apply_merge(self, plan: MergePlan, outputs: Sequence[bytes]) -> MergeReport:
+        """Put the outputs of all tasks of a plan in the place of its inputs. One log write.
+
+        If somebody else merged first, nothing changes and the outputs stay for collection to find.
+        """
+        result = compactor.merge_result(plan, outputs)
+        applied = self.run(partial(commands.apply_merge, result=result))
+        return MergeReport(applied, plan.before, Shape.of([result.batch]) if applied else plan.before)
+
+    def merge(self) -> MergeReport:
+        """Merge all batches into one sorted run, in this process."""
+        plan = self.plan_merge()
+        if plan is None:
+            shape = Shape.of([item.batch for item in self.state().spine])
+            return MergeReport(False, shape, shape)
+        outputs = [run_merge_task(task) for task in plan.tasks]
+        report = self.apply_merge(plan, outputs)
+        if not report.applied:
+            # Certain: the only attempt was answered, and refused.
+            discard(self.stores.blobs, compactor.merge_result(plan, outputs).batch.runs)
+        return report

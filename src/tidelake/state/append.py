@@ -1,0 +1,185 @@
+"""Appending: how a batch comes into the shard, and at which times.
+
+There are three ways to say when: `Exactly` (the upper must be `lower`), `UpTo` (writers that all write
+the same data: narrow to what is still open) and `AtCommit` (one time, picked when the append commits).
+A claim makes the append decidable for ever: the writer's sequence number is recorded by the same edits
+that add the batch.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tidelake.errors import UpdateBeyondUpper, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
+from tidelake.model import time as times
+from tidelake.model.batch import Batch, Part, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.state import spine
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.state import Edits, Move, ShardState, WriterRecord
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """All times of `[lower, upper)`, iff the shard's upper equals `lower`."""
+
+    lower: Frontier
+    upper: Frontier
+
+
+@dataclass(frozen=True)
+class UpTo:
+    """The times of `[lower, upper)` that are still open."""
+
+    lower: Frontier
+    upper: Frontier
+
+
+@dataclass(frozen=True)
+class AtCommit:
+    """One time, the shard's upper at the commit, but not before `floor`.
+
+    The parts were written at `floor`; if the time comes out later they are registered with a rewrite.
+    """
+
+    floor: Time
+
+
+When: TypeAlias = Exactly | UpTo | AtCommit
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A writer's word that this is its append number `sequence`."""
+
+    writer: str
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The answer to an append.
+
+    Attributes:
+        lower: start of the times that were written.
+        upper: the shard's upper after it.
+        already: the data was in before this call.
+    """
+
+    lower: Frontier
+    upper: Frontier
+    already: bool = False
+
+
+def append(
+    state: ShardState, _now_ms: int, runs: tuple[Run, ...], when: When, claim: Claim | None = None
+) -> Outcome[Appended]:
+    """Add runs to the shard and move its upper.
+
+    Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper` or a
+    usage error; nothing is written then.
+    """
+    writers: dict[str, WriterRecord] = {}
+    record = state.writers.get(claim.writer) if claim else None
+    if claim is not None:
+        if record is None or record.epoch < claim.epoch:
+            return Refused(
+                UsageError(f"writer {claim.writer!r} is not open: open it with collection.writer(...)")
+            )
+        if record.epoch > claim.epoch:
+            return Refused(WriterFenced(claim.writer, claim.epoch, record.epoch))
+        if record.sequence is not None and claim.sequence <= record.sequence:
+            return NoOp(Appended(record.upper, record.upper, already=True))
+    placed = _place(state, runs, when)
+    if not isinstance(placed, Batch):
+        return placed
+    bounds = placed.bounds
+    if claim is not None and record is not None:
+        writers[claim.writer] = replace(record, sequence=claim.sequence, upper=bounds.upper)
+    answer = Appended(bounds.lower, bounds.upper)
+    if bounds.empty:
+        return Commit(Edits(writers=writers), answer) if writers else NoOp(answer)
+    return Commit(
+        Edits(upper=Move(state.upper, bounds.upper), spine=spine.push(state.spine, placed), writers=writers),
+        answer,
+    )
+
+
+def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Batch | Refused | NoOp[Appended]:
+    """The batch as it is to be registered: its bounds, with rewrites and truncation."""
+    match when:
+        case Exactly(lower, upper):
+            if not lower <= upper:
+                return Refused(
+                    UsageError(f"the lower frontier {lower} is after the upper {upper}: swap them")
+                )
+            offence = _outside(runs, lower, upper, state)
+            if offence is not None:
+                return Refused(offence)
+            if state.upper != lower:
+                return Refused(UpperMismatch(lower, state.upper))
+        case UpTo(lower, upper):
+            if not lower <= upper:
+                return Refused(
+                    UsageError(f"the lower frontier {lower} is after the upper {upper}: swap them")
+                )
+            offence = _outside(runs, lower, upper, state)
+            if offence is not None:
+                return Refused(offence)
+            if upper <= state.upper:
+                return NoOp(Appended(state.upper, state.upper, already=True))
+            if not (lower <= state.upper and state.upper <= upper):
+                return Refused(UpperMismatch(lower, state.upper))
+            lower = state.upper
+            runs = tuple(run for run in (_narrowed(run, lower, state) for run in runs) if run is not None)
+        case AtCommit(floor):
+            if not state.domain.total_order:
+                return Refused(
+                    UsageError(f"times of {state.domain} have no commit time: give lower and upper")
+                )
+            if state.upper.closed:
+                return Refused(UpperMismatch(Frontier.of(floor), state.upper))
+            at = times.join(floor, state.upper.elements[0])
+            lower, upper = state.upper, Frontier.past(at)
+            if at != floor:
+                runs = tuple(_rewritten(run, at) for run in runs)
+    # New data has not been folded at all, whatever the shard's since is by now.
+    return Batch(Bounds(lower, upper, state.minimum), runs)
+
+
+def _outside(
+    runs: tuple[Run, ...], lower: Frontier, upper: Frontier, state: ShardState
+) -> UpdateNotBeyondLower | UpdateBeyondUpper | None:
+    """The first part with a time outside the interval. Exact for int times.
+
+    For tuples the extremes of a part need not be times of it; whoever writes the parts has checked
+    each row against the same interval.
+    """
+    if not state.domain.total_order:
+        return None
+    for run in runs:
+        for part in run.parts:
+            if not lower.less_equal(part.time_lower):
+                return UpdateNotBeyondLower(part.time_lower, lower)
+            if upper.less_equal(part.time_upper):
+                return UpdateBeyondUpper(part.time_upper, upper)
+    return None
+
+
+def _narrowed(run: Run, lower: Frontier, state: ShardState) -> Run | None:
+    """The run without what lies before `lower`: marked truncated where parts hold such rows."""
+    if all(lower.less_equal(part.time_lower) for part in run.parts):
+        return run
+    if state.domain.total_order:
+        kept = tuple(part for part in run.parts if lower.less_equal(part.time_upper))
+        return Run(kept, truncated=True) if kept else None
+    return Run(run.parts, truncated=True)
+
+
+def _rewritten(run: Run, at: Time) -> Run:
+    def moved(part: Part) -> Part:
+        return replace(part, rewrite=at)
+
+    return Run(tuple(moved(part) for part in run.parts), run.truncated)

@@ -1,0 +1,142 @@
+"""States, deltas and descriptions as bytes, and back. docs/formats.md describes every byte.
+
+A record is one header line `tidelake-<kind> <format> <checksum>` and a JSON body. The checksum covers
+kind, format and body. Decoding is strict: a newer format is refused before anything is read, damage
+is found by the checksum, and a body that does not encode to the very same bytes again is refused, so
+that no field is silently ignored. JSON (by msgspec) keeps exact integers of any size and can be read
+by people.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from pyrsistent import pmap
+
+from tidelake.errors import CorruptionError, FormatTooNew, InternalError
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Schema
+from tidelake.model.time import TimeDomain
+from tidelake.state.invariants import check_state
+from tidelake.state.spine import Spine, SpineBatch
+from tidelake.state.state import Delta, Hold, Rollup, ShardState, WriterRecord
+
+FORMAT = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A whole state, with plain containers in the order of their keys."""
+
+    shard_id: str
+    domain: TimeDomain
+    seqno: int
+    committed_ms: int
+    since: Frontier
+    upper: Frontier
+    next_id: int
+    batches: tuple[SpineBatch, ...]
+    schemas: dict[int, Schema]
+    writers: dict[str, WriterRecord]
+    holds: dict[str, Hold]
+    rollup: Rollup | None
+
+
+def encode_record(kind: str, value: object) -> bytes:
+    """A framed record of `kind`: header line and JSON body."""
+    body = msgspec.json.encode(value)
+    return _header(kind, FORMAT, body) + body
+
+
+def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
+    """The value of a framed record.
+
+    Raises:
+        FormatTooNew: written by a newer version.
+        CorruptionError: not a record of this kind, damaged, or with fields that this version ignores.
+    """
+    head, newline, body = data.partition(b"\n")
+    words = head.split(b" ")
+    if not newline or len(words) != 3 or words[0] != b"tidelake-" + kind.encode() or not words[1].isdigit():
+        raise CorruptionError(name, f"not a {kind} record")
+    if int(words[1]) > FORMAT:
+        raise FormatTooNew(name, int(words[1]), FORMAT)
+    if data != _header(kind, int(words[1]), body) + body:
+        raise CorruptionError(name, "checksum mismatch")
+    try:
+        value = msgspec.json.decode(body, type=type_)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
+        raise CorruptionError(name, f"not a valid {kind}: {error}") from error
+    if msgspec.json.encode(value) != body:
+        raise CorruptionError(name, f"the {kind} holds fields that this version does not know")
+    return value
+
+
+def _header(kind: str, format_: int, body: bytes) -> bytes:
+    checksum = hashlib.blake2b(f"{kind} {format_} ".encode() + body, digest_size=16).hexdigest()
+    return f"tidelake-{kind} {format_} {checksum}\n".encode()
+
+
+def encode_delta(delta: Delta) -> bytes:
+    """A delta as a log entry."""
+    return encode_record("delta", delta)
+
+
+def decode_delta(data: bytes, name: str) -> Delta:
+    """The delta of a log entry; errors as `decode_record`."""
+    return decode_record("delta", data, Delta, name)
+
+
+def encode_state(state: ShardState) -> bytes:
+    """A whole state: a rollup, and the first entry of a log. Costs O(state)."""
+    return encode_record(
+        "state",
+        _Image(
+            state.shard_id,
+            state.domain,
+            state.seqno,
+            state.committed_ms,
+            state.since,
+            state.upper,
+            state.spine.next_id,
+            tuple(state.spine),
+            dict(sorted(state.schemas.items())),
+            dict(sorted(state.writers.items())),
+            dict(sorted(state.holds.items())),
+            state.rollup,
+        ),
+    )
+
+
+def decode_state(data: bytes, name: str) -> ShardState:
+    """A whole state, checked against every rule; errors as `decode_record`."""
+    image = decode_record("state", data, _Image, name)
+    state = ShardState(
+        image.shard_id,
+        image.domain,
+        image.seqno,
+        image.committed_ms,
+        image.since,
+        image.upper,
+        Spine(
+            image.next_id,
+            image.batches[-1].lo if image.batches else 0,
+            pmap({b.lo: b for b in image.batches}),
+        ),
+        pmap(image.schemas),
+        pmap(image.writers),
+        pmap(image.holds),
+        image.rollup,
+    )
+    try:
+        check_state(state)
+    except InternalError as error:
+        raise CorruptionError(name, str(error)) from error
+    return state
+
+
+def is_state(data: bytes) -> bool:
+    """Whether a log entry holds a whole state rather than a delta."""
+    return data.startswith(b"tidelake-state ")

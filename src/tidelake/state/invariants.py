@@ -1,0 +1,112 @@
+"""The rules that every state and every step must keep, by name. Always on.
+
+`check_state` runs on every state that is read back whole, `check_step` before every compare-and-set;
+the latter looks only at what changes. docs/correctness.md lists each rule with its test.
+"""
+
+from tidelake.errors import InternalError
+from tidelake.model.batch import Batch
+from tidelake.state.spine import SpineBatch, validate
+from tidelake.state.state import Edits, ShardState
+
+
+def _require(holds: bool, rule: str, detail: str) -> None:
+    if not holds:
+        raise InternalError(f"rule {rule} does not hold: {detail}")
+
+
+def check_state(state: ShardState) -> None:
+    """Check a whole state. Costs O(state).
+
+    Raises:
+        InternalError: naming the rule.
+    """
+    validate(state.spine, state.minimum, state.upper, state.since)
+    _require(bool(state.schemas), "schema-registered", f"shard {state.shard_id} has no schema")
+    names: set[str] = set()
+    for item in state.spine:
+        _check_batch(item.batch, state)
+        for part in item.batch.parts():
+            _require(part.name not in names, "part-named-once", part.name)
+            names.add(part.name)
+    for hold_id, hold in state.holds.items():
+        _require(
+            state.since <= hold.since,
+            "holds-keep-since",
+            f"hold {hold_id} at {hold.since}, since {state.since}",
+        )
+    if state.rollup is not None:
+        _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
+
+
+def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """Check one step. Costs O(change).
+
+    Raises:
+        InternalError: naming the rule.
+    """
+    _require(before.since <= after.since, "since-never-goes-back", f"{before.since} to {after.since}")
+    _require(before.upper <= after.upper, "upper-never-goes-back", f"{before.upper} to {after.upper}")
+    _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", f"{after.committed_ms}")
+    for hold_id, hold in after.holds.items():
+        _require(after.since <= hold.since, "holds-keep-since", f"hold {hold_id} at {hold.since}")
+    for name, record in edits.writers.items():
+        old = before.writers.get(name)
+        if old is not None:
+            _require(old.epoch <= record.epoch, "epoch-never-goes-back", f"writer {name}")
+            same = old.epoch == record.epoch and old.sequence is not None
+            _require(
+                not same or (record.sequence or 0) >= (old.sequence or 0),
+                "sequence-never-goes-back",
+                f"writer {name}",
+            )
+    if edits.spine is None:
+        _require(edits.upper is None, "batches-tile", "upper moved without a batch")
+        return
+    removed = tuple(before.spine.range(edits.spine.lo, edits.spine.hi))
+    _check_tiling(before, after, removed, edits.spine.added)
+    names = {part.name for item in edits.spine.added for part in item.batch.parts()}
+    _require(
+        len(names) == sum(1 for item in edits.spine.added for _ in item.batch.parts()),
+        "part-named-once",
+        str(names),
+    )
+    for item in edits.spine.added:
+        _check_batch(item.batch, after)
+        since = item.batch.bounds.since
+        _require(since <= after.since, "batch-folded-to-since", f"{since} is after {after.since}")
+
+
+def _check_tiling(
+    before: ShardState, after: ShardState, removed: tuple[SpineBatch, ...], added: tuple[SpineBatch, ...]
+) -> None:
+    """The added batches cover what the removed ones did, and at the end what `upper` moved over."""
+    at = removed[0].batch.bounds.lower if removed else before.upper
+    end = after.upper if added and added[-1].hi == after.spine.next_id else removed[-1].batch.bounds.upper
+    for item in added:
+        _require(item.batch.bounds.lower == at, "batches-tile", f"{item.batch.bounds} does not start at {at}")
+        at = item.batch.bounds.upper
+    _require(at == end, "batches-tile", f"batches end at {at}, expected {end}")
+    if before.upper == after.upper:
+        old, new = _diff_sum(removed), _diff_sum(added)
+        _require(old is None or new is None or old == new, "merge-keeps-diffs", f"{old} became {new}")
+
+
+def _diff_sum(items: tuple[SpineBatch, ...]) -> int | None:
+    total = 0
+    for item in items:
+        diff_sum = item.batch.diff_sum
+        if diff_sum is None:
+            return None
+        total += diff_sum
+    return total
+
+
+def _check_batch(batch: Batch, state: ShardState) -> None:
+    for run in batch.runs:
+        _require(bool(run.parts), "run-has-parts", str(batch.bounds))
+        for part in run.parts:
+            _require(part.schema_id in state.schemas, "schema-registered", f"part {part.name}")
+            _require(part.rows > 0 and part.size_bytes > 0, "part-has-rows", part.name)
+            _require(part.rewrite is None or state.domain.total_order, "rewrite-total-order", part.name)
+    _require(not (batch.bounds.empty and batch.runs), "empty-bounds-hold-nothing", str(batch.bounds))

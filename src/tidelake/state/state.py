@@ -1,0 +1,206 @@
+"""What a shard remembers, and the edits that lead from one version of it to the next.
+
+A state is a frozen value that shares structure with its predecessors. A command does not hand back a
+new state but an `Edits` value: what changes, field by field. The next state is `apply`, of the same
+edits, in the committing process and in every other; so memory and log cannot drift apart, and a
+commit costs as much as it changes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from pyrsistent import PMap, pmap
+
+from tidelake.errors import CorruptionError, InternalError
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Schema
+from tidelake.model.time import TimeDomain
+from tidelake.state.spine import Spine, SpineEdit
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class WriterRecord:
+    """What the shard remembers of a named writer.
+
+    Attributes:
+        epoch: of the process that may write; a higher one fences the lower.
+        sequence: number of the last append that is in; None before the first.
+        owner: whose sequence numbers these are, such as a streaming query's id; may be empty.
+        upper: the shard's upper right after that append.
+    """
+
+    epoch: int
+    sequence: int | None
+    owner: str
+    upper: Frontier
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A reader that keeps `since` back."""
+
+    purpose: str
+    since: Frontier
+    opened_ms: int
+
+
+@dataclass(frozen=True)
+class Rollup:
+    """A state stored whole.
+
+    Attributes:
+        seqno: of the state.
+        name: of the blob.
+        size_bytes: of the blob.
+        batches: how many the state has; a state that shrank much since is worth a new rollup.
+    """
+
+    seqno: int
+    name: str
+    size_bytes: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """One version of a shard."""
+
+    shard_id: str
+    domain: TimeDomain
+    seqno: int
+    committed_ms: int
+    since: Frontier
+    upper: Frontier
+    spine: Spine = field(default_factory=Spine)
+    schemas: PMap[int, Schema] = field(default_factory=pmap)
+    writers: PMap[str, WriterRecord] = field(default_factory=pmap)
+    holds: PMap[str, Hold] = field(default_factory=pmap)
+    rollup: Rollup | None = None
+
+    @property
+    def minimum(self) -> Frontier:
+        """The frontier of the first time."""
+        return Frontier((self.domain.minimum,))
+
+    @property
+    def schema_id(self) -> int:
+        """The id of the newest schema."""
+        return max(self.schemas)
+
+    @property
+    def schema(self) -> Schema:
+        """The newest schema."""
+        return self.schemas[self.schema_id]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A frontier that moves; `before` is there to be checked."""
+
+    before: Frontier
+    after: Frontier
+
+
+@dataclass(frozen=True)
+class Edits:
+    """The step from one state to the next, field by field.
+
+    Attributes:
+        since: the move of `since`, if it moves.
+        upper: the move of `upper`, if it moves.
+        spine: what happens to the batches.
+        schemas: new schemas by id.
+        writers: new or changed records by name.
+        holds: new or changed holds by id; None removes one.
+        rollup: the newest rollup, if it is another.
+    """
+
+    since: Move | None = None
+    upper: Move | None = None
+    spine: SpineEdit | None = None
+    schemas: dict[int, Schema] = field(default_factory=dict)
+    writers: dict[str, WriterRecord] = field(default_factory=dict)
+    holds: dict[str, Hold | None] = field(default_factory=dict)
+    rollup: Rollup | None = None
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One entry of the log: the edits that make state `seqno` from state `seqno - 1`.
+
+    Attributes:
+        shard_id: whose log it belongs to.
+        seqno: of the state that it makes.
+        committed_ms: wall clock of the commit; never goes back.
+        nonce: fresh for every attempt, so that a process knows its own entry.
+        base: the newest rollup of the state before, from which a reader may start.
+        edits: what changes.
+    """
+
+    shard_id: str
+    seqno: int
+    committed_ms: int
+    nonce: str
+    base: Rollup | None
+    edits: Edits
+
+
+def apply(state: ShardState, delta: Delta) -> ShardState:
+    """The state after a delta. Costs O(change).
+
+    Raises:
+        CorruptionError: the delta does not fit the state.
+    """
+    name = f"{state.shard_id}@{delta.seqno}"
+    if delta.shard_id != state.shard_id or delta.seqno != state.seqno + 1:
+        raise CorruptionError(
+            name,
+            f"the entry is for {delta.shard_id}@{delta.seqno}, expected {state.shard_id}@{state.seqno + 1}",
+        )
+    edits = delta.edits
+    try:
+        spine = state.spine.edited(edits.spine) if edits.spine else state.spine
+    except InternalError as error:
+        raise CorruptionError(name, str(error)) from error
+    return replace(
+        state,
+        seqno=delta.seqno,
+        committed_ms=delta.committed_ms,
+        since=_moved(state.since, edits.since, "since", name),
+        upper=_moved(state.upper, edits.upper, "upper", name),
+        spine=spine,
+        schemas=_added(state.schemas, edits.schemas, name),
+        writers=state.writers.update(edits.writers) if edits.writers else state.writers,
+        holds=_edited(state.holds, edits.holds, name),
+        rollup=edits.rollup or state.rollup,
+    )
+
+
+def _moved(value: Frontier, move: Move | None, field_name: str, name: str) -> Frontier:
+    if move is None:
+        return value
+    if move.before != value:
+        raise CorruptionError(name, f"{field_name} moves from {move.before} but is {value}")
+    return move.after
+
+
+def _added(present: PMap[K, V], added: Mapping[K, V], name: str) -> PMap[K, V]:
+    for key in added:
+        if key in present:
+            raise CorruptionError(name, f"adds {key!r}, which is already there")
+    return present.update(added) if added else present
+
+
+def _edited(present: PMap[K, V], edits: Mapping[K, V | None], name: str) -> PMap[K, V]:
+    for key, value in edits.items():
+        if value is not None:
+            present = present.set(key, value)
+        elif key in present:
+            present = present.remove(key)
+        else:
+            raise CorruptionError(name, f"removes {key!r}, which is not there")
+    return present
