@@ -1,6 +1,6 @@
-"""Which names a store accepts.
+"""Which names and arguments a store accepts.
 
-Owns the one check that all stores call first. Must not know any store.
+Owns the checks that all stores call first. Must not know any store.
 
 INVARIANT: a checked name, taken as a path below a directory, stays below it, and no checked name
 contains `~`, which stores may therefore use for files of their own.
@@ -69,6 +69,14 @@ def check_limit(key: str, limit: int | None) -> None:
     """Refuse a negative number of entries."""
     if limit is not None and limit < 0:
         raise UsageError(f"bad limit of a scan of {key!r}: limit={limit} must not be negative")
+
+
+def check_truncation(key: str, head: int | None, seqno: int) -> None:
+    """Refuse to truncate a key that is missing or that ends before `seqno`."""
+    if head is None:
+        raise UsageError(f"cannot truncate {key!r}: there is no such key")
+    if seqno > head:
+        raise UsageError(f"cannot truncate {key!r}: seqno={seqno} lies beyond the newest entry {head}")
 
 
 def _is_segment(segment: str) -> bool:

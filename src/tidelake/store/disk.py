@@ -1,0 +1,124 @@
+"""What a directory needs to keep a promise: folders that outlive a power cut, and errors with a remedy.
+
+Owns the rule when a directory is flushed, and the words for what the operating system refused. Must not
+know what the files hold.
+
+INVARIANT: no flush that failed is tried again. The kernel may report a lost write once and then forget it,
+so after a failure nothing more is written through the same `Folders`.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+
+from tidelake.errors import OutcomeUnknown, StoreUnavailable
+
+Flush = Callable[[int], None]
+"""Makes what was written through a descriptor durable: `os.fsync`, or a stand-in that fails on purpose."""
+
+_REMEDIES = {
+    errno.ENOSPC: "free space",
+    errno.EDQUOT: "free space or raise the quota",
+    errno.EFBIG: "raise the limit on the size of files",
+    errno.EACCES: "grant this user access",
+    errno.EPERM: "grant this user access",
+    errno.EROFS: "mount it for writing",
+    errno.ENAMETOOLONG: "use a shorter path",
+}
+
+
+class FlushFailedBefore(OSError):
+    """Nothing more is written here since a flush failed."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            errno.EIO,
+            f"flushing {folder!r} failed before, so what the disk holds is not certain; "
+            "check the disk and open the lake again",
+        )
+
+
+def unavailable(action: str, name: str, error: OSError) -> StoreUnavailable:
+    """The error for something that certainly did not happen; raise it `from error`."""
+    hopeless = error.errno in _REMEDIES or isinstance(error, FlushFailedBefore)
+    return StoreUnavailable(_message(action, name, error), not hopeless)
+
+
+def unknown(action: str, name: str, error: OSError) -> OutcomeUnknown:
+    """The error for something that may have happened; raise it `from error`."""
+    return OutcomeUnknown(_message(action, name, error) + "; it may have happened")
+
+
+def _message(action: str, name: str, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    reason = reason[:1].lower() + reason[1:]
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"cannot {action} {name!r}: {reason}" + (f"; {remedy} and try again" if remedy else "")
+
+
+class Folders:
+    """The folders below one root, made and flushed so that what is put into them stays reachable.
+
+    SUBTLE: a folder that is already there may have been made by another process that did not flush its
+    parent yet. So the parent of each folder is flushed once per process, whoever made it.
+    """
+
+    def __init__(self, root: str, flush: Flush) -> None:
+        self._root = root
+        self._flush = flush
+        self._durable: set[str] = set()
+        self._failed: str | None = None
+
+    def ensure(self, folder: str) -> None:
+        """Make `folder` (the root, or below it) and what is missing above, durably.
+
+        Raises:
+            NotADirectoryError: a file is in the way.
+            OSError: it could not be made or flushed.
+        """
+        if folder != self._root:
+            self.ensure(os.path.dirname(folder))
+        made = self._make(folder)
+        if made or folder not in self._durable:
+            self._flush_parent(folder, made)
+            self._durable.add(folder)
+
+    def flush(self, folder: str) -> None:
+        """Make the entries of `folder` durable."""
+        self.check()
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._flush(descriptor)
+        except OSError:
+            self._failed = folder
+            raise
+        finally:
+            os.close(descriptor)
+
+    def check(self) -> None:
+        """Refuse if a flush failed before."""
+        if self._failed is not None:
+            raise FlushFailedBefore(self._failed)
+
+    def _make(self, folder: str) -> bool:
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+            return False
+        except FileNotFoundError:
+            if folder != self._root:
+                raise
+            parents = Folders(os.path.dirname(folder), self._flush)
+            parents.ensure(os.path.dirname(folder))
+            return self._make(folder)
+        return True
+
+    def _flush_parent(self, folder: str, made: bool) -> None:
+        try:
+            self.flush(os.path.dirname(folder))
+        except PermissionError:
+            # The parent of the root may be closed to us; then someone who may open it made the root.
+            if made or folder != self._root:
+                raise

@@ -1,0 +1,189 @@
+"""Objects as files below a directory.
+
+Owns how an object comes into being on a file system: a complete and flushed temporary file, a link to its
+name, a flush of the folder. Must not know what the bytes mean, nor try anything again.
+
+INVARIANT: a name that can be seen leads to the whole object, also after a crash at any moment; what `put`
+acknowledged (or answered with `BlobExists`) is still there after a power cut.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from tidelake.errors import BlobExists, BlobNotFound, UsageError
+from tidelake.store.disk import Flush, Folders, unavailable, unknown
+from tidelake.store.names import check_name, check_prefix, check_range, is_name
+from tidelake.store.protocols import BlobInfo
+from tidelake.store.reader import read_through
+from tidelake.store.scratch import Scratch
+
+_READ_BYTES_MAX = 1 << 30  # the kernel reads a little less than 2 GiB at once
+
+
+class LocalBlobStore:
+    """A `BlobStore` in a directory of a POSIX file system with hard links.
+
+    Temporary files live in `~tmp`, a name that no object can have. Folders stay when their last object goes.
+
+    Args:
+        root: the directory; made by the first `put` if it is missing.
+        flush: what makes a descriptor durable.
+    """
+
+    def __init__(self, root: str, flush: Flush = os.fsync) -> None:
+        self.root = os.path.abspath(root)
+        self._folders = Folders(self.root, flush)
+        self._scratch = Scratch(self.root, flush)
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a range; see `BlobStore.get`."""
+        check_range(check_name(name), start, length)
+        with _reading(name):
+            descriptor = self._descriptor(name)
+            try:
+                size = os.fstat(descriptor).st_size
+                end = size if length is None else min(size, start + length)
+                return _read_range(descriptor, start, end)
+            finally:
+                os.close(descriptor)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put if absent, with two flushes; see `BlobStore.put`."""
+        path = self._path(name)
+        folder = os.path.dirname(path)
+        linked = False
+        try:
+            self._folders.check()
+            self._folders.ensure(folder)
+            if os.path.lexists(path):
+                raise FileExistsError
+            with self._scratch.written(data) as temporary:
+                os.link(temporary, path)
+                linked = True
+            self._folders.flush(folder)
+        except FileExistsError:
+            self._answer_exists(name, path)
+        except NotADirectoryError as error:
+            raise UsageError(f"bad name {name!r}: there is an object where its folder would be") from error
+        except OSError as error:
+            raise (unknown if linked else unavailable)("write object", name, error) from error
+
+    def delete(self, name: str) -> bool:
+        """Remove, with one flush; see `BlobStore.delete`."""
+        path = self._path(name)
+        try:
+            self._folders.check()
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                return False
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise unavailable("delete object", name, error) from error
+        try:
+            self._folders.flush(os.path.dirname(path))
+        except OSError as error:
+            raise unknown("delete object", name, error) from error
+        return True
+
+    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Ascending names; see `BlobStore.list`."""
+        check_prefix(prefix)
+        folder = prefix.rpartition("/")[0]
+        return self._walk(folder, prefix)
+
+    def open(self, name: str) -> BinaryIO:
+        """An unbuffered reader; see `BlobStore.open`."""
+        check_name(name)
+        with _reading(name):
+            file = os.fdopen(self._descriptor(name), "rb", buffering=0)
+
+        def read(inner: BinaryIO, size: int) -> bytes:
+            with _reading(name):
+                return inner.read(size)
+
+        return read_through(file, read)
+
+    def close(self) -> None:
+        """Nothing to give up."""
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.root, check_name(name))
+
+    def _descriptor(self, name: str) -> int:
+        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+
+    def _answer_exists(self, name: str, path: str) -> None:
+        """Raise `BlobExists`, once the object is durable.
+
+        SUBTLE: whoever linked it may have died, or be just about to flush the folder. The caller takes
+        our answer as "it is safely there", perhaps to find that it is its own object, so we flush first.
+        """
+        if os.path.isdir(path):
+            raise UsageError(f"bad name {name!r}: it is a folder of other objects")
+        try:
+            self._folders.flush(os.path.dirname(path))
+        except OSError as error:
+            raise unavailable("write object", name, error) from error
+        raise BlobExists(name)
+
+    def _walk(self, folder: str, prefix: str) -> Iterator[BlobInfo]:
+        try:
+            with os.scandir(os.path.join(self.root, folder)) as entries:
+                found = sorted((_sort_name(entry), entry) for entry in entries if is_name(entry.name))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise unavailable("list objects", prefix, error) from error
+        for sort_name, entry in found:
+            name = f"{folder}/{sort_name}" if folder else sort_name
+            if name.endswith("/"):
+                if name.startswith(prefix) or prefix.startswith(name):
+                    yield from self._walk(name[:-1], prefix)
+            elif name.startswith(prefix):
+                yield from _info(name, entry)
+
+
+def _read_range(descriptor: int, start: int, end: int) -> bytes:
+    pieces = []
+    while start < end:
+        piece = os.pread(descriptor, min(end - start, _READ_BYTES_MAX), start)
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _sort_name(entry: "os.DirEntry[str]") -> str:
+    # A folder sorts by the names below it: "a-b" < "a/b" < "a0".
+    return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+
+
+def _info(name: str, entry: "os.DirEntry[str]") -> Iterator[BlobInfo]:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # removed since the folder was read
+        return
+    except OSError as error:
+        raise unavailable("list object", name, error) from error
+    if stat.S_ISREG(status.st_mode):
+        yield BlobInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise BlobNotFound(name) from error
+    except OSError as error:
+        raise unavailable("read object", name, error) from error
