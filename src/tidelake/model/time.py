@@ -14,6 +14,7 @@ from tidelake.errors import UsageError
 Time: TypeAlias = int | tuple[int, ...]
 TIME_MAX = 2**63 - 1
 Unit: TypeAlias = Literal["counter", "ms", "us", "tuple"]
+_SCALAR_UNITS: tuple[Unit, ...] = ("counter", "ms", "us")
 
 
 def parts(time: Time) -> tuple[int, ...]:
@@ -64,7 +65,7 @@ class TimeDomain:
             )
 
     @classmethod
-    def parse(cls, text: str) -> "TimeDomain":
+    def parse(cls, text: object) -> "TimeDomain":
         """Read `"counter"`, `"ms"`, `"us"` or `"tuple(n)"`.
 
         Raises:
@@ -73,8 +74,9 @@ class TimeDomain:
         match = re.fullmatch(r"tuple\((\d)\)", text) if isinstance(text, str) else None
         if match:
             return cls("tuple", int(match.group(1)))
-        if text == "counter" or text == "ms" or text == "us":
-            return cls(text)
+        for unit in _SCALAR_UNITS:
+            if text == unit:
+                return cls(unit)
         raise UsageError(f"time={text!r} is not a unit of time: use 'counter', 'ms', 'us' or 'tuple(n)'")
 
     def __str__(self) -> str:

@@ -1,0 +1,49 @@
+"""What all tests share: the seed, Hypothesis profiles, real data, and one worker for Spark."""
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SEED = "TIDELAKE_TEST_SEED"
+
+# `ci` tries the same examples for the same code, so that a red run is the change's fault; `explore`
+# looks for new ones, and prints how to see a failure again.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("explore", deadline=None, max_examples=2_000, print_blob=True)
+settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Workers inherit the environment: all of them use the seed that the header shows.
+    if SEED not in os.environ:
+        exploring = config.getoption("--hypothesis-profile") == "explore"
+        os.environ[SEED] = str(Random().getrandbits(32) if exploring else 0)
+
+
+def pytest_report_header() -> str:
+    return f"seed: {os.environ[SEED]} (again: {SEED}={os.environ[SEED]})"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture
+def rng() -> Random:
+    """Random choices that the seed of the run decides."""
+    return Random(int(os.environ[SEED]))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets, which lies beside the checkout."""
+    folder = Path(os.environ.get("TIDELAKE_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}; TIDELAKE_SHARED_DATA names another place")
+    return folder

@@ -1,0 +1,183 @@
+"""Rules about the code as a whole that no type checker knows. The layers are checked by `make check`."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+MODULES = sorted(SOURCE.glob("tidelake/**/*.py"))
+
+
+@dataclass(frozen=True)
+class Ban:
+    """A name that may not be used in `src`, apart from the modules that are its door."""
+
+    name: str
+    instead: str
+    doors: tuple[str, ...] = ()
+
+
+CLOCK = "env.Clock: tests and the simulation decide what time it is"
+RANDOM = "env.IdSource, or a seed handed in: a failing run must be repeatable"
+POOL = "the store's pool, which notices a fork: a thread made before a fork never answers in the child"
+COMMANDS = "a plain function, or the command line: a process started below outlives a killed Spark worker"
+PLAIN = "a format of our own, with a checksum: a pickle runs code when read, and breaks when a class moves"
+SETTINGS = "config.Config: what a process does must not depend on where it was started"
+REPORT = "env.Recorder for counts, a returned report or a `TidelakeWarning` for the rest"
+
+BANS = (
+    *(
+        Ban(f"time.{x}", CLOCK, ("env.py",))
+        for x in ("time", "time_ns", "monotonic", "monotonic_ns", "sleep")
+    ),
+    *(
+        Ban(f"datetime.{x}", CLOCK)
+        for x in ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
+    ),
+    Ban("random", RANDOM, ("testing/",)),
+    Ban("secrets", RANDOM),
+    Ban("uuid.uuid1", RANDOM),
+    Ban("uuid.uuid4", RANDOM, ("env.py",)),
+    Ban("os.urandom", RANDOM, ("env.py",)),
+    Ban("threading.Thread", POOL, ("testing/",)),
+    Ban("threading.Timer", POOL),
+    Ban("concurrent.futures", POOL, ("store/",)),
+    Ban("asyncio", POOL),
+    Ban("multiprocessing", POOL),
+    Ban("os.fork", COMMANDS),
+    Ban("os.system", COMMANDS),
+    Ban("subprocess", COMMANDS, ("cli/", "spark/session.py")),  # the session asks Java for its version
+    Ban("os.environ", SETTINGS, ("cli/", "spark/session.py")),
+    Ban("os.getenv", SETTINGS, ("cli/", "spark/session.py")),
+    Ban("logging", REPORT),
+    *(Ban(x, PLAIN) for x in ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")),
+)
+
+
+def _name(module: Path) -> str:
+    return module.relative_to(SOURCE / "tidelake").as_posix()
+
+
+def _tree(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"), filename=str(module))
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+    """Each import, wherever it stands, as (name in the module, what it stands for, line)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                yield bound, alias.name if alias.asname else bound, node.lineno
+                yield "", alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}", node.lineno
+
+
+def _used(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Everything imported that the code names, in full: `from time import sleep as s; s` is `time.sleep`."""
+    origin = {}
+    for bound, full, line in _imports(tree):
+        origin[bound] = full
+        yield full, line
+    for node in ast.walk(tree):
+        path, inner = [], node
+        while isinstance(inner, ast.Attribute):
+            path.append(inner.attr)
+            inner = inner.value
+        if path and isinstance(inner, ast.Name) and inner.id in origin:
+            yield ".".join([origin[inner.id], *reversed(path)]), node.lineno
+
+
+def broken_bans(tree: ast.AST, module: str) -> set[str]:
+    """What a module does that is banned there, with the line and the replacement."""
+    bans = [b for b in BANS if not module.startswith(b.doors)]
+    return {
+        f"{module}:{line}: {ban.name} is banned; use {ban.instead}"
+        for name, line in _used(tree)
+        for ban in bans
+        if f"{name}.".startswith(f"{ban.name}.")
+    }
+
+
+def loaded_by(code: str) -> tuple[set[str], int]:
+    """What `code` loads in a fresh process, top level and without the standard library; and its threads."""
+    script = (
+        "import json, sys, threading\nbefore = set(sys.modules)\n"
+        f"{code}\n"
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
+        "print(json.dumps([sorted(new - sys.stdlib_module_names), threading.active_count()]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules, threads = json.loads(done.stdout)
+    return set(modules), threads
+
+
+def test_importing_tidelake_loads_nothing_else_and_starts_no_thread() -> None:
+    assert loaded_by("import tidelake") == ({"tidelake"}, 1)
+
+
+def test_the_library_needs_neither_spark_nor_pandas_nor_a_cloud_driver(tmp_path: Path) -> None:
+    allowed = {"msgspec", "numpy", "pyarrow", "pyrsistent", "_pyrsistent_version", "pvectorc", "tidelake"}
+    modules, _ = loaded_by(f"import tidelake\ntidelake.open({str(tmp_path / 'lake')!r})")
+    # Compiled modules of pyarrow show up under their bare names.
+    assert {m for m in modules if not m.startswith(("_", "cython"))} <= allowed
+
+
+def test_importing_the_command_line_does_not_load_spark() -> None:
+    modules, threads = loaded_by("import tidelake.cli.main")
+    assert not modules & {"pyspark", "py4j", "pandas"}
+    assert threads == 1
+
+
+@pytest.mark.parametrize("module", MODULES, ids=_name)
+class TestEveryModule:
+    def test_says_what_it_owns(self, module: Path) -> None:
+        assert ast.get_docstring(_tree(module)), (
+            f"{_name(module)} needs a docstring: what it owns, what it must not know"
+        )
+
+    def test_uses_the_doors(self, module: Path) -> None:
+        broken = broken_bans(_tree(module), _name(module))
+        assert not broken, "\n".join(sorted(broken))
+
+    def test_raises_instead_of_asserting(self, module: Path) -> None:
+        lines = [node.lineno for node in ast.walk(_tree(module)) if isinstance(node, ast.Assert)]
+        assert not lines, f"{_name(module)}: `python -O` removes assert, raise an error in lines {lines}"
+
+
+@pytest.mark.parametrize(
+    ("code", "banned"),
+    [
+        ("import time\ntime.sleep(1)", "time.sleep"),
+        ("import time as t\nx = t.time", "time.time"),
+        ("from time import sleep as pause", "time.sleep"),
+        ("from datetime import datetime\ndatetime.now()", "datetime.datetime.now"),
+        ("import datetime as d\nd.date.today()", "datetime.date.today"),
+        ("from uuid import uuid4", "uuid.uuid4"),
+        ("import numpy, random", "random"),
+        ("from random import choice", "random"),
+        ("import os\nos.environ['X']", "os.environ"),
+        ("def f():\n    import concurrent.futures", "concurrent.futures"),
+        ("from concurrent.futures import ThreadPoolExecutor", "concurrent.futures"),
+        ("import threading\nclass T(threading.Thread): ...", "threading.Thread"),
+        ("import pickle", "pickle"),
+    ],
+)
+def test_a_banned_call_is_found(code: str, banned: str) -> None:
+    assert {b.split()[1] for b in broken_bans(ast.parse(code), "lake/lake.py")} == {banned}
+
+
+def test_harmless_code_is_let_through() -> None:
+    code = "import time, threading\ntime.gmtime()\nthreading.Lock()\nrandom = 1\nrandom.x"
+    assert not broken_bans(ast.parse(code), "lake/lake.py")
+    assert not broken_bans(ast.parse("import time\ntime.sleep(1)"), "env.py")

@@ -1,0 +1,77 @@
+"""Each contract on imports in pyproject.toml can be broken: a rule that cannot fail protects nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BREAKS = {
+    "layers": [
+        ("model/violation.py", "import tidelake.lake"),
+        ("data/violation.py", "from tidelake import store"),
+        ("spark/violation.py", "import tidelake.testing"),
+        ("shard/violation.py", "def f() -> None:\n    import tidelake.lake"),
+        ("violation.py", ""),
+    ],
+    "cycles": [
+        ("lake/violation.py", "import tidelake.lake.opposite"),
+        ("lake/opposite.py", "import tidelake.lake.violation"),
+    ],
+    "front-door": [("shard/violation.py", "from tidelake import open")],
+    "pure": [
+        ("state/violation.py", "import pyarrow"),
+        ("state/violation.py", "import time"),
+        ("model/violation.py", "import os.path"),
+    ],
+    "store": [("store/violation.py", "import pyarrow.parquet")],
+    "data": [("data/violation.py", "from threading import Lock")],
+    "spark-door": [
+        ("lake/violation.py", "from pyspark.sql import DataFrame"),
+        ("testing/violation.py", "import pandas as pd"),
+    ],
+}
+
+
+def lint(folder: Path, contract: str) -> subprocess.CompletedProcess[str]:
+    """Check one contract on a copy of the source."""
+    program = Path(sys.executable).parent / "lint-imports"
+    command = [program, "--no-logo", "--no-cache", "--contract", contract]
+    environment = os.environ | {"PYTHONPATH": str(folder / "src")}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The source and settings in a folder of their own."""
+    shutil.copytree(REPOSITORY / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_every_contract_is_tried() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert [c["id"] for c in settings["tool"]["importlinter"]["contracts"]] == list(BREAKS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("contract", BREAKS)
+def test_the_contract_notices_what_breaks_it(contract: str, copy: Path) -> None:
+    assert lint(copy, contract).returncode == 0
+    # Both halves of a cycle make one violation; the others are tried one at a time.
+    attempts = [BREAKS[contract]] if contract == "cycles" else [[b] for b in BREAKS[contract]]
+    for files in attempts:
+        for name, code in files:
+            (copy / "src/tidelake" / name).write_text(f'"""A violation."""\n\n{code}\n')
+        result = lint(copy, contract)
+        assert result.returncode == 1 and "BROKEN" in result.stdout, (
+            f"{files}: {result.stdout}{result.stderr}"
+        )
+        for name, _ in files:
+            (copy / "src/tidelake" / name).unlink()

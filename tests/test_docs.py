@@ -1,0 +1,99 @@
+"""The examples of README.md and docs/ run, and the links between pages lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from run_page import blocks, run
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
+_LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?\)")
+_HEADING = re.compile(r"#{1,6} +(.*?) *#*")
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+def _examples(page: Path) -> list[str]:
+    return ["\n".join(b.lines) for b in blocks(page.read_text(encoding="utf-8")) if b.runs]
+
+
+def _cases() -> list[object]:
+    cases = []
+    for page in PAGES:
+        examples = _examples(page)
+        # Pages that start Spark or the demo take their turn with the other tests that do.
+        heavy = any("spark" in x.lower() or "tidelake demo" in x for x in examples)
+        if examples:
+            cases.append(pytest.param(page, id=_name(page), marks=[pytest.mark.spark] if heavy else []))
+    return cases
+
+
+def _prose(page: Path) -> list[str]:
+    """The lines of a page that stand outside of fenced blocks."""
+    text = page.read_text(encoding="utf-8")
+    inside = {n for b in blocks(text) for n in range(b.line, b.line + len(b.lines))}
+    return [x for n, x in enumerate(text.splitlines(), start=1) if n not in inside]
+
+
+def _links(page: Path) -> list[str]:
+    """Where links lead; brackets in `code` are none."""
+    return [target for line in _prose(page) for target in _LINK.findall(re.sub(r"`[^`]*`", "", line))]
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = [m[1] for line in _prose(page) if (m := _HEADING.fullmatch(line))]
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", _cases())
+def test_examples_of_the_page_run(page: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "tests" / "run_page.py"), str(page)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, f"{_name(page)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_of_the_page_lead_somewhere(page: Path) -> None:
+    dead = []
+    for target in _links(page):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        other = (page.parent / path).resolve() if path else page
+        if not other.exists() or (anchor and other.suffix == ".md" and anchor not in _anchors(other)):
+            dead.append(target)
+    assert not dead, f"{_name(page)} links to nothing: {dead}"
+
+
+def test_a_page_runs_in_order_and_leaves_out_what_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nx = 1\n```\n\n"
+        "```console\n$ echo one > \\\n> out\nprinted by it\n```\n\n"
+        "<!-- no-run: needs a cluster -->\n```python\nx = 'left out'\n```\n\n"
+        "```sh\nmake everything\n```\n\n"
+        "```python\nfrom pathlib import Path\nPath('out').write_text(Path('out').read_text() + str(x))\n```\n"
+    )
+    assert run(page) == 3
+    assert (tmp_path / "out").read_text() == "one\n1"
+
+
+@pytest.mark.parametrize("example", ["```python\nraise KeyError\n```\n", "```console\n$ false | true\n```\n"])
+def test_an_example_that_fails_is_noticed(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(example)
+    with pytest.raises((KeyError, SystemExit)):
+        run(page)
