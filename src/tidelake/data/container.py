@@ -1,0 +1,192 @@
+"""The bytes of a part: a Parquet file in which no flipped byte goes unnoticed.
+
+Owns the layout around Parquet's own pages; must not know rows, order or types. Invariant: bytes that
+leave here are the ones that were written, or there is a `CorruptionError`.
+
+    "PAR1" | row group ... | seal | footer | footer length (4, little-endian) | "PAR1"
+
+Page checksums cover neither page headers nor the footer. So the footer's key-value metadata hold a
+CRC-32 of every row group's bytes, headers and all, and the *seal*, 24 bytes in the gap that Parquet
+allows before the footer, is `tidelake` and the blake2b-128 of everything after it. Whoever reads
+checks the seal, and then each row group by the footer. The four magic bytes in front carry no data.
+
+Key-value metadata: `tidelake.format` = "1"; `tidelake.index` = JSON, three arrays with an item for
+each row group: `keys` (base64 of its first key as `encode_key` makes it), `ends` (offset of the byte
+after it), `crcs`.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelake.errors import CorruptionError, FormatTooNew
+from tidelake.model.batch import Part
+
+FORMAT = 1
+MAGIC = b"PAR1"
+FORMAT_KEY, INDEX_KEY = "tidelake.format", "tidelake.index"
+_SEAL = b"tidelake"
+_SEAL_BYTES = len(_SEAL) + 16
+_TAIL_BYTES = 8
+# The footer grows with the row groups: some 1/200 of a part of usual rows.
+_GUESS_BYTES = 16 * 1024
+
+
+class File(Protocol):
+    """What a part is read from; a binary file open for reading is one."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read at most so many bytes."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """A footer whose seal was checked.
+
+    Attributes:
+        metadata: Parquet's.
+        first_keys: of every row group, encoded.
+        ends: of every row group, the offset of the byte after it.
+        crcs: of every row group's bytes.
+    """
+
+    metadata: pq.FileMetaData
+    first_keys: tuple[bytes, ...]
+    ends: tuple[int, ...]
+    crcs: tuple[int, ...]
+
+    def start(self, group: int) -> int:
+        """The offset of a row group's first byte."""
+        return self.ends[group - 1] if group else len(MAGIC)
+
+    def rows(self, group: int) -> int:
+        """The rows of a row group."""
+        return int(self.metadata.row_group(group).num_rows)
+
+
+def checksum(data: bytes) -> str:
+    """The blake2b-128 of the bytes, as 32 hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def index_metadata(first_keys: list[bytes], ends: list[int], crcs: list[int]) -> dict[str, str]:
+    """The key-value metadata that a part carries."""
+    keys = [base64.b64encode(key).decode() for key in first_keys]
+    index = json.dumps({"keys": keys, "ends": ends, "crcs": crcs}, separators=(",", ":"))
+    return {FORMAT_KEY: str(FORMAT), INDEX_KEY: index}
+
+
+def sealed(parquet: memoryview) -> bytes:
+    """A whole Parquet file with the seal put before its footer."""
+    body = len(parquet) - _TAIL_BYTES - int.from_bytes(parquet[-8:-4], "little")
+    return b"".join(
+        (parquet[:body], _SEAL, hashlib.blake2b(parquet[body:], digest_size=16).digest(), parquet[body:])
+    )
+
+
+def verify(data: bytes, part: Part) -> None:
+    """Compare a whole object with its description.
+
+    Raises:
+        CorruptionError: it is not what was written.
+    """
+    if len(data) != part.size_bytes:
+        raise CorruptionError(part.name, f"it has {len(data)} bytes instead of {part.size_bytes}")
+    if checksum(data) != part.checksum:
+        raise CorruptionError(part.name, "its checksum does not match")
+
+
+def read_footer(file: File, part: Part) -> Footer:
+    """Read and check the footer: one read, two where it is long.
+
+    Raises:
+        CorruptionError: the object is not that part, or is damaged.
+        FormatTooNew: it was written by a newer version.
+    """
+    size = file.seek(0, io.SEEK_END)
+    if size != part.size_bytes:
+        raise CorruptionError(part.name, f"it has {size} bytes instead of {part.size_bytes}")
+    tail = read_range(file, part, max(0, size - max(_GUESS_BYTES, size // 128)), size)
+    if tail[-4:] != MAGIC:
+        raise CorruptionError(part.name, "it does not end like a Parquet file")
+    length = int.from_bytes(tail[-8:-4], "little") + _TAIL_BYTES + _SEAL_BYTES
+    if length > size - len(MAGIC):
+        raise CorruptionError(part.name, "its footer has an impossible length")
+    if length > len(tail):
+        tail = read_range(file, part, size - length, size - len(tail)) + tail
+    tail = tail[-length:]
+    if not tail.startswith(_SEAL) or tail[len(_SEAL) : _SEAL_BYTES] != _digest(tail[_SEAL_BYTES:]):
+        raise CorruptionError(part.name, "the checksum of its footer does not match")
+    # The seal was right, so what follows is not damage by chance; it may still be some other object.
+    try:
+        return _parsed(tail[_SEAL_BYTES:], part)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(part.name, f"its footer cannot be read: {error}") from error
+
+
+def read_group_bytes(file: File, part: Part, footer: Footer, first: int, last: int) -> bytes:
+    """The checked bytes of the row groups first..last, inclusive: one read.
+
+    Raises:
+        CorruptionError: they are not what was written.
+    """
+    origin = footer.start(first)
+    data = read_range(file, part, origin, footer.ends[last])
+    view = memoryview(data)
+    for group in range(first, last + 1):
+        if zlib.crc32(view[footer.start(group) - origin : footer.ends[group] - origin]) != footer.crcs[group]:
+            raise CorruptionError(part.name, f"the checksum of row group {group} does not match")
+    return data
+
+
+def read_range(file: File, part: Part, start: int, end: int) -> bytes:
+    """The bytes [start, end); errors of the file itself pass through.
+
+    Raises:
+        CorruptionError: there are fewer.
+    """
+    file.seek(start)
+    pieces: list[bytes] = []
+    missing = end - start
+    while missing > 0:
+        piece = file.read(missing)
+        if not piece:
+            raise CorruptionError(part.name, f"it ends {missing} bytes short of offset {end}")
+        pieces.append(piece)
+        missing -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _parsed(footer: bytes, part: Part) -> Footer:
+    # A file of a footer alone is enough for Parquet to parse it.
+    metadata = pq.read_metadata(pa.BufferReader(MAGIC + footer))
+    found: dict[bytes, bytes] = metadata.metadata or {}
+    version = int(found.get(FORMAT_KEY.encode(), b"0"))
+    if version > FORMAT:
+        raise FormatTooNew(part.name, version, FORMAT)
+    if version != FORMAT:
+        raise CorruptionError(part.name, "it is a Parquet file, but not a part")
+    index: dict[str, list[Any]] = json.loads(found[INDEX_KEY.encode()])
+    keys = tuple(base64.b64decode(key) for key in index["keys"])
+    result = Footer(metadata, keys, tuple(index["ends"]), tuple(index["crcs"]))
+    if metadata.num_rows != part.rows:
+        raise CorruptionError(part.name, f"it has {metadata.num_rows} rows instead of {part.rows}")
+    if not metadata.num_row_groups == len(keys) == len(result.ends) == len(result.crcs) > 0:
+        raise CorruptionError(part.name, "its index does not match its row groups")
+    if keys[0][: len(part.key_lower)] < part.key_lower:
+        raise CorruptionError(part.name, "its first key lies before the part's lower bound")
+    return result

@@ -1,0 +1,233 @@
+"""The door for data from outside: tables of updates are checked and made canonical.
+
+Owns what a caller may hand in and every message about it; must not know where the updates go.
+Invariant: what leaves here has exactly the columns, order and types of `update_schema`, no null where
+none may be, times >= 0, no diff of 0, and canonical values; everything further in relies on it.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.canonical import canonical
+from tidelake.data.types import data_type, update_schema
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.model.schema import DIFF, DataType, Schema
+from tidelake.model.time import Time, TimeDomain, parts
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+# Combining copies; a table larger than this is handled chunk by chunk anyway.
+_COMBINE_BYTES = 64 * 1024 * 1024
+_INTEGERS = ("int", "uint")
+# Which kinds of type cast into which; the cast itself still refuses values that it would change.
+_SAFE = {
+    "integer": ("integer", "float", "decimal"),
+    "float": ("float",),
+    "decimal": ("decimal",),
+    "string": ("string",),
+    "binary": ("binary",),
+    "date": ("date",),
+    "time": ("time",),
+    "duration": ("duration",),
+    "timestamp": ("timestamp",),
+    "zoned timestamp": ("zoned timestamp",),
+}
+
+
+def normalize(data: object, schema: Schema, domain: TimeDomain, *, time: Time | None = None) -> pa.Table:
+    """Check a table of updates and bring it into canonical form.
+
+    Args:
+        data: a table, batch or reader of pyarrow, a pandas DataFrame, or anything with
+            `__arrow_c_stream__` or `__arrow_c_array__`; columns in any order.
+        schema: the collection's key and value columns.
+        domain: the collection's unit of time.
+        time: the time of all rows; then `data` has no time column.
+
+    Returns:
+        A table of `update_schema(schema, domain)` in the order of the rows. A missing `_diff` is +1.
+
+    Raises:
+        InvalidUpdates: unknown or missing columns, types or values that do not fit; names the column
+            and the first row in question, counted from 0.
+    """
+    table = _table(data)
+    wanted = update_schema(schema, domain)
+    given = () if time is None else domain.columns
+    _check_columns(table, wanted, given)
+    values = () if time is None else parts(domain.check(time))
+    columns = []
+    for field in wanted:
+        if field.name in given:
+            constant = np.full(table.num_rows, values[given.index(field.name)], np.int64)
+            columns.append(pa.chunked_array([pa.array(constant)]))
+        elif field.name == DIFF and DIFF not in table.column_names:
+            columns.append(pa.chunked_array([pa.array(np.ones(table.num_rows, np.int64))]))
+        else:
+            columns.append(_column(table.column(field.name), field, domain))
+    result = pa.Table.from_arrays(columns, schema=wanted)
+    for name in domain.columns:
+        _check_rows(result, name, lambda x: x < 0, "a time must not be negative")
+    _check_rows(result, DIFF, lambda x: x == 0, "a diff must not be 0: leave the row out")
+    return result.combine_chunks() if result.nbytes <= _COMBINE_BYTES else result
+
+
+def _table(data: object) -> pa.Table:
+    if isinstance(data, pa.Table):
+        return data
+    try:
+        if isinstance(data, pa.RecordBatch):
+            return pa.Table.from_batches([data])
+        if isinstance(data, pa.RecordBatchReader):
+            return data.read_all()
+        if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+            # A DataFrame's own stream would add its index as a column.
+            return pa.Table.from_pandas(data, preserve_index=False)
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data).read_all()
+        if hasattr(data, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(data)])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidUpdates(
+            f"cannot read updates from a {type(data).__name__}: {_first_line(error)}"
+        ) from error
+    raise InvalidUpdates(
+        f"cannot read updates from a {type(data).__name__}: "
+        "hand in a pyarrow table, a DataFrame, or anything else that exports Arrow streams"
+    )
+
+
+def _check_columns(table: pa.Table, wanted: pa.Schema, given: tuple[str, ...]) -> None:
+    found = table.column_names
+    there = f"the table has {', '.join(map(repr, found)) or 'no columns'}"
+    doubled = sorted({name for name in found if found.count(name) > 1})
+    if doubled:
+        raise InvalidUpdates(f"column {doubled[0]!r} appears twice: {there}")
+    twice = [name for name in given if name in found]
+    if twice:
+        raise InvalidUpdates(f"column {twice[0]!r} gives times, but the call gives one as well: drop either")
+    missing = [name for name in wanted.names if name not in found and name not in (*given, DIFF)]
+    if missing:
+        raise InvalidUpdates(f"missing column {', '.join(map(repr, missing))}: {there}")
+    unknown = [name for name in found if name not in wanted.names]
+    if unknown:
+        raise InvalidUpdates(
+            f"unknown column {', '.join(map(repr, unknown))}: "
+            f"the collection has {', '.join(map(repr, wanted.names))}; drop or rename it"
+        )
+
+
+def _column(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> pa.ChunkedArray:
+    chunks = [_cast(chunk, field, domain) for chunk in column.chunks]
+    start = 0
+    for chunk in chunks:
+        try:
+            chunk.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InvalidUpdates(
+                f"column {field.name!r} holds invalid values: {_first_line(error)}"
+            ) from error
+        bad = _missing(chunk, field)
+        if bad is not None and bad.any():
+            row = start + int(np.argmax(bad))
+            raise InvalidUpdates(
+                f"column {field.name!r} must not be null, but is in row {row}: give it a value"
+            )
+        start += len(chunk)
+    return pa.chunked_array([canonical(chunk) for chunk in chunks], field.type)
+
+
+def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
+    """The chunk as the type of `field`, values unchanged."""
+    if chunk.type.equals(field.type):
+        return chunk
+    found, expected = chunk.type, field.type
+    if field.name in domain.columns and domain.unit in ("ms", "us") and pa.types.is_timestamp(found):
+        # In these units an int64 time and a timestamp are the same number.
+        expected = pa.timestamp(domain.unit, tz=found.tz)
+    refusal = f"column {field.name!r} has type {found}, expected {expected}"
+    if not pa.types.is_null(found):
+        try:
+            described = data_type(found, field.name)
+        except UsageError as error:
+            raise InvalidUpdates(f"{refusal}: {error}") from error
+        if not _castable(described, data_type(expected, field.name)):
+            raise InvalidUpdates(f"{refusal}: cast the column first")
+    try:
+        if pa.types.is_dictionary(found):
+            chunk = chunk.dictionary_decode()
+        result = chunk.cast(expected)
+        return result.view(pa.int64()) if expected is not field.type else result
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidUpdates(f"{refusal}, and not every value fits: {_first_line(error)}") from error
+
+
+def _castable(found: DataType, expected: DataType) -> bool:
+    """Whether values of one type may be cast to the other, as far as the types say."""
+    if found.nested or expected.nested:
+        lists = ("list", "fixed_size_list")
+        same = found.name == expected.name or (found.name in lists and expected.name in lists)
+        return (
+            same
+            and [c.name for c in found.children] == [c.name for c in expected.children]
+            and all(_castable(a.type, b.type) for a, b in zip(found.children, expected.children, strict=True))
+        )
+    kind, target = _kind(found), _kind(expected)
+    if kind == target == "float":
+        # By type, not by value: a column that fits today and not tomorrow helps nobody.
+        return int(found.name[5:]) <= int(expected.name[5:])
+    return found == expected or target in _SAFE.get(kind, ())
+
+
+def _kind(type_: DataType) -> str:
+    name = type_.name
+    if name == "timestamp":
+        return "timestamp" if len(type_.params) == 1 else "zoned timestamp"
+    stem = "binary" if name == "fixed_size_binary" else name.rstrip("0123456789")
+    return "integer" if stem in _INTEGERS else stem
+
+
+def _missing(array: pa.Array, field: pa.Field) -> Mask | None:
+    """Which rows hold a null where `field` or a field inside it allows none; None if surely no row does."""
+    bad: Mask | None = None
+    if not field.nullable and array.null_count:
+        bad = array.is_null().to_numpy(zero_copy_only=False)
+    kind = field.type
+    if not pa.types.is_nested(kind):
+        return bad
+    children: list[pa.Array]
+    if pa.types.is_struct(kind):
+        children = array.flatten()
+        # Within a null struct a field is null as well, which is no offence.
+        rows = np.arange(len(array))
+        inside = array.is_valid().to_numpy(zero_copy_only=False)
+    else:
+        children = [array.flatten()]
+        rows = pc.list_parent_indices(array).to_numpy()
+        inside = np.ones(len(rows), np.bool_)
+    for i, child in enumerate(children):
+        below = _missing(child, kind.field(i))
+        if below is not None:
+            bad = np.zeros(len(array), np.bool_) if bad is None else bad
+            bad[rows[below & inside]] = True
+    return bad
+
+
+def _check_rows(table: pa.Table, name: str, offends: Callable[[Ints], Mask], rule: str) -> None:
+    start = 0
+    for chunk in table.column(name).chunks:
+        values = chunk.to_numpy()
+        bad = offends(values)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise InvalidUpdates(f"column {name!r} is {values[row]} in row {start + row}: {rule}")
+        start += len(chunk)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,212 @@
+"""The merge kernel: sorted runs in, one sorted and consolidated stream out, in bounded memory.
+
+Owns the chunk algorithm; must not know parts, files or threads. Invariant: the output is the query
+applied to all rows of all runs, in the total order, no two rows equal but for their diff; and at most
+about `chunk_rows` rows, or `_CHUNK_BYTES` bytes, are held at once.
+
+Every run is buffered up to its share of a chunk. The *cut* is the least of the last buffered rows of
+the runs that have more to give: what is at or before it is complete, except for rows equal to the cut
+itself, whose group stays open until the next chunk. The chunk is joined, sorted in cache, and summed.
+A cut is a full row, times included, so that one hot key cannot break the bound.
+
+Advancing tuples by a frontier does not keep a run sorted. There the cut is on (key, value) alone, only
+what is *before* it is taken, and the chunk is advanced and sorted again; one (key, value) whose
+history is longer than a chunk is then held whole.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from tidelake.data.order import Comparable, disjoint, row_tuple, search
+from tidelake.data.select import preserves_order, select
+from tidelake.data.sums import Open, close, sort_batch, sum_batch
+from tidelake.data.types import update_schema
+from tidelake.errors import InternalError
+from tidelake.model.query import Query
+from tidelake.model.schema import Schema
+from tidelake.model.time import TimeDomain
+
+# Wide rows fill memory before they fill a chunk; 32-bit offsets end at 2 GiB, far above.
+_CHUNK_BYTES = 128 * 1024 * 1024
+
+
+def merge(
+    runs: Sequence[Iterable[pa.RecordBatch]],
+    schema: Schema,
+    domain: TimeDomain,
+    query: Query,
+    chunk_rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """Merge runs, applying a query.
+
+    Args:
+        runs: each an iterable of canonical update batches in the total order.
+        schema: of the rows.
+        domain: of the times.
+        query: which updates are kept, and at which times.
+        chunk_rows: rows, over all runs, that are sorted at once.
+
+    Yields:
+        Batches of at most some `chunk_rows` rows, never empty: sorted, consolidated.
+
+    Raises:
+        InvalidUpdates: a sum of diffs does not fit into an int64.
+        InternalError: a run is not sorted (seen at the borders of chunks only).
+    """
+    ordered = preserves_order(query, domain)
+    rows_schema = update_schema(schema, domain)
+    width = len(rows_schema) - 1 if ordered else len(schema.columns)
+    share = max(1, chunk_rows // max(1, len(runs)))
+    bytes_share = max(1, _CHUNK_BYTES // max(1, len(runs)))
+    buffers = [_Buffer(iter(run), query if ordered else None, domain, share, bytes_share) for run in runs]
+    opened: Open | None = None
+    while True:
+        live = [b for b in buffers if b.fill(width)]
+        if not live:
+            break
+        buffers = live
+        pieces = _cut(live, width, inclusive=ordered)
+        if not pieces:
+            # Every row is at the cut: one history longer than the chunk.
+            for buffer in live:
+                buffer.grow()
+            continue
+        _share_out(live, chunk_rows, share)
+        chunk = _sorted(pieces, width) if ordered else _advanced(pieces, query, domain)
+        result, opened = sum_batch(chunk, opened, keep_open=ordered and any(b.rows or b.more for b in live))
+        yield from _bounded(result, chunk_rows)
+    if opened is not None:
+        last = close(opened, opened.row)
+        if last.num_rows:
+            yield last
+
+
+class _Buffer:
+    """One run: what was read of it and not yet merged."""
+
+    def __init__(
+        self,
+        source: Iterator[pa.RecordBatch],
+        query: Query | None,
+        domain: TimeDomain,
+        want: int,
+        want_bytes: int,
+    ) -> None:
+        self.want = want
+        self.rows = 0
+        self._bytes = 0
+        self._want_bytes = want_bytes
+        self._source: Iterator[pa.RecordBatch] | None = source
+        self._query, self._domain = query, domain
+        self._pending: pa.RecordBatch | None = None
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._row_bytes = 1
+        self._end: Comparable | None = None
+
+    def fill(self, width: int) -> bool:
+        """Read until there are enough rows; whether there are any."""
+        grown = False
+        while self.rows < self.want and (self._bytes < self._want_bytes or not self.rows):
+            piece = self._next(max(1, min(self.want - self.rows, self._want_bytes // self._row_bytes)))
+            if piece is None:
+                break
+            self._batches.append(piece)
+            self.rows += piece.num_rows
+            self._bytes += piece.num_rows * self._row_bytes
+            grown = True
+        if grown:
+            last = self._batches[-1]
+            end = row_tuple(last, last.num_rows - 1, width)
+            if self._end is not None and end < self._end:
+                raise InternalError(f"a run is not sorted: row {end} comes after row {self._end}")
+            self._end = end
+        return self.rows > 0
+
+    def grow(self) -> None:
+        """Buffer twice as much next time."""
+        self.want *= 2
+        self._want_bytes *= 2
+
+    @property
+    def end(self) -> Comparable:
+        """The last buffered row."""
+        if self._end is None:
+            raise InternalError("an empty buffer has no last row")
+        return self._end
+
+    @property
+    def more(self) -> bool:
+        """Whether rows may follow the buffered ones."""
+        return self._pending is not None or self._source is not None
+
+    def take(self, bound: Comparable | None, *, inclusive: bool) -> list[pa.RecordBatch]:
+        """Give away the rows before the bound, or at it if inclusive; all for no bound."""
+        taken: list[pa.RecordBatch] = []
+        if bound is None or (inclusive and self.end <= bound):
+            taken = list(self._batches)
+            self._batches.clear()
+        while self._batches and bound is not None:
+            first = self._batches[0]
+            count = search(first, bound, inclusive=inclusive)
+            if count:
+                taken.append(first.slice(0, count))
+            if count < first.num_rows:
+                self._batches[0] = first.slice(count)
+                break
+            self._batches.popleft()
+        self.rows -= sum(piece.num_rows for piece in taken)
+        self._bytes = self.rows * self._row_bytes
+        return taken
+
+    def _next(self, rows: int) -> pa.RecordBatch | None:
+        """At most so many rows of the source, selected; None at its end."""
+        while self._pending is None or self._pending.num_rows == 0:
+            batch = next(self._source, None) if self._source is not None else None
+            if batch is None:
+                self._source = self._pending = None
+                return None
+            if self._query is not None and batch.num_rows:
+                batch = select(batch, self._query, self._domain)
+            self._pending = batch
+            self._row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
+        piece = self._pending.slice(0, rows)
+        self._pending = self._pending.slice(rows) if rows < self._pending.num_rows else None
+        return piece
+
+
+def _cut(buffers: list[_Buffer], width: int, *, inclusive: bool) -> list[list[pa.RecordBatch]]:
+    """Take from every buffer what no row to come can precede; a list of pieces for each that gives any."""
+    ends = [b.end[:width] for b in buffers if b.more]
+    cut = min(ends) if ends else None
+    taken = (b.take(cut, inclusive=inclusive) for b in buffers)
+    return [pieces for pieces in taken if pieces]
+
+
+def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
+    """Let the runs that gave rows refill what the waiting ones leave: disjoint runs then get whole chunks."""
+    waiting = [b for b in buffers if b.rows >= share]
+    giving = len(buffers) - len(waiting)
+    if giving:
+        free = chunk_rows - sum(b.rows for b in waiting)
+        for buffer in buffers:
+            buffer.want = max(share, free // giving) if buffer.rows < share else share
+
+
+def _sorted(pieces: list[list[pa.RecordBatch]], width: int) -> pa.RecordBatch:
+    """Join the pieces in order; without a sort where those of the runs do not overlap."""
+    runs = sorted(pieces, key=lambda run: row_tuple(run[0], 0, width)) if len(pieces) > 1 else pieces
+    joined = pa.concat_batches([batch for run in runs for batch in run])
+    return joined if disjoint(runs, width) else sort_batch(joined)
+
+
+def _advanced(pieces: list[list[pa.RecordBatch]], query: Query, domain: TimeDomain) -> pa.RecordBatch:
+    joined = pa.concat_batches([batch for run in pieces for batch in run])
+    return sort_batch(select(joined, query, domain))
+
+
+def _bounded(batch: pa.RecordBatch, chunk_rows: int) -> Iterator[pa.RecordBatch]:
+    # A chunk that had to grow is handed on in pieces, so that the bound holds for the reader.
+    for start in range(0, batch.num_rows, chunk_rows):
+        yield batch.slice(start, chunk_rows)

@@ -1,0 +1,252 @@
+"""The one total order of rows, and the operations that need it on whole columns.
+
+Owns sorting, comparing neighbours and searching. Rows are ordered by (key columns, value columns,
+time columns), each ascending: NaN after all numbers, nulls last, strings by their UTF-8 bytes, lists
+item by item with the shorter prefix first, structs by their fields. Must not know parts, diffs or
+which columns are key. Invariant: `sort_indices`, `group_starts`, `row_tuple` and the encoding in
+`tidelake.data.encode` agree on every pair of rows whose values are canonical.
+
+Functions take record batches whose first `width` columns are ordered by; canonical update batches
+have key, value and time columns first and `_diff` last.
+"""
+
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.encode import encode, encode_key, raw, truncate_lower, truncate_upper
+from tidelake.data.types import data_type
+
+__all__ = [
+    "disjoint",
+    "encode",
+    "encode_key",
+    "group_starts",
+    "row_tuple",
+    "search",
+    "sort_indices",
+    "truncate_lower",
+    "truncate_upper",
+]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Comparable: TypeAlias = tuple[tuple[object, ...], ...]
+# pyarrow sorts up to so many columns by one radix pass after another; with more it turns to a row
+# comparison that is several times slower where the leading columns repeat.
+_SORT_KEYS_MAX = 8
+# With more ties than one row in so many, sorting by all columns at once is cheaper than the ties alone.
+_TIES = 2
+
+
+def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
+    """The permutation that sorts the rows by the first `width` columns.
+
+    Args:
+        batch: canonical values; runs that are sorted already make it faster.
+        width: how many columns count.
+
+    Returns:
+        An integer array for `take`.
+    """
+    first = _integers(batch.column(0))
+    if first is None:
+        return _sort_all([_sortable(batch.column(i)) for i in range(width)])
+    # numpy's stable sort merges the ascending runs that it finds, and a merge has few of them.
+    order = np.argsort(first, kind="stable")
+    if width == 1:
+        return pa.array(order)
+    ordered = first[order]
+    same = ordered[1:] == ordered[:-1]
+    tied = np.zeros(len(first), np.bool_)
+    tied[1:] = same
+    tied[:-1] |= same
+    ties = np.flatnonzero(tied)
+    if len(ties) == 0:
+        return pa.array(order)
+    if len(ties) * _TIES > len(first) and len(first) > 64:
+        return _sort_all([_sortable(batch.column(i)) for i in range(width)])
+    rows = order[ties]
+    taken = pa.array(rows)
+    columns = [_sortable(batch.column(i).take(taken)) for i in range(1, width)]
+    order[ties] = rows[_sort_all([pa.array(ordered[ties]), *columns]).to_numpy()]
+    return pa.array(order)
+
+
+def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
+    """For each row, whether it differs from the one before in the first `width` columns.
+
+    Args:
+        batch: sorted by these columns.
+        width: how many columns count.
+
+    Returns:
+        As many booleans as rows; the first is True.
+    """
+    n = batch.num_rows
+    starts = np.ones(n, np.bool_)
+    if n < 2:
+        return starts
+    # Rows still equal to their predecessor on the columns looked at; mostly soon few.
+    equal: npt.NDArray[np.int64] | None = None
+    cheap_first = sorted(range(width), key=lambda i: not pa.types.is_primitive(batch.column(i).type))
+    for i in cheap_first:
+        column = batch.column(i)
+        if equal is None or len(equal) * 4 > n:
+            differs = _differ(column.slice(0, n - 1), column.slice(1))
+            keep = differs if equal is None else differs[equal - 1]
+        else:
+            keep = _differ(column.take(pa.array(equal - 1)), column.take(pa.array(equal)))
+        equal = np.flatnonzero(~keep) + 1 if equal is None else equal[~keep]
+        if len(equal) == 0:
+            return starts
+    starts[equal] = False
+    return starts
+
+
+def row_tuple(batch: pa.RecordBatch, row: int, width: int) -> Comparable:
+    """One row's first `width` columns as a tuple that Python compares in the total order."""
+    return tuple(_comparable(batch.column(i), row) for i in range(width))
+
+
+def search(batch: pa.RecordBatch, bound: Comparable, *, inclusive: bool) -> int:
+    """How many rows come before `bound`, or with `inclusive` before or at it.
+
+    Args:
+        batch: sorted by as many columns as `bound` has.
+        bound: from `row_tuple`.
+        inclusive: whether rows equal to the bound count.
+    """
+    low, high = 0, batch.num_rows
+    for i, value in enumerate(bound):
+        if low == high:
+            break
+        column = batch.column(i)
+        left = _bisect(column, low, high, value, after=False)
+        right = _bisect(column, left, high, value, after=True)
+        low, high = left, right
+    return high if inclusive else low
+
+
+def disjoint(runs: list[list[pa.RecordBatch]], width: int) -> bool:
+    """Whether runs, sorted and not empty, stay sorted when joined in this order; looks at borders only."""
+    return all(
+        row_tuple(a[-1], a[-1].num_rows - 1, width) <= row_tuple(b[0], 0, width) for a, b in pairwise(runs)
+    )
+
+
+def _sort_all(columns: list[pa.Array]) -> pa.Array:
+    if len(columns) > _SORT_KEYS_MAX:
+        return _sort_many(columns)
+    names = [str(i) for i in range(len(columns))]
+    batch = pa.RecordBatch.from_arrays(columns, names)
+    # Nulls go last unless told otherwise, and telling is spelled differently from version to version.
+    return pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in names])
+
+
+def _sort_many(columns: list[pa.Array]) -> pa.Array:
+    """Sort by the first columns, then only the rows that tie on them by the rest."""
+    head, rest = columns[:_SORT_KEYS_MAX], columns[_SORT_KEYS_MAX:]
+    order = _sort_all(head).to_numpy().astype(np.int64)
+    taken = pa.array(order)
+    sorted_head = [column.take(taken) for column in head]
+    batch = pa.RecordBatch.from_arrays(sorted_head, [str(i) for i in range(len(head))])
+    starts = group_starts(batch, len(head))
+    tied = ~starts
+    tied[:-1] |= ~starts[1:]
+    ties = np.flatnonzero(tied)
+    if len(ties):
+        rows = order[ties]
+        groups = pa.array(np.cumsum(starts)[ties])
+        picked = pa.array(rows)
+        order[ties] = rows[_sort_all([groups, *(c.take(picked) for c in rest)]).to_numpy()]
+    return pa.array(order)
+
+
+def _sortable(column: pa.Array) -> pa.Array:
+    """The column, or one of a type that pyarrow sorts which has the same order."""
+    is_, kind = pa.types, column.type
+    if is_.is_nested(kind):
+        return encode(column, data_type(kind, "sorted"))
+    if is_.is_float16(kind):
+        return _float32(column)
+    if is_.is_decimal(kind) and kind.bit_width < 128:
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
+    return column
+
+
+def _float32(column: pa.Array) -> pa.Array:
+    # By hand, since not every pyarrow casts float16.
+    values = raw(column, np.dtype(np.float16)).astype(np.float32)
+    return pa.array(values, mask=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _integers(column: pa.Array) -> npt.NDArray[np.generic] | None:
+    """The values as numpy integers in the same order, if the type is one and there are no nulls."""
+    is_, kind = pa.types, column.type
+    if column.null_count or not (is_.is_integer(kind) or is_.is_temporal(kind)):
+        return None
+    sign = "u" if is_.is_unsigned_integer(kind) else "i"
+    return raw(column, np.dtype(f"{sign}{kind.bit_width // 8}"))
+
+
+def _differ(a: pa.Array, b: pa.Array) -> Mask:
+    """Where two columns of one type differ, row by row; nulls are equal."""
+    is_, kind = pa.types, a.type
+    if is_.is_nested(kind):
+        described = data_type(kind, "compared")
+        a, b = encode(a, described), encode(b, described)
+        return _numpy(pc.not_equal(a, b))
+    differs: Mask
+    if is_.is_integer(kind) or is_.is_temporal(kind) or is_.is_floating(kind):
+        # Floats by their bits: canonical ones are equal iff these are, NaN too.
+        dtype = np.dtype(f"i{kind.bit_width // 8}")
+        differs = raw(a, dtype) != raw(b, dtype)
+    else:
+        differs = _numpy(pc.not_equal(a, b).fill_null(False))
+    if a.null_count or b.null_count:
+        valid_a, valid_b = _numpy(a.is_valid()), _numpy(b.is_valid())
+        differs = (differs & valid_a & valid_b) | (valid_a != valid_b)
+    return differs
+
+
+def _numpy(mask: pa.Array) -> Mask:
+    result: Mask = mask.to_numpy(zero_copy_only=False)
+    return result
+
+
+def _comparable(column: pa.Array, row: int) -> tuple[object, ...]:
+    """(0, value), (1,) for NaN or (2,) for null."""
+    is_, kind = pa.types, column.type
+    scalar = column[row]
+    if not scalar.is_valid:
+        return (2,)
+    if is_.is_nested(kind):
+        return (0, encode(column.slice(row, 1), data_type(kind, "compared"))[0].as_py())
+    if is_.is_temporal(kind):
+        return (0, scalar.value)
+    value = scalar.as_py()
+    if is_.is_floating(kind):
+        return (1,) if np.isnan(value) else (0, float(value))
+    return (0, value)
+
+
+def _bisect(column: pa.Array, low: int, high: int, value: tuple[object, ...], *, after: bool) -> int:
+    """The first row in [low, high) whose value is not less than `value`, with `after` greater."""
+    numbers = _integers(column)
+    if numbers is not None and value[0] == 0:
+        side = "right" if after else "left"
+        # The bound may come from a column of another width and lie outside this one's range.
+        bound = np.array(value[1], numbers.dtype)
+        return low + int(np.searchsorted(numbers[low:high], bound, side=side))  # type: ignore[call-overload]
+    while low < high:
+        middle = (low + high) // 2
+        found = _comparable(column, middle)
+        if found < value or (after and found == value):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,264 @@
+"""Parts: sorted updates to Parquet bytes, and a description of them.
+
+Owns the encoding of columns and where row groups and parts are cut; must not know where the bytes go.
+Invariant: a part's description is true of its bytes, and `read_part` gives back the rows that were
+written, or an error. The reading half is `tidelake.data.scan`, the layout `tidelake.data.container`.
+"""
+
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelake.data.container import checksum, index_metadata, sealed, verify
+from tidelake.data.encode import encode_key, truncate_lower, truncate_upper
+from tidelake.data.scan import PartIndex, read_index, read_part
+from tidelake.data.stats import Tally
+from tidelake.data.types import update_schema
+from tidelake.errors import InternalError
+from tidelake.model.batch import Part
+from tidelake.model.schema import Schema
+from tidelake.model.time import TimeDomain
+
+__all__ = ["PartIndex", "PartWriter", "checksum", "read_index", "read_part", "verify", "write_parts"]
+
+# A dictionary pays where values repeat: measured on strings, it is smaller and read faster when a
+# row group has fewer distinct values than one in four, and larger when it has more.
+_DICTIONARY_SHARE = 4
+
+
+class PartWriter:
+    """Encodes one part in memory."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        domain: TimeDomain,
+        schema_id: int,
+        *,
+        row_group_rows: int,
+        stats_budget_bytes: int,
+        bound_bytes: int,
+    ) -> None:
+        """Start a part.
+
+        Args:
+            schema: of the rows.
+            domain: of the times.
+            schema_id: noted in the part's description.
+            row_group_rows: rows of every row group but the last.
+            stats_budget_bytes: column statistics are dropped, the largest first, until they fit.
+            bound_bytes: to which key bounds and statistics are truncated.
+        """
+        self._schema, self._domain, self._schema_id = schema, domain, schema_id
+        self._row_group_rows = row_group_rows
+        self._stats_budget_bytes, self._bound_bytes = stats_budget_bytes, bound_bytes
+        self._arrow = _with_ids(schema, domain)
+        self._sink = io.BytesIO()
+        self._writer: pq.ParquetWriter | None = None
+        self._tally = Tally(schema, domain)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._first_keys: list[bytes] = []
+        self._ends: list[int] = []
+        self._crcs: list[int] = []
+        self._last: pa.RecordBatch | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes encoded so far; rows that do not yet fill a row group are not."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def rows(self) -> int:
+        """Rows taken so far."""
+        return self._tally.rows
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take sorted, consolidated updates that follow those taken before."""
+        if batch.num_rows == 0:
+            return
+        self._tally.add(batch)
+        self._last = batch.slice(batch.num_rows - 1)
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        if self._pending_rows >= self._row_group_rows:
+            self._flush(whole_groups=True)
+
+    def finish(self, name: str) -> tuple[Part, bytes]:
+        """Close the part.
+
+        Args:
+            name: of the object that the bytes will become.
+
+        Returns:
+            The description and the bytes.
+
+        Raises:
+            InternalError: nothing was written, and there are no empty parts.
+        """
+        if self._last is None:
+            raise InternalError("a part needs a row")
+        self._flush(whole_groups=False)
+        if self._writer is None:
+            raise InternalError("a part with rows has no row group")
+        self._writer.add_key_value_metadata(index_metadata(self._first_keys, self._ends, self._crcs))
+        self._writer.close()
+        data = sealed(self._sink.getbuffer())
+        totals = self._tally.totals(self._stats_budget_bytes, self._bound_bytes)
+        last_key = encode_key(self._last, self._schema)[0].as_py()
+        part = Part(
+            name=name,
+            size_bytes=len(data),
+            checksum=checksum(data),
+            rows=totals.rows,
+            negative_rows=totals.negative_rows,
+            diff_sum=totals.diff_sum,
+            schema_id=self._schema_id,
+            key_lower=truncate_lower(self._first_keys[0], self._bound_bytes),
+            key_upper=truncate_upper(last_key, self._bound_bytes),
+            time_lower=totals.time_lower,
+            time_upper=totals.time_upper,
+            stats=totals.stats,
+        )
+        return part, data
+
+    def _flush(self, *, whole_groups: bool) -> None:
+        joined = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
+        end = joined.num_rows
+        if whole_groups:
+            end -= end % self._row_group_rows
+        for start in range(0, end, self._row_group_rows):
+            self._write_group(joined.slice(start, min(self._row_group_rows, end - start)))
+        rest = joined.slice(end)
+        self._pending, self._pending_rows = ([rest], rest.num_rows) if rest.num_rows else ([], 0)
+
+    def _write_group(self, group: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = self._opened(group)
+        start = self._ends[-1] if self._ends else 4
+        self._writer.write_table(pa.Table.from_arrays(group.columns, schema=self._arrow), group.num_rows)
+        end = self._sink.tell()
+        self._first_keys.append(encode_key(group.slice(0, 1), self._schema)[0].as_py())
+        self._ends.append(end)
+        self._crcs.append(zlib.crc32(self._sink.getbuffer()[start:end]))
+
+    def _opened(self, sample: pa.RecordBatch) -> pq.ParquetWriter:
+        dictionaries, encodings = _encodings(sample)
+        return pq.ParquetWriter(
+            self._sink,
+            self._arrow,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=dictionaries,
+            column_encoding=encodings,
+            write_page_checksum=True,
+            write_statistics=True,
+            # Names list items as Arrow does, so that types come back as they were.
+            use_compliant_nested_type=False,
+            version="2.6",
+        )
+
+
+def write_parts(
+    batches: Iterable[pa.RecordBatch],
+    schema: Schema,
+    domain: TimeDomain,
+    schema_id: int,
+    *,
+    row_group_rows: int,
+    stats_budget_bytes: int,
+    bound_bytes: int,
+    target_bytes: int,
+    name: Callable[[], str],
+) -> Iterator[tuple[Part, bytes]]:
+    """Cut a sorted stream into parts.
+
+    Args:
+        batches: sorted, consolidated updates.
+        schema: of the rows.
+        domain: of the times.
+        schema_id: noted in the parts' descriptions.
+        row_group_rows: as for `PartWriter`.
+        stats_budget_bytes: as for `PartWriter`.
+        bound_bytes: as for `PartWriter`.
+        target_bytes: a part is closed at the row group that reaches it.
+        name: gives a fresh name for each part.
+
+    Yields:
+        Descriptions and bytes, in order; together one run. Nothing if there are no rows.
+    """
+    writer: PartWriter | None = None
+    for batch in batches:
+        for start in range(0, batch.num_rows, row_group_rows):
+            if writer is None:
+                writer = PartWriter(
+                    schema,
+                    domain,
+                    schema_id,
+                    row_group_rows=row_group_rows,
+                    stats_budget_bytes=stats_budget_bytes,
+                    bound_bytes=bound_bytes,
+                )
+            writer.write(batch.slice(start, row_group_rows))
+            if writer.size_bytes >= target_bytes:
+                yield writer.finish(name())
+                writer = None
+    if writer is not None:
+        yield writer.finish(name())
+
+
+def _with_ids(schema: Schema, domain: TimeDomain) -> pa.Schema:
+    ids = {column.name: column.id for column in schema.columns}
+    fields = []
+    for field in update_schema(schema, domain):
+        known = field.name in ids
+        fields.append(field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) if known else field)
+    return pa.schema(fields)
+
+
+def _encodings(sample: pa.RecordBatch) -> tuple[list[str], dict[str, str]]:
+    """Which columns get a dictionary and how the others are encoded, judged by the first row group."""
+    dictionaries: list[str] = []
+    encodings: dict[str, str] = {}
+    for field, column in zip(sample.schema, sample.columns, strict=True):
+        if pa.types.is_nested(field.type):
+            dictionaries.extend(_leaves(field))
+        elif _repeats(column):
+            dictionaries.append(field.name)
+        elif (encoding := _encoding(field.type)) is not None:
+            encodings[field.name] = encoding
+    return dictionaries, encodings
+
+
+def _repeats(column: pa.Array) -> bool:
+    is_, kind = pa.types, column.type
+    # Integers and booleans pack well without one.
+    if is_.is_integer(kind) or is_.is_temporal(kind) or is_.is_boolean(kind) or is_.is_float16(kind):
+        return False
+    if is_.is_decimal(kind) and kind.bit_width != 128:
+        return False
+    return bool(pc.count_distinct(column, mode="all").as_py() * _DICTIONARY_SHARE < len(column))
+
+
+def _encoding(kind: pa.DataType) -> str | None:
+    is_ = pa.types
+    if is_.is_integer(kind) or is_.is_temporal(kind):
+        return "DELTA_BINARY_PACKED"
+    if is_.is_string(kind) or is_.is_binary(kind):
+        return "DELTA_LENGTH_BYTE_ARRAY"
+    return None
+
+
+def _leaves(field: pa.Field, path: str = "") -> list[str]:
+    """Parquet's paths of the leaf columns of a field."""
+    path = f"{path}.{field.name}" if path else field.name
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return [leaf for i in range(kind.num_fields) for leaf in _leaves(kind.field(i), path)]
+    if pa.types.is_nested(kind):
+        return _leaves(kind.value_field, f"{path}.list")
+    return [path]

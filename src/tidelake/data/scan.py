@@ -1,0 +1,242 @@
+"""Reading parts: whole, or the rows of a key range.
+
+Owns which row groups are read and what is checked of them; must not know stores: a part is any file.
+Invariant: rows that leave here are exactly the ones that were written, in order; damage of any kind is
+a `CorruptionError` that names the part, and an error of the file itself passes through unchanged.
+
+Parquet never reads the file. It sees only bytes whose checksum was compared before, so whatever it
+complains about is no failure of a disk or a network.
+"""
+
+import io
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelake.data.container import File, Footer, read_footer, read_group_bytes
+from tidelake.data.encode import encode_key
+from tidelake.data.types import update_schema
+from tidelake.errors import CorruptionError
+from tidelake.model.batch import Part
+from tidelake.model.schema import Schema
+from tidelake.model.time import TimeDomain
+
+# One read takes row groups up to so many bytes: fewer round trips, still a small buffer.
+_WINDOW_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class PartIndex:
+    """The sparse index of a part: an item for each row group.
+
+    Attributes:
+        first_keys: of its first row, as `encode_key` makes it.
+        rows: in it.
+        size_bytes: of its stored bytes.
+    """
+
+    first_keys: tuple[bytes, ...]
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+
+
+def read_index(file: File | str, part: Part) -> PartIndex:
+    """Read a part's sparse index: one read, two where there are many row groups.
+
+    Raises:
+        CorruptionError: the footer is damaged or another part's.
+        FormatTooNew: written by a newer version.
+    """
+    if isinstance(file, str):
+        with open(file, "rb") as opened:
+            return read_index(opened, part)
+    footer = read_footer(file, part)
+    groups = range(len(footer.ends))
+    return PartIndex(
+        footer.first_keys,
+        tuple(footer.rows(i) for i in groups),
+        tuple(footer.ends[i] - footer.start(i) for i in groups),
+    )
+
+
+def read_part(
+    file: File | str,
+    part: Part,
+    schema: Schema,
+    domain: TimeDomain,
+    *,
+    batch_rows: int,
+    key_from: bytes | None = None,
+    key_below: bytes | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the updates of a part, of all keys or of a range of them.
+
+    Args:
+        file: the object's bytes, with `seek` and `read`, or a path.
+        part: its description; rewrite and truncation are not applied (see `select.view`).
+        schema: the one that the part was written under.
+        domain: of the times.
+        batch_rows: most rows of a batch.
+        key_from: only rows whose encoded key is not less than this.
+        key_below: only rows whose encoded key is less than this.
+
+    Yields:
+        Batches of `update_schema(schema, domain)` in the stored order, none empty.
+
+    Raises:
+        CorruptionError: the object is damaged, or is not the part described.
+        FormatTooNew: written by a newer version.
+    """
+    if isinstance(file, str):
+        with open(file, "rb") as opened:
+            yield from read_part(
+                opened, part, schema, domain, batch_rows=batch_rows, key_from=key_from, key_below=key_below
+            )
+        return
+    footer = read_footer(file, part)
+    wanted = update_schema(schema, domain)
+    _check_schema(footer, part, wanted)
+    first, end = _groups(footer, key_from, key_below)
+    while first < end:
+        last = _window(footer, first, end, batch_rows)
+        data = read_group_bytes(file, part, footer, first, last)
+        for batch in _decoded(data, footer, part, range(first, last + 1), wanted, batch_rows=batch_rows):
+            kept = _within(batch, schema, key_from, key_below)
+            if kept.num_rows:
+                yield kept
+        first = last + 1
+
+
+def _groups(footer: Footer, key_from: bytes | None, key_below: bytes | None) -> tuple[int, int]:
+    """The row groups that may hold keys of the range, half-open."""
+    keys = footer.first_keys
+    # Rows of the first key of a group may already stand at the end of the group before.
+    first = 0 if key_from is None else max(0, bisect_left(keys, key_from) - 1)
+    end = len(keys) if key_below is None else bisect_left(keys, key_below)
+    return first, end
+
+
+def _window(footer: Footer, first: int, end: int, batch_rows: int) -> int:
+    """The last row group to read together with `first`: one batch's worth."""
+    last, rows = first, footer.rows(first)
+    while (
+        last + 1 < end and rows < batch_rows and footer.ends[last + 1] - footer.start(first) <= _WINDOW_BYTES
+    ):
+        last += 1
+        rows += footer.rows(last)
+    return last
+
+
+class _Window(io.RawIOBase):
+    """The checked bytes, at the offsets that they have in the object."""
+
+    def __init__(self, data: bytes, origin: int, size: int) -> None:
+        self._view, self._origin, self._size, self._at = memoryview(data), origin, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        start = self._at - self._origin
+        if start < 0 or size < 0:
+            raise OSError(f"offset {self._at} lies outside the row groups that were read")
+        self._at += size
+        return bytes(self._view[start : start + size])
+
+
+def _decoded(
+    data: bytes, footer: Footer, part: Part, groups: range, wanted: pa.Schema, *, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    rows = 0
+    which = f"row groups {groups[0]} to {groups[-1]}"
+    try:
+        window = _Window(data, footer.start(groups[0]), part.size_bytes)
+        file = pq.ParquetFile(
+            window, metadata=footer.metadata, pre_buffer=False, page_checksum_verification=True
+        )
+        batches = file.iter_batches(batch_rows, row_groups=list(groups), use_threads=False)
+        while (batch := next(batches, None)) is not None:
+            rows += batch.num_rows
+            yield _conformed(batch, wanted)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise CorruptionError(part.name, f"{which} cannot be decoded: {error}") from error
+    if rows != sum(footer.rows(i) for i in groups):
+        raise CorruptionError(part.name, f"{which} hold {rows} rows, not as many as they say")
+
+
+def _check_schema(footer: Footer, part: Part, wanted: pa.Schema) -> None:
+    found = footer.metadata.schema.to_arrow_schema()
+    if found.names != wanted.names:
+        raise CorruptionError(part.name, f"it has columns {found.names} instead of {wanted.names}")
+    for have, want in zip(found, wanted, strict=True):
+        if not have.type.equals(_stored(want.type)):
+            raise CorruptionError(
+                part.name, f"column {want.name!r} is stored as {have.type}, not {want.type}"
+            )
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """The type as which Parquet gives a column back: it has no seconds and no date64."""
+    is_ = pa.types
+    if is_.is_date64(kind):
+        return pa.date32()
+    if is_.is_time32(kind):
+        return pa.time32("ms")
+    if is_.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", tz=kind.tz)
+    if is_.is_struct(kind):
+        children = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([child.with_type(_stored(child.type)) for child in children])
+    if is_.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)), kind.list_size)
+    if is_.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)))
+    return kind
+
+
+def _conformed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, wanted, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _within(
+    batch: pa.RecordBatch, schema: Schema, key_from: bytes | None, key_below: bytes | None
+) -> pa.RecordBatch:
+    """The rows of the range; the batch itself where its first and last row lie inside."""
+    low, high = 0, batch.num_rows
+    if key_from is not None:
+        low = _first_at(batch, schema, key_from, low, high)
+    if key_below is not None:
+        high = _first_at(batch, schema, key_below, low, high)
+    return batch.slice(low, high - low)
+
+
+def _first_at(batch: pa.RecordBatch, schema: Schema, bound: bytes, low: int, high: int) -> int:
+    """The first row whose encoded key is not less than the bound; encodes only the rows it looks at."""
+
+    def key(row: int) -> bytes:
+        encoded: bytes = encode_key(batch.slice(row, 1), schema)[0].as_py()
+        return encoded
+
+    if low == high or key(low) >= bound:
+        return low
+    if key(high - 1) < bound:
+        return high
+    return bisect_left(range(high), bound, low, high, key=key)

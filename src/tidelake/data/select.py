@@ -1,0 +1,139 @@
+"""Queries on columns: which updates are kept, and what time they are given.
+
+Owns the vectorised form of `tidelake.model.query` and of a part's metadata (rewritten times, narrowed
+bounds); must not know keys, values or order. Invariant: for every row the answer is that of the
+scalar algebra in `tidelake.model`. Nothing here consolidates.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelake.errors import InternalError
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.model.time import Time, TimeDomain, parts
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def select(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.RecordBatch:
+    """Keep the updates that a query asks for and give them the times it asks for.
+
+    Args:
+        batch: canonical updates.
+        query: what to keep.
+        domain: names the time columns.
+
+    Returns:
+        The kept rows in the same order; not consolidated.
+    """
+    times = _times(batch, domain)
+    match query:
+        case AsOf(time):
+            return _at(_kept(batch, _before(times, time)), time, domain)
+        case Changes(after, through):
+            mask = _before(times, through) & ~_before(times, after)
+            return _at(_kept(batch, mask), through, domain)
+        case Updates(lower, upper):
+            return _kept(batch, _beyond(times, lower) & ~_beyond(times, upper))
+        case Fold(since):
+            return _advanced(batch, times, since, domain)
+
+
+def view(
+    batch: pa.RecordBatch,
+    domain: TimeDomain,
+    rewrite: Time | None = None,
+    lower: Frontier | None = None,
+    upper: Frontier | None = None,
+) -> pa.RecordBatch:
+    """Apply what the metadata of a part and its batch says: rewrite times, then drop rows outside.
+
+    Args:
+        batch: updates as stored.
+        domain: names the time columns.
+        rewrite: times are advanced to this one; total orders only.
+        lower: rows not beyond it are dropped; None keeps all.
+        upper: rows beyond it are dropped; None keeps all.
+
+    Returns:
+        The rows in the same order. Rows that differed only in time may now be equal.
+    """
+    if rewrite is not None:
+        if not domain.total_order:
+            raise InternalError(f"times of unit {domain} cannot be rewritten")
+        batch = _advanced(batch, _times(batch, domain), Frontier.of(rewrite), domain)
+    if lower is None and upper is None:
+        return batch
+    times = _times(batch, domain)
+    mask = np.ones(batch.num_rows, np.bool_)
+    if lower is not None:
+        mask &= _beyond(times, lower)
+    if upper is not None:
+        mask &= ~_beyond(times, upper)
+    return _kept(batch, mask)
+
+
+def preserves_order(query: Query, domain: TimeDomain) -> bool:
+    """Whether `select` leaves sorted rows sorted.
+
+    Advancing tuples does not: (0, 5), (1, 0) advanced by (1, 0) are (1, 5), (1, 0).
+    """
+    return domain.total_order or domain.arity == 1 or not isinstance(query, Fold)
+
+
+def _times(batch: pa.RecordBatch, domain: TimeDomain) -> list[Ints]:
+    return [batch.column(name).to_numpy() for name in domain.columns]
+
+
+def _before(times: list[Ints], bound: Time) -> Mask:
+    """Whether each time is less than or equal to `bound`, in every component."""
+    mask: Mask = np.ones(len(times[0]), np.bool_)
+    for component, limit in zip(times, parts(bound), strict=True):
+        mask &= component <= limit
+    return mask
+
+
+def _beyond(times: list[Ints], frontier: Frontier) -> Mask:
+    """Whether each time is beyond the frontier."""
+    result: Mask = np.zeros(len(times[0]), np.bool_)
+    for element in frontier:
+        mask = np.ones(len(result), np.bool_)
+        for component, limit in zip(times, parts(element), strict=True):
+            mask &= component >= limit
+        result |= mask
+    return result
+
+
+def _kept(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
+    # A count is cheaper than a copy, and most batches are kept or dropped whole.
+    kept = int(np.count_nonzero(mask))
+    if kept == len(mask):
+        return batch
+    return batch.filter(pa.array(mask)) if kept else batch.slice(0, 0)
+
+
+def _at(batch: pa.RecordBatch, time: Time, domain: TimeDomain) -> pa.RecordBatch:
+    return _with_times(batch, [np.full(batch.num_rows, x, np.int64) for x in parts(time)], domain)
+
+
+def _advanced(
+    batch: pa.RecordBatch, times: list[Ints], frontier: Frontier, domain: TimeDomain
+) -> pa.RecordBatch:
+    """Each time replaced by the meet over the frontier's elements of its join with them."""
+    if frontier.closed:
+        return batch
+    result: list[Ints] | None = None
+    for element in frontier:
+        joined = [np.maximum(x, limit) for x, limit in zip(times, parts(element), strict=True)]
+        result = joined if result is None else [np.minimum(a, b) for a, b in zip(result, joined, strict=True)]
+    return _with_times(batch, result or times, domain)
+
+
+def _with_times(batch: pa.RecordBatch, times: list[Ints], domain: TimeDomain) -> pa.RecordBatch:
+    columns = list(batch.columns)
+    for name, values in zip(domain.columns, times, strict=True):
+        columns[batch.schema.get_field_index(name)] = pa.array(values)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -1,0 +1,159 @@
+"""Sums of diffs: one batch sorted and consolidated, exactly.
+
+Owns the arithmetic of diffs; must not know runs, queries or parts. Invariant: a sum that is returned
+is the mathematical one; a sum that does not fit into an int64 is an error, never a wrap, and an
+intermediate that would not fit is no error.
+
+Sums are kept in two halves, `high * 2^32 + low`, where they might not fit: as many rows as an array
+can have do not overflow either half.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelake.data.order import Comparable, group_starts, row_tuple, sort_indices
+from tidelake.errors import InvalidUpdates
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_LOW = np.int64(0xFFFFFFFF)
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Open:
+    """The last group of a chunk, whose rows may go on in the next one.
+
+    Attributes:
+        row: a batch of one row of it, its diff meaningless.
+        at: that row as a tuple.
+        diff: the exact sum so far, which may exceed an int64.
+    """
+
+    row: pa.RecordBatch
+    at: Comparable
+    diff: int
+
+
+def diffs(batch: pa.RecordBatch) -> Ints:
+    """The last column, `_diff`, as numpy."""
+    values: Ints = batch.column(batch.num_columns - 1).to_numpy()
+    return values
+
+
+def total(values: Ints) -> int:
+    """The exact sum."""
+    if _fits(values):
+        return int(values.sum())
+    return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
+
+
+def sort_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Sort a batch of updates by all columns but `_diff`."""
+    return batch.take(sort_indices(batch, batch.num_columns - 1))
+
+
+def sum_batch(
+    batch: pa.RecordBatch, before: Open | None = None, *, keep_open: bool = False
+) -> tuple[pa.RecordBatch, Open | None]:
+    """Sum the diffs of equal rows and drop those that come to zero.
+
+    Args:
+        batch: canonical updates, sorted; neither `before` nor `batch` may have an equal row elsewhere.
+        before: the group that the last chunk left open; not after the first row.
+        keep_open: whether the last group may go on in the next chunk.
+
+    Returns:
+        The sorted, consolidated rows, without the group that is left open, and that group.
+
+    Raises:
+        InvalidUpdates: a sum does not fit into an int64; names the row.
+    """
+    width = batch.num_columns - 1
+    if batch.num_rows == 0:
+        return (batch, before) if keep_open or before is None else (close(before, batch), None)
+    values = diffs(batch)
+    starts = group_starts(batch, width)
+    first_joins = before is not None and before.at == row_tuple(batch, 0, width)
+    head = [] if before is None or first_joins else [close(before, batch)]
+    carried = before.diff if before is not None and first_joins else 0
+    begins = np.flatnonzero(starts)
+
+    opened: Open | None = None
+    ends_with_open = keep_open
+    if ends_with_open:
+        last = int(begins[-1])
+        opened = Open(
+            batch.slice(last, 1),
+            row_tuple(batch, last, width),
+            total(values[last:]) + (carried if last == 0 else 0),
+        )
+        carried = 0 if last == 0 else carried
+        batch, values, starts, begins = batch.slice(0, last), values[:last], starts[:last], begins[:-1]
+    body = _summed(batch, values, begins, carried)
+    if not head:
+        return body, opened
+    return (pa.concat_batches([*head, body]) if body.num_rows else head[0]), opened
+
+
+def close(group: Open, like: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a group that no further row joins: one, or none if its sum is zero."""
+    if group.diff == 0:
+        return like.slice(0, 0)
+    if not _INT64_MIN <= group.diff <= _INT64_MAX:
+        raise _overflow(group.row, group.diff)
+    return with_diffs(group.row, np.array([group.diff], np.int64))
+
+
+def with_diffs(batch: pa.RecordBatch, values: Ints) -> pa.RecordBatch:
+    """The batch with other diffs."""
+    return pa.RecordBatch.from_arrays([*batch.columns[:-1], pa.array(values)], schema=batch.schema)
+
+
+def _summed(batch: pa.RecordBatch, values: Ints, begins: Ints, carried: int) -> pa.RecordBatch:
+    n = batch.num_rows
+    if n == 0:
+        return batch
+    if len(begins) == n and not carried:
+        return batch if values.all() else batch.filter(pa.array(values != 0))
+    sums = _group_sums(batch, values, begins, carried)
+    keep = np.flatnonzero(sums)
+    if len(keep) == n:
+        return with_diffs(batch, sums)
+    kept = batch.take(pa.array(begins[keep]))
+    return with_diffs(kept, sums[keep])
+
+
+def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, carried: int) -> Ints:
+    if not carried and _fits(values):
+        sums: Ints = np.add.reduceat(values, begins)
+        return sums
+    high: Ints = np.add.reduceat(values >> 32, begins)
+    low: Ints = np.add.reduceat(values & _LOW, begins)
+    high[0] += carried >> 32
+    low[0] += carried & 0xFFFFFFFF
+    high += low >> 32
+    outside = (high < -(2**31)) | (high >= 2**31)
+    if outside.any():
+        group = int(np.argmax(outside))
+        exact = (int(high[group]) << 32) + int(low[group] & _LOW)
+        raise _overflow(batch.slice(int(begins[group]), 1), exact)
+    return (high << 32) | (low & _LOW)
+
+
+def _fits(values: Ints) -> bool:
+    """Whether no sum of some of the values can leave an int64."""
+    if len(values) == 0:
+        return True
+    greatest = max(int(values.max()), -int(values.min()))
+    return greatest * len(values) <= _INT64_MAX
+
+
+def _overflow(row: pa.RecordBatch, exact: int) -> InvalidUpdates:
+    shown = ", ".join(f"{name}={row.column(i)[0]}" for i, name in enumerate(row.schema.names[:-1]))
+    return InvalidUpdates(
+        f"the diffs of one row sum to {exact}, which does not fit into an int64: {shown}; "
+        "correct the diffs of this row"
+    )

@@ -1,0 +1,185 @@
+"""Types: the model's description of them and Arrow's, one to one.
+
+Owns which Arrow types Tidelake keeps and the Arrow schemas of rows and updates; must not know any
+data. Invariant: `data_type(arrow_type(t)) == t`, and several Arrow forms of the same values (views,
+large offsets, dictionaries) all become the one plain form.
+"""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from tidelake.errors import UsageError
+from tidelake.model.schema import DIFF, Column, DataType, Field, Schema
+from tidelake.model.time import TimeDomain
+
+# Each by its Arrow name; Arrow spells float16 "halffloat", float32 "float" and float64 "double".
+_PLAIN: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date32": pa.date32(),
+    "date64": pa.date64(),
+}
+_NAMES = {arrow: name for name, arrow in _PLAIN.items()}
+_NAMES |= {pa.large_string(): "string", pa.large_binary(): "binary"}
+_NAMES |= {pa.string_view(): "string", pa.binary_view(): "binary"}
+
+_WITH_UNIT: dict[str, tuple[Callable[[pa.DataType], bool], Callable[[str], pa.DataType]]] = {
+    "time32": (pa.types.is_time32, pa.time32),
+    "time64": (pa.types.is_time64, pa.time64),
+    "duration": (pa.types.is_duration, pa.duration),
+}
+_DECIMALS: dict[str, tuple[Callable[[pa.DataType], bool], Callable[[int, int], pa.DataType]]] = {
+    "decimal32": (pa.types.is_decimal32, pa.decimal32),
+    "decimal64": (pa.types.is_decimal64, pa.decimal64),
+    "decimal128": (pa.types.is_decimal128, pa.decimal128),
+    "decimal256": (pa.types.is_decimal256, pa.decimal256),
+}
+
+
+def arrow_type(type_: DataType) -> pa.DataType:
+    """The Arrow type that `type_` describes.
+
+    Raises:
+        UsageError: the description is of no type that this version keeps.
+    """
+    name, params = type_.name, type_.params
+    if name in _PLAIN:
+        return _PLAIN[name]
+    if name in _WITH_UNIT:
+        return _WITH_UNIT[name][1](str(params[0]))
+    if name in _DECIMALS:
+        return _DECIMALS[name][1](int(params[0]), int(params[1]))
+    if name == "timestamp":
+        return pa.timestamp(str(params[0]), tz=str(params[1]) if len(params) > 1 else None)
+    if name == "fixed_size_binary":
+        return pa.binary(int(params[0]))
+    if name == "struct":
+        return pa.struct([_arrow_field(child) for child in type_.children])
+    if name == "list":
+        return pa.list_(_arrow_field(type_.children[0]))
+    if name == "fixed_size_list":
+        return pa.list_(_arrow_field(type_.children[0]), int(params[0]))
+    raise UsageError(f"type {type_} is unknown to this version: upgrade Tidelake")
+
+
+def data_type(arrow: pa.DataType, where: str) -> DataType:
+    """Describe an Arrow type.
+
+    Args:
+        arrow: any type; string views, large offsets and dictionaries become the plain form.
+        where: the column, for the message.
+
+    Raises:
+        UsageError: Tidelake keeps no such type; names the column and what to do.
+    """
+    is_ = pa.types
+    if is_.is_dictionary(arrow):
+        return data_type(arrow.value_type, where)
+    if arrow in _NAMES:
+        return DataType(_NAMES[arrow])
+    for name, (matches, _) in _WITH_UNIT.items():
+        if matches(arrow):
+            return DataType(name, (arrow.unit,))
+    for name, (fits, _) in _DECIMALS.items():
+        if fits(arrow):
+            return DataType(name, (arrow.precision, arrow.scale))
+    if is_.is_timestamp(arrow):
+        return DataType("timestamp", (arrow.unit,) if arrow.tz is None else (arrow.unit, arrow.tz))
+    if is_.is_fixed_size_binary(arrow) and arrow.byte_width > 0:
+        return DataType("fixed_size_binary", (arrow.byte_width,))
+    if is_.is_struct(arrow) and arrow.num_fields > 0:
+        children = [_field(arrow.field(i), f"{where}.{arrow.field(i).name}") for i in range(arrow.num_fields)]
+        return DataType("struct", (), tuple(children))
+    if is_.is_list(arrow) or is_.is_large_list(arrow):
+        return DataType("list", (), (_item(arrow, where),))
+    if is_.is_fixed_size_list(arrow) and arrow.list_size > 0:
+        return DataType("fixed_size_list", (arrow.list_size,), (_item(arrow, where),))
+    raise UsageError(f"column {where!r} has type {arrow}, which cannot be kept: {_remedy(arrow)}")
+
+
+def _field(field: pa.Field, where: str) -> Field:
+    return Field(field.name, data_type(field.type, where), field.nullable)
+
+
+def _item(arrow: pa.DataType, where: str) -> Field:
+    # The item field is "item" or "element" depending on who made the list; it means nothing.
+    return Field("item", data_type(arrow.value_type, f"{where}[]"), arrow.value_field.nullable)
+
+
+def _arrow_field(field: Field) -> pa.Field:
+    return pa.field(field.name, arrow_type(field.type), nullable=field.nullable)
+
+
+def _remedy(arrow: pa.DataType) -> str:
+    is_ = pa.types
+    if is_.is_map(arrow):
+        return "cast it to a list of struct<key, value>, sorted by key"
+    if is_.is_null(arrow):
+        return "give it a type, such as string"
+    if is_.is_union(arrow):
+        return "make a struct with one nullable field for each case"
+    if is_.is_interval(arrow):
+        return "cast it to a duration, or to a struct of months, days and nanoseconds"
+    if is_.is_run_end_encoded(arrow):
+        return f"decode it to {arrow.value_type}"
+    if is_.is_struct(arrow):
+        return "give the struct a field"
+    return "cast it to a list, a struct or a primitive type"
+
+
+def row_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of rows: key columns, then value columns."""
+    return pa.schema([pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in schema.columns])
+
+
+def update_schema(schema: Schema, domain: TimeDomain) -> pa.Schema:
+    """The Arrow schema of updates: key, value, the time column(s), `_diff`; the latter int64 not null."""
+    fields = list(row_schema(schema))
+    fields += [pa.field(name, pa.int64(), nullable=False) for name in (*domain.columns, DIFF)]
+    return pa.schema(fields)
+
+
+def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str] | None = None) -> Schema:
+    """Describe a table's columns as the schema of a collection.
+
+    Args:
+        arrow: the table's schema.
+        key: names of the key columns, in order.
+        value: names of the value columns, in order; None for all columns that are not keys.
+
+    Returns:
+        Columns with ids 0, 1, ...; whether one is nullable is the Arrow field's word.
+
+    Raises:
+        UsageError: a name that is not there, twice there or reserved, or a type that cannot be kept.
+    """
+    if isinstance(key, str) or isinstance(value, str):
+        raise UsageError(f"key and value are lists of column names: write [{key!r}] instead of {key!r}")
+    names = list(arrow.names)
+    chosen = list(key) + (list(value) if value is not None else [n for n in names if n not in key])
+    unknown = [n for n in chosen if n not in names]
+    if unknown:
+        raise UsageError(
+            f"no column named {', '.join(map(repr, unknown))}: there are {', '.join(map(repr, names))}"
+        )
+    doubled = sorted({n for n in chosen if names.count(n) > 1})
+    if doubled:
+        raise UsageError(f"column {doubled[0]!r} appears twice in the table: rename one of them")
+    columns = []
+    for i, name in enumerate(chosen):
+        field = arrow.field(name)
+        columns.append(Column(i, name, data_type(field.type, name), field.nullable))
+    return Schema(tuple(columns[: len(key)]), tuple(columns[len(key) :]))
