@@ -53,7 +53,16 @@ def _message(action: str, name: str, error: OSError) -> str:
     reason = error.strerror or str(error)
     reason = reason[:1].lower() + reason[1:]
     remedy = _REMEDIES.get(error.errno or 0)
-    return f"cannot {action} {name!r}: {reason}" + (f"; {remedy} and try again" if remedy else "")
+    place = f" at {error.filename!r}" if error.filename else ""
+    return f"cannot {action} {name!r}: {reason}{place}" + (f"; {remedy} and try again" if remedy else "")
+
+
+def is_file_at(descriptor: int, path: str) -> bool:
+    """Whether the file that was opened as `descriptor` is the one that has the name `path` now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 class Folders:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tidelake.store.disk import Flush
+from tidelake.store.disk import Flush, is_file_at
 
 FOLDER = "~tmp"
 
@@ -59,7 +59,7 @@ class Scratch:
             except FileExistsError:  # left over from a process of the same number, or of another machine
                 continue
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink == 1:
+            if is_file_at(descriptor, path):
                 return descriptor, path
             os.close(descriptor)  # swept away before we had the lock
 
@@ -77,7 +77,9 @@ class Scratch:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(path)
+                # SUBTLE: while we opened it, its writer may have ended and another one taken the name.
+                if is_file_at(descriptor, path):
+                    os.unlink(path)
             except BlockingIOError:
                 return  # its writer lives
             finally:

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from tidelake.env import IdSource, RandomIds
 from tidelake.errors import InternalError
-from tidelake.store.disk import Flush, Folders, unavailable, unknown
+from tidelake.store.disk import Flush, Folders, is_file_at, unavailable, unknown
 from tidelake.store.names import (
     check_expected,
     check_limit,
@@ -198,7 +198,7 @@ class SqliteVersionLog:
                 yield False
                 return
             try:
-                if _is_file_at(descriptor, path):
+                if is_file_at(descriptor, path):
                     yield True
                     return
             finally:
@@ -296,10 +296,3 @@ def _lock(path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _is_file_at(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False

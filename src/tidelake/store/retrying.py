@@ -1,0 +1,201 @@
+"""Layers that try again.
+
+Owns the pauses, the deadline, and which operation may be repeated after which error. Must not know which
+store is below.
+
+INVARIANT: an error that says "certainly not" leaves this layer only if no attempt of the call may have had
+its effect; a compare-and-set of unknown outcome is never sent twice (its caller decides it from the log).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeVar
+
+from tidelake.env import Clock, IdSource
+from tidelake.errors import BlobExists, BlobNotFound, OutcomeUnknown, StoreUnavailable
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
+from tidelake.store.reader import read_through
+
+PAUSE_S_MIN = 0.01
+PAUSE_S_MAX = 2.0
+
+T = TypeVar("T")
+
+
+def draw_from(ids: IdSource) -> Callable[[], float]:
+    """Numbers in [0, 1), each made from a fresh id: no state, so a forked child does not repeat them."""
+    return lambda: int(ids.fresh()[:8], 16) / 2**32
+
+
+class Retry:
+    """Repeats an operation with exponential pauses and full jitter until a deadline.
+
+    The `n`-th pause is drawn evenly from `[0, min(PAUSE_S_MAX, PAUSE_S_MIN * 2**n))`, after M. Brooker,
+    "Exponential Backoff and Jitter" (2015). A pause that would cross the deadline is not begun.
+    """
+
+    def __init__(self, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._draw = draw
+
+    def read(self, operation: Callable[[], T]) -> T:
+        """Repeat an operation without effect: after either error, and re-raise the last one."""
+        return self._repeat(operation, has_effect=False)
+
+    def write(self, operation: Callable[[], T]) -> T:
+        """Repeat an idempotent operation. Once an attempt was unknown, so is the failure of the call."""
+        return self._repeat(operation, has_effect=True)
+
+    def send(self, operation: Callable[[], T]) -> T:
+        """Repeat an operation that must take effect once: only while it certainly did not happen."""
+        return self._repeat(operation, has_effect=True, is_repeatable=False)
+
+    def _repeat(self, operation: Callable[[], T], *, has_effect: bool, is_repeatable: bool = True) -> T:
+        deadline_s = self._clock.monotonic_s() + self._deadline_s
+        pause_s_max = PAUSE_S_MIN
+        is_unknown = False
+        while True:
+            try:
+                return operation()
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                is_unknown = is_unknown or isinstance(error, OutcomeUnknown)
+                pause_s = self._draw() * pause_s_max
+                may_help = error.retryable if isinstance(error, StoreUnavailable) else is_repeatable
+                if not may_help or self._clock.monotonic_s() + pause_s >= deadline_s:
+                    if is_unknown and has_effect and isinstance(error, StoreUnavailable):
+                        raise OutcomeUnknown(f"{error}; an earlier attempt may have happened") from error
+                    raise
+            self._clock.sleep(pause_s)
+            pause_s_max = min(PAUSE_S_MAX, 2 * pause_s_max)
+
+    def iterate(self, start: Callable[[], Iterator[T]], name_of: Callable[[T], str]) -> Iterator[T]:
+        """Repeat an ascending listing: after an error it starts anew and skips what was given already."""
+        last = ""
+        items: Iterator[T] | None = None
+
+        def step() -> T | None:
+            nonlocal items
+            try:
+                if items is None:
+                    items = start()
+                for item in items:
+                    if name_of(item) > last:
+                        return item
+            except (StoreUnavailable, OutcomeUnknown):
+                items = None
+                raise
+            return None
+
+        while (item := self.read(step)) is not None:
+            last = name_of(item)
+            yield item
+
+
+class RetryingBlobStore:
+    """A `BlobStore` that tries again.
+
+    A `delete` that was repeated after an unknown outcome may answer False for what it removed itself.
+    """
+
+    def __init__(self, inner: BlobStore, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
+        self._inner = inner
+        self._retry = Retry(clock, deadline_s, draw)
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a range; see `BlobStore.get`."""
+        return self._retry.read(lambda: self._inner.get(name, start, length))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put if absent; see `BlobStore.put`.
+
+        After an unknown outcome, an object of that name with the same bytes is taken as ours. That costs
+        one more call, and whoever put the same bytes there, they are there.
+        """
+        is_unknown = False
+
+        def attempt() -> None:
+            nonlocal is_unknown
+            try:
+                self._inner.put(name, data)
+            except OutcomeUnknown:
+                is_unknown = True
+                raise
+            except BlobExists:
+                if not is_unknown or not self._holds(name, data):
+                    raise
+
+        self._retry.write(attempt)
+
+    def delete(self, name: str) -> bool:
+        """Remove; see `BlobStore.delete`."""
+        return self._retry.write(lambda: self._inner.delete(name))
+
+    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Ascending names; see `BlobStore.list`. The deadline holds for each step."""
+        return self._retry.iterate(lambda: self._inner.list(prefix), lambda info: info.name)
+
+    def open(self, name: str) -> BinaryIO:
+        """A reader whose reads are repeated at their position; see `BlobStore.open`."""
+        return read_through(self._retry.read(lambda: self._inner.open(name)), self._read)
+
+    def close(self) -> None:
+        """Close the store below."""
+        self._inner.close()
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self._inner.get(name) == data
+        except BlobNotFound as error:
+            raise OutcomeUnknown(f"object {name!r} came and went while it was written") from error
+
+    def _read(self, inner: BinaryIO, size: int) -> bytes:
+        position = inner.tell()
+
+        def attempt() -> bytes:
+            inner.seek(position)
+            return inner.read(size)
+
+        return self._retry.read(attempt)
+
+
+class RetryingVersionLog:
+    """A `VersionLog` that tries again.
+
+    A `truncate` or `delete` that was repeated after an unknown outcome may not count what it removed itself.
+    """
+
+    def __init__(self, inner: VersionLog, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
+        self._inner = inner
+        self._retry = Retry(clock, deadline_s, draw)
+
+    def head(self, key: str) -> Entry | None:
+        """The newest entry; see `VersionLog.head`."""
+        return self._retry.read(lambda: self._inner.head(key))
+
+    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
+        """Entries from `start` on; see `VersionLog.scan`."""
+        return self._retry.read(lambda: self._inner.scan(key, start, limit))
+
+    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
+        """Append iff the head is `expected`, repeated only while it certainly did not happen.
+
+        Raises:
+            OutcomeUnknown: at once. Sent again it would meet its own entry and answer False.
+        """
+        return self._retry.send(lambda: self._inner.compare_and_set(key, expected, data))
+
+    def truncate(self, key: str, seqno: int) -> int:
+        """Remove entries before `seqno`; see `VersionLog.truncate`."""
+        return self._retry.write(lambda: self._inner.truncate(key, seqno))
+
+    def delete(self, key: str) -> bool:
+        """Remove the key; see `VersionLog.delete`."""
+        return self._retry.write(lambda: self._inner.delete(key))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Ascending keys; see `VersionLog.keys`. The deadline holds for each step."""
+        return self._retry.iterate(lambda: self._inner.keys(prefix), lambda key: key)
+
+    def close(self) -> None:
+        """Close the log below."""
+        self._inner.close()

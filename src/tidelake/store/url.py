@@ -1,0 +1,200 @@
+"""From the reference to a lake to its stores.
+
+Owns which references there are, the marker that makes a directory a lake, and the order of the layers.
+Must not know what is kept in the stores.
+
+    <root>/tidelake.json    the marker: {"format": 1, "lake": "<id>"}
+    <root>/blobs/           objects
+    <root>/log/             version log
+    <root>/~tmp/            the marker while it is being written
+
+INVARIANT: the marker is the first thing in a directory, and put there at most once; where it is missing,
+nothing of a lake was ever written.
+"""
+
+import json
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tidelake.config import Config
+from tidelake.env import Env, IdSource
+from tidelake.errors import (
+    BlobExists,
+    BlobNotFound,
+    CorruptionError,
+    FormatTooNew,
+    NotALake,
+    StoreUnavailable,
+    UsageError,
+)
+from tidelake.store.disk import unavailable
+from tidelake.store.local import LocalBlobStore
+from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.names import check_name
+from tidelake.store.protocols import BlobStore, VersionLog
+from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog, draw_from
+from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
+from tidelake.store.sqlite import SqliteVersionLog
+
+FORMAT = 1
+MARKER = "tidelake.json"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+_memory_lakes: "dict[str, Stores]" = {}  # process-wide on purpose: the same name is the same lake
+_memory_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The stores of one lake."""
+
+    blobs: BlobStore
+    log: VersionLog
+
+    def close(self) -> None:
+        """Close both; may be repeated."""
+        self.blobs.close()
+        self.log.close()
+
+
+def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
+    """An absolute reference that means the same in another process: `file:///…` or `memory://name`.
+
+    Paths are taken relative to the current directory; symbolic links are kept.
+
+    Raises:
+        UsageError: there is no such kind of store.
+    """
+    text = os.fspath(path_or_url)
+    found = _SCHEME.match(text)
+    if found is None:
+        if not text or "\0" in text:
+            raise UsageError(f"bad path of a lake {text!r}: give a directory, file:///… or memory://name")
+        return Path(os.path.abspath(text)).as_uri()
+    scheme = found[1].lower()
+    if scheme == "memory":
+        return f"memory://{check_name(text[found.end() :])}"
+    if scheme != "file":
+        raise UsageError(
+            f"{text!r}: {scheme}:// is not supported yet; give a directory, file:///… or memory://name"
+        )
+    parts = urlsplit(text)
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not path or "\0" in path:
+        raise UsageError(f"bad url of a lake {text!r}: file:// takes an absolute path and nothing else")
+    return Path(os.path.abspath(path)).as_uri()
+
+
+def open_stores(url: "str | os.PathLike[str]", config: Config, env: Env, *, create: bool) -> Stores:
+    """The stores of the lake at `url`, with all layers. With `create`, a missing lake is made.
+
+    Cost: one or two store calls.
+
+    Raises:
+        NotALake: there is no lake, and none may be made there.
+        FormatTooNew: a newer Tidelake made it.
+        CorruptionError: its marker is damaged.
+        StoreUnavailable: it cannot be reached or written to.
+    """
+    url = normalize_url(url)
+    if url.startswith("memory://"):
+        return _layered(_open_memory(url, create=create), config, env)
+    root = unquote(urlsplit(url).path)
+    _check_directory(root, _layered_blobs(LocalBlobStore(root), config, env), env.ids, create=create)
+    blobs, log = os.path.join(root, "blobs"), os.path.join(root, "log")
+    return _layered(Stores(LocalBlobStore(blobs), SqliteVersionLog(log, env.ids)), config, env)
+
+
+def _layered(stores: Stores, config: Config, env: Env) -> Stores:
+    """The layers, from the store outwards: metered, retrying.
+
+    Metered is innermost: an attempt that is repeated costs another request, so the counters show what the
+    store was asked and not what the caller wanted. (A cache goes outside of both.)
+    """
+    log = MeteredVersionLog(stores.log, env.recorder)
+    return Stores(
+        _layered_blobs(stores.blobs, config, env),
+        RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids)),
+    )
+
+
+def _layered_blobs(store: BlobStore, config: Config, env: Env) -> BlobStore:
+    metered = MeteredBlobStore(store, env.recorder)
+    return RetryingBlobStore(metered, env.clock, config.retry_deadline_s, draw_from(env.ids))
+
+
+def _open_memory(url: str, *, create: bool) -> Stores:
+    with _memory_lock:
+        stores = _memory_lakes.get(url)
+        if stores is None:
+            if not create:
+                raise NotALake(f"there is no lake {url!r} in this process: create it first")
+            stores = _memory_lakes[url] = Stores(MemoryBlobStore(), MemoryVersionLog())
+        return stores
+
+
+def _check_directory(root: str, store: BlobStore, ids: IdSource, *, create: bool) -> None:
+    """See to it that `root` is a lake that we can write to."""
+    try:
+        names = set(os.listdir(root))
+    except FileNotFoundError:
+        names = set()
+        if not create:
+            raise NotALake(f"there is no directory {root!r}: check the path, or create the lake") from None
+    except NotADirectoryError as error:
+        raise NotALake(f"{root!r} is a file, not a directory: choose an empty directory") from error
+    except OSError as error:
+        raise unavailable("open lake", root, error) from error
+    if MARKER not in names and not _has_marker(store):
+        # SUBTLE: looked at again since `listdir` is no snapshot; another process may just be creating.
+        if names - {SCRATCH_FOLDER}:
+            raise NotALake(f"{root!r} holds other files and no lake: choose an empty directory")
+        if not create:
+            raise NotALake(f"{root!r} is empty: create the lake first")
+        _put_marker(store, ids.fresh())
+    check_marker(os.path.join(root, MARKER), store.get(MARKER))
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise StoreUnavailable(f"cannot write to lake {root!r}: grant this user access", False)
+
+
+def _has_marker(store: BlobStore) -> bool:
+    try:
+        store.get(MARKER)
+    except BlobNotFound:
+        return False
+    return True
+
+
+def _put_marker(store: BlobStore, lake: str) -> None:
+    try:
+        store.put(MARKER, json.dumps({"format": FORMAT, "lake": lake}).encode())
+    except BlobExists:
+        return  # another process was first; its lake is as good as ours
+
+
+def check_marker(path: str, data: bytes) -> str:
+    """The id of the lake that a marker names.
+
+    Raises:
+        FormatTooNew: a newer Tidelake wrote it.
+        CorruptionError: it is damaged.
+    """
+    try:
+        marker = json.loads(data)
+    except ValueError as error:
+        raise CorruptionError(path, "it is not JSON") from error
+    found = marker.get("format") if isinstance(marker, dict) else None
+    if type(found) is not int or found < 1:
+        raise CorruptionError(path, "it has no format number")
+    if found > FORMAT:
+        raise FormatTooNew(path, found, FORMAT)
+    lake = marker.get("lake")
+    if not isinstance(lake, str) or not lake:
+        raise CorruptionError(path, "it names no lake")
+    return lake

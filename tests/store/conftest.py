@@ -1,0 +1,36 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from store_kit import BLOB_STORES, VERSION_LOGS, FakeClock
+
+from tidelake.store.protocols import BlobStore, VersionLog
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=BLOB_STORES)
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
+    store = BLOB_STORES[request.param](str(tmp_path / "new" / "blobs"))
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=VERSION_LOGS)
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[VersionLog]:
+    store = VERSION_LOGS[request.param](str(tmp_path / "new" / "log"))
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=BLOB_STORES)
+def make_blobs(request: pytest.FixtureRequest) -> Callable[[str], BlobStore]:
+    return BLOB_STORES[request.param]
+
+
+@pytest.fixture(params=VERSION_LOGS)
+def make_log(request: pytest.FixtureRequest) -> Callable[[str], VersionLog]:
+    return VERSION_LOGS[request.param]

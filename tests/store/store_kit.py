@@ -1,0 +1,73 @@
+"""Every store under one name each, and a clock that only the test moves."""
+
+import random
+import threading
+from collections.abc import Callable
+
+from tidelake.env import Counters
+from tidelake.store.local import LocalBlobStore
+from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.protocols import BlobStore, VersionLog
+from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+        self.pauses: list[float] = []
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            self.pauses.append(seconds)
+            self.now_s += seconds
+
+
+FLAKY = {Fault.UNAVAILABLE: 0.1, Fault.UNKNOWN_BEFORE: 0.1, Fault.UNKNOWN_AFTER: 0.1}
+REFUSING = {Fault.UNAVAILABLE: 0.3}
+ANSWERS_COUNT = ("blob.delete", "log.compare_and_set", "log.truncate", "log.delete")
+FLAKY_BY_OPERATION = dict.fromkeys(ANSWERS_COUNT, REFUSING)
+
+
+def flaky_plan() -> FaultPlan:
+    return FaultPlan(seed=7, rates=FLAKY, rates_by_operation=FLAKY_BY_OPERATION)
+
+
+def retrying_blobs(inner: BlobStore) -> BlobStore:
+    faulty = FaultyBlobStore(inner, flaky_plan())
+    return RetryingBlobStore(faulty, FakeClock(), 1e6, random.Random(1).random)
+
+
+def retrying_log(inner: VersionLog) -> VersionLog:
+    faulty = FaultyVersionLog(inner, flaky_plan())
+    return RetryingVersionLog(faulty, FakeClock(), 1e6, random.Random(1).random)
+
+
+BLOB_STORES: dict[str, Callable[[str], BlobStore]] = {
+    "memory": lambda root: MemoryBlobStore(),
+    "local": LocalBlobStore,
+    "metered": lambda root: MeteredBlobStore(LocalBlobStore(root), Counters()),
+    "retrying-faulty-memory": lambda root: retrying_blobs(MemoryBlobStore()),
+    "retrying-faulty-metered-local": lambda root: retrying_blobs(
+        MeteredBlobStore(LocalBlobStore(root), Counters())
+    ),
+}
+VERSION_LOGS: dict[str, Callable[[str], VersionLog]] = {
+    "memory": lambda root: MemoryVersionLog(),
+    "sqlite": SqliteVersionLog,
+    "sqlite-two-connections": lambda root: SqliteVersionLog(root, connections_max=2),
+    "metered": lambda root: MeteredVersionLog(SqliteVersionLog(root), Counters()),
+    "retrying-faulty-memory": lambda root: retrying_log(MemoryVersionLog()),
+    "retrying-faulty-metered-sqlite": lambda root: retrying_log(
+        MeteredVersionLog(SqliteVersionLog(root), Counters())
+    ),
+}
