@@ -1,0 +1,151 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+from data_reference import NESTED, PRIMITIVES, consolidated, queries, rows_of, selected, updates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.data.consolidate import consolidate
+from tidelake.data.ingest import normalize
+from tidelake.data.merge import merge
+from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.errors import InternalError, InvalidUpdates
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Fold, Updates
+from tidelake.model.time import TimeDomain
+
+INT, PAIR = TimeDomain("counter"), TimeDomain("tuple", 2)
+ALL_TIMES = Updates(Frontier.of(0), Frontier())
+
+
+def split(table, cuts):
+    """A sorted table as batches cut anywhere, empty ones among them."""
+    ends = sorted({min(c, table.num_rows) for c in cuts} | {0, table.num_rows})
+    pieces = [table.slice(a, b - a) for a, b in zip(ends, ends[1:], strict=False)]
+    batches = [b for piece in pieces for b in piece.combine_chunks().to_batches()]
+    return [*batches, *(b.slice(0, 0) for b in batches[:1])]
+
+
+@settings(max_examples=150, deadline=None)
+@given(updates(columns=3), st.integers(1, 50))
+def test_consolidate_agrees_with_the_reference(drawn, chunk_rows):
+    schema, domain, table = drawn
+    result = consolidate(table, schema, domain, chunk_rows)
+    assert result.schema.equals(update_schema(schema, domain))
+    assert [repr(r) for r in rows_of(result)] == [repr(r) for r in consolidated(rows_of(table))]
+
+
+big = st.sampled_from([2**62, 2**63 - 1, -(2**62), -(2**63), 1, -1])
+
+
+@settings(max_examples=150, deadline=None)
+@given(updates(columns=0, max_rows=25, domain=INT, diffs=big), st.integers(1, 30))
+def test_sums_are_exact_or_refused(drawn, chunk_rows):
+    schema, domain, table = drawn
+    expected = consolidated(rows_of(table))
+    if all(-(2**63) <= row[-1] < 2**63 for row in expected):
+        found = rows_of(consolidate(table, schema, domain, chunk_rows))
+        assert [repr(r) for r in found] == [repr(r) for r in expected]
+    else:
+        with pytest.raises(InvalidUpdates, match="does not fit into an int64"):
+            consolidate(table, schema, domain, chunk_rows)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_merge_agrees_with_the_reference(data):
+    kinds = PRIMITIVES if data.draw(st.booleans()) else NESTED
+    schema, domain, table = data.draw(updates(kinds=kinds, columns=2, max_rows=60))
+    query = data.draw(queries(domain))
+    count = data.draw(st.integers(1, 6))
+    chunk_rows = data.draw(st.integers(1, 40))
+    owner = data.draw(st.lists(st.integers(0, count - 1), min_size=table.num_rows, max_size=table.num_rows))
+    runs = []
+    for i in range(count):
+        mine = table.filter(pa.array([o == i for o in owner], pa.bool_()))
+        cuts = data.draw(st.lists(st.integers(0, 60), max_size=4))
+        runs.append(split(consolidate(mine, schema, domain), cuts))
+    found = list(merge(runs, schema, domain, query, chunk_rows))
+    expected = consolidated(selected(rows_of(table), query, domain))
+    assert [repr(r) for b in found for r in rows_of(b)] == [repr(r) for r in expected]
+    assert all(0 < b.num_rows <= chunk_rows + 1 for b in found)
+
+
+def run_of(keys, times, schema, diffs=None, domain=INT):
+    given_times = {"_time": times} if domain is INT else {f"_time_{i}": t for i, t in enumerate(times)}
+    table = pa.table({"k": keys, "v": ["x"] * len(keys), **given_times, "_diff": diffs or [1] * len(keys)})
+    return consolidate(normalize(table, schema, domain), schema, domain)
+
+
+SCHEMA = schema_from_arrow(pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
+
+
+def test_one_hot_key_stays_within_the_bound():
+    pulled = []
+
+    def counted(run, i):
+        for batch in run.to_batches(max_chunksize=10):
+            pulled[i] += batch.num_rows
+            yield batch
+
+    runs = [run_of([7] * 2000, list(range(i, 4000, 2)), SCHEMA) for i in range(2)]
+    pulled = [0, 0]
+    emitted = 0
+    for batch in merge([counted(r, i) for i, r in enumerate(runs)], SCHEMA, INT, ALL_TIMES, 100):
+        emitted += batch.num_rows
+        assert sum(pulled) - emitted <= 250
+    assert emitted == 4000
+
+
+def test_a_hot_key_of_tuple_times_longer_than_a_chunk_is_folded():
+    runs = [run_of([7] * 300, [list(range(300)), list(range(300, 0, -1))], SCHEMA, domain=PAIR) for _ in range(2)]
+    found = list(merge([r.to_batches() for r in runs], SCHEMA, PAIR, Fold(Frontier.of((400, 400))), 16))
+    assert [rows_of(b) for b in found] == [[(7, "x", 400, 400, 600)]]
+
+
+def test_disjoint_runs_get_whole_chunks():
+    runs = [run_of(list(range(i * 1000, i * 1000 + 1000)), [0] * 1000, SCHEMA) for i in range(8)]
+    found = list(merge([r.to_batches() for r in runs], SCHEMA, INT, ALL_TIMES, 400))
+    assert sum(b.num_rows for b in found) == 8000
+    assert len(found) < 100
+
+
+def test_rows_that_became_equal_within_a_run_are_summed():
+    run = run_of([1] * 50, list(range(50)), SCHEMA)
+    found = list(merge([run.to_batches(max_chunksize=7)], SCHEMA, INT, AsOf(100), 4))
+    assert [r for b in found for r in rows_of(b)] == [(1, "x", 100, 50)]
+
+
+def test_a_sum_over_chunks_and_runs_that_overflows_is_refused():
+    runs = [run_of([1, 2], [i, 0], SCHEMA, [2**62, 1]) for i in range(3)]
+    with pytest.raises(InvalidUpdates, match=r"sum to 13835058055282163712.*k=1"):
+        list(merge([r.to_batches() for r in runs], SCHEMA, INT, AsOf(9), 3))
+    minus = run_of([1, 2], [5, 0], SCHEMA, [-(2**62), 1])
+    found = list(merge([r.to_batches() for r in [*runs, minus, minus]], SCHEMA, INT, AsOf(9), 5))
+    assert [r for b in found for r in rows_of(b)] == [(1, "x", 9, 2**62), (2, "x", 9, 5)]
+
+
+def test_an_unsorted_run_is_noticed_at_a_border():
+    batches = run_of(list(range(100)), [0] * 100, SCHEMA).to_batches(max_chunksize=10)
+    with pytest.raises(InternalError, match="not sorted"):
+        list(merge([batches[::-1], batches], SCHEMA, INT, ALL_TIMES, 20))
+
+
+def test_nothing_comes_of_nothing():
+    empty = update_schema(SCHEMA, INT).empty_table()
+    assert consolidate(empty, SCHEMA, INT).num_rows == 0
+    assert list(merge([], SCHEMA, INT, AsOf(1), 10)) == []
+    assert list(merge([[], [b for b in run_of([1], [5], SCHEMA).to_batches()]], SCHEMA, INT, AsOf(1), 10)) == []
+
+
+def test_large_random_merge_matches_group_by():
+    rng = np.random.default_rng(3)
+    tables = []
+    for _ in range(5):
+        keys = rng.zipf(1.3, 20_000) % 5_000
+        tables.append(run_of(keys.tolist(), rng.integers(0, 50, 20_000).tolist(), SCHEMA))
+    found = pa.Table.from_batches(
+        merge([t.to_batches(max_chunksize=999) for t in tables], SCHEMA, INT, Fold(Frontier.of(25)), 4096)
+    )
+    rows = [(k, v, max(t, 25), d) for t_ in tables for k, v, t, d in rows_of(t_)]
+    assert rows_of(found) == consolidated(rows)
