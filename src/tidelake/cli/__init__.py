@@ -1,0 +1,1 @@
+"""The command line: `tidelake`. The top layer; may start Spark, which it imports lazily."""

@@ -56,7 +56,7 @@ def normalize(data: object, schema: Schema, domain: TimeDomain, *, time: Time | 
         InvalidUpdates: unknown or missing columns, types or values that do not fit; names the column
             and the first row in question, counted from 0.
     """
-    table = _table(data)
+    table = as_table(data)
     wanted = update_schema(schema, domain)
     given = () if time is None else domain.columns
     _check_columns(table, wanted, given)
@@ -77,7 +77,12 @@ def normalize(data: object, schema: Schema, domain: TimeDomain, *, time: Time | 
     return result.combine_chunks() if result.nbytes <= _COMBINE_BYTES else result
 
 
-def _table(data: object) -> pa.Table:
+def as_table(data: object) -> pa.Table:
+    """Anything in Arrow's forms, or a pandas DataFrame, as a table; unchecked. Reads a stream to its end.
+
+    Raises:
+        InvalidUpdates: it is none of these.
+    """
     if isinstance(data, pa.Table):
         return data
     try:

@@ -127,6 +127,8 @@ class PartWriter:
         return part, data
 
     def _flush(self, *, whole_groups: bool) -> None:
+        if not self._pending:
+            return
         joined = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
         end = joined.num_rows
         if whole_groups:

@@ -23,7 +23,7 @@ from tidelake.shard.writer import Writer
 from tidelake.state.append import Appended
 from tidelake.state.state import ShardState
 
-FrontierLike: TypeAlias = "Frontier | Time | list[Time]"
+FrontierLike: TypeAlias = Frontier | int | tuple[int, ...] | list[Time]
 
 
 class Collection:

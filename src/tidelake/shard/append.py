@@ -9,7 +9,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.ingest import has_time, normalize
+from tidelake.data.ingest import as_table, normalize
 from tidelake.errors import OutcomeUnknown, TidelakeError, UpperMismatch, UsageError
 from tidelake.model import time as times
 from tidelake.model.batch import Run
@@ -60,7 +60,8 @@ def append_rows(
     no time has fallen below the new upper.
     """
     domain = shard.spec.domain
-    if not has_time(updates, domain):
+    given = as_table(updates)
+    if not set(domain.columns) & set(given.column_names):
         if upper is not None:
             raise UsageError(
                 f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"

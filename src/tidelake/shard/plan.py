@@ -6,16 +6,17 @@ to the whole: sorted and consolidated, without a shuffle. Cuts are taken from th
 parts (first key of every row group), so that tasks read about equally many bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidelake.data.part import read_index
+from tidelake.data.scan import read_index
 from tidelake.data.types import update_schema
 from tidelake.env import Env
+from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part, Run
-from tidelake.model.query import Query
+from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.shard.read import KeyRange, Source, rows
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.upload import write_run
@@ -27,12 +28,44 @@ _TASK_BYTES_MIN = 1024 * 1024
 
 @dataclass(frozen=True)
 class Task:
-    """One key range of a query, for any process to carry out."""
+    """One key range of a query, for any process to carry out.
+
+    Attributes:
+        spec: the shard.
+        needed: its runs, with the parts that reach into the key range.
+        keys: the range.
+        as_of, changes, updates, fold: the query; exactly one of them is set, so that a decoder
+            knows which it is.
+    """
 
     spec: ShardSpec
     needed: tuple[Source, ...]
-    query: Query
     keys: KeyRange
+    as_of: AsOf | None = None
+    changes: Changes | None = None
+    updates: Updates | None = None
+    fold: Fold | None = None
+
+    @classmethod
+    def of(cls, spec: ShardSpec, needed: Iterable[Source], keys: KeyRange, query: Query) -> "Task":
+        """A task for a query."""
+        task = cls(spec, tuple(needed), keys)
+        match query:
+            case AsOf():
+                return replace(task, as_of=query)
+            case Changes():
+                return replace(task, changes=query)
+            case Updates():
+                return replace(task, updates=query)
+            case Fold():
+                return replace(task, fold=query)
+
+    def rows(self, blobs: BlobStore) -> Iterator[pa.RecordBatch]:
+        """The answer of this task."""
+        query = self.as_of or self.changes or self.updates or self.fold
+        if query is None:
+            raise CorruptionError("task", "it holds no query")
+        return rows(self.spec, blobs, list(self.needed), query, self.keys)
 
 
 @dataclass(frozen=True)
@@ -67,15 +100,17 @@ def plan_read(
 def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
     """Carry out one task of a `ReadPlan`, in any process."""
     todo = decode_record("task", task, Task, "task")
-    return rows(todo.spec, stores_of(todo.spec).blobs, list(todo.needed), todo.query, todo.keys)
+    return todo.rows(stores_of(todo.spec).blobs)
 
 
-def run_merge_task(task: bytes) -> bytes:
-    """Carry out one task of a merge: store its rows as parts, and describe them; `b""` without rows."""
+def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None = None) -> bytes:
+    """Carry out one task of a merge: store its rows as parts, and describe them; `b""` without rows.
+
+    In another process the store is opened from the task's URL, in this one it may be handed in.
+    """
     todo = decode_record("task", task, Task, "task")
-    blobs = stores_of(todo.spec).blobs
-    merged = rows(todo.spec, blobs, list(todo.needed), todo.query, todo.keys)
-    run = write_run(todo.spec, blobs, Env(), merged)
+    store = stores_of(todo.spec).blobs if blobs is None else blobs
+    run = write_run(todo.spec, store, env or Env(), todo.rows(store))
     return b"" if run is None else encode_record("run", run)
 
 
@@ -93,7 +128,7 @@ def cut(
     cuts = _cut_keys(blobs, needed, count) if count > 1 else []
     edges: list[bytes | None] = [None, *cuts, None]
     ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
-    return [Task(spec, tuple(_within(needed, keys)), query, keys) for keys in ranges]
+    return [Task.of(spec, _within(needed, keys), keys, query) for keys in ranges]
 
 
 def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:

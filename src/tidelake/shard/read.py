@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
-from tidelake.data.part import read_part
+from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.errors import InternalError
 from tidelake.model import time as times

@@ -18,6 +18,7 @@ from tidelake.model.time import Time
 from tidelake.shard import query
 from tidelake.shard.shard import Shard
 from tidelake.state import commands
+from tidelake.state.state import ShardState
 
 _DOWNGRADE_EVERY_S = 60.0
 
@@ -83,15 +84,10 @@ class Reader:
         return self._steps(frontier, timeout_s)
 
     def _steps(self, frontier: Frontier, timeout_s: float | None) -> Iterator[Step]:
+        patience_s = float("inf") if timeout_s is None else timeout_s
         while not frontier.closed:
-            at = frontier
             try:
-                state = query.wait(
-                    self._shard,
-                    lambda s, at=at: not s.upper <= at,
-                    at,
-                    float("inf") if timeout_s is None else timeout_s,
-                )
+                state = query.wait(self._shard, partial(_beyond, frontier), frontier, patience_s)
             except NotYetClosed:
                 return
             # With tuples the shard's upper may be behind the start in some component.
@@ -106,3 +102,8 @@ class Reader:
         if now_s - self._downgraded_s >= _DOWNGRADE_EVERY_S:
             self._downgraded_s = now_s
             self.downgrade(frontier.just_before())
+
+
+def _beyond(frontier: Frontier, state: ShardState) -> bool:
+    """Whether the shard has closed a time that is beyond the frontier."""
+    return not state.upper <= frontier

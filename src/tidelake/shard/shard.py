@@ -120,7 +120,7 @@ class Shard:
         if plan is None:
             shape = Shape.of([item.batch for item in self.state().spine])
             return MergeReport(False, shape, shape)
-        outputs = [run_merge_task(task) for task in plan.tasks]
+        outputs = [run_merge_task(task, self.stores.blobs, self.env) for task in plan.tasks]
         report = self.apply_merge(plan, outputs)
         if not report.applied:
             # Certain: the only attempt was answered, and refused.

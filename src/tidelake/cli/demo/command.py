@@ -1,0 +1,123 @@
+"""`tidelake demo`: the main job from end to end, with a report that people can read.
+
+Owns the order of the steps and what is printed; each step is somebody else's code. Ends with exit code
+1 if one row differs from the truth.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from tidelake.cli import output
+from tidelake.cli.demo.job import Check, Job, own_files, repository
+from tidelake.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@click.command()
+@click.option(
+    "--repo",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A git repository; default: this project's own checkout.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Only the last so many commits.")
+@click.option(
+    "--change-files",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Ingest Debezium-style change files of your own instead.",
+)
+@click.option("--key", "keys", multiple=True, help="With --change-files: a key column; repeat for several.")
+@click.option(
+    "--time-field", default="source.lsn", show_default=True, help="With --change-files: where the time is."
+)
+@click.option(
+    "--lake",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Where to keep the lake; default: a temporary directory that is removed.",
+)
+@click.option("--cores", default="*", show_default=True, help="Spark tasks at once.")
+def demo(
+    *,
+    repo: Path | None,
+    limit: int | None,
+    change_files: Path | None,
+    keys: Sequence[str],
+    time_field: str,
+    directory: Path | None,
+    cores: str,
+) -> int:
+    """Run the main job on the history of a git repository.
+
+    Every commit is a time, every path a key. The history goes through change files and a Spark stream
+    into a lake; what the lake says as of five commits, and of the changes between two, is compared with
+    what git says, before and after all batches are merged into one.
+    """
+    if change_files is not None and (repo is not None or limit is not None):
+        raise UsageError("--change-files takes the place of --repo and --limit: give one of them")
+    if change_files is not None and not keys:
+        raise UsageError("--change-files needs --key COLUMN: which columns identify a row?")
+    console = output.console()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tidelake-demo-") as scratch:
+        root = _root(directory, Path(scratch))
+        # The export, which needs no Spark, comes first: a repository that cannot be read is told at once.
+        prepare = own_files(change_files, keys, time_field) if change_files else repository(repo, limit)
+        job = prepare(root, console)
+        session = _session(console, cores)
+        try:
+            checks = _run(job, session, console)
+        finally:
+            session.stop()
+    wrong = [check for check in checks if not check.equal]
+    seconds = time.monotonic() - started
+    kept = f"; the lake is in {directory}" if directory else ""
+    if wrong:
+        console.print(
+            f"\n[bold red]{len(wrong)} of {len(checks)} comparisons differ[/] after {seconds:.0f} s{kept}"
+        )
+        return 1
+    rows = sum(check.rows for check in checks)
+    console.print(
+        f"\n[bold green]All {len(checks)} comparisons are equal[/]: {rows:,} rows, {seconds:.0f} s{kept}"
+    )
+    return 0
+
+
+def _root(directory: Path | None, scratch: Path) -> Path:
+    if directory is None:
+        return scratch
+    if directory.exists() and any(directory.iterdir()):
+        raise UsageError(f"--lake {directory} is not empty: name a new or empty directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _session(console: Console, cores: str) -> "SparkSession":
+    if shutil.which("java") is None:
+        console.print("Looking for Java ...", style="dim")
+    try:
+        from tidelake.spark.session import local_session
+    except ImportError as error:
+        raise UsageError(f"the demo runs on Spark: pip install 'tidelake[spark]' ({error})") from error
+    with console.status("Starting Spark ..."):
+        return local_session("tidelake demo", cores)
+
+
+def _run(job: Job, session: "SparkSession", console: Console) -> list[Check]:
+    job.ingest(session)
+    checks = job.reads(session, "before the merge")
+    job.merge(session)
+    checks += job.reads(session, "after the merge")
+    for check in checks:
+        for example in check.examples:
+            console.print(f"  {check.what} {check.when}: {example}", style="red", markup=False)
+    return checks

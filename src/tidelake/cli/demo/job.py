@@ -1,0 +1,254 @@
+"""The steps of the demo on one lake: ingest, reads that are compared, merge.
+
+Owns how each step is carried out and reported; must not decide their order. A *check* is one comparison
+of what the lake says with what the source of the history says by itself.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import tidelake
+from tidelake.cli import output
+from tidelake.cli.demo import truth
+from tidelake.cli.demo.rows import KEY, SCHEMA
+from tidelake.cli.demo.source import Source, open_source
+from tidelake.errors import UsageError
+from tidelake.lake.collection import Collection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelake.spark.ingest import IngestReport
+
+_FILES_A_BATCH = 40
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison.
+
+    Attributes:
+        what: was compared.
+        when: before or after the merge.
+        rows: that were compared.
+        equal: not one row differs.
+        examples: of rows that differ.
+    """
+
+    what: str
+    when: str
+    rows: int
+    equal: bool
+    examples: tuple[str, ...] = ()
+
+
+@contextmanager
+def bar(console: Console, title: str, total: int | None) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar in a terminal, one line when done elsewhere; yields `set(done, total)`."""
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+
+        def update(done: int, out_of: int) -> None:
+            progress.update(task, completed=done, total=out_of)
+
+        yield update
+
+
+@dataclass
+class Job:
+    """A lake that is being filled, and what it is compared with."""
+
+    console: Console
+    root: Path
+    landing: Path
+    times: int | None
+    keys: Sequence[str]
+    source: Source | None = None
+    time_field: str = "source.lsn"
+    collection: Collection | None = None
+    _seen: dict[str, pa.Table] = field(default_factory=dict)
+
+    def ingest(self, session: "SparkSession") -> None:
+        """Stream the change files into a new lake."""
+        from tidelake.spark.ingest import IngestedBatch, ingest_change_files
+
+        schema = SCHEMA if self.source is not None else _inferred(session, self.landing, self.keys)
+        lake = tidelake.open(self.root / "lake")
+        collection = lake.create("files" if self.source else "changes", schema, key=list(self.keys))
+        self.collection = collection
+        files = sum(1 for path in self.landing.iterdir() if path.name[:1] not in "._")
+        with bar(self.console, "Spark streaming ingest", self.times) as update:
+
+            def report(batch: IngestedBatch) -> None:
+                if self.times is not None and not batch.upper.closed:
+                    reached = batch.upper.elements[0]
+                    update(reached if isinstance(reached, int) else 0, self.times)
+
+            done = ingest_change_files(
+                session,
+                collection,
+                self.landing,
+                self.root / "checkpoint",
+                time_field=self.time_field,
+                max_files_per_trigger=max(1, min(_FILES_A_BATCH, files // 8)),
+                late="refuse" if self.source else "advance",
+                progress=report,
+            )
+        self._told(done)
+
+    def _told(self, done: "IngestReport") -> None:
+        late = f", {done.late:,} late events moved to the next open time" if done.late else ""
+        self.console.print(
+            f"  {done.events:,} events in {done.batches} micro-batches: {done.updates:,} updates, "
+            f"upper {done.upper}; {done.tombstones:,} tombstones and {done.heartbeats:,} heartbeats{late}"
+        )
+
+    def reads(self, session: "SparkSession", when: str) -> list[Check]:
+        """As-of reads at some times and the changes between two, each compared with the truth."""
+        if self.source is None:
+            return list(self._compared_with_before(session, when))
+        return list(self._compared_with_git(session, self.source, when))
+
+    def _compared_with_git(self, session: "SparkSession", source: Source, when: str) -> Iterator[Check]:
+        from tidelake.spark import frames
+
+        shown = []
+        total = len(source.checked) + 1
+        with bar(self.console, f"Compare {when}", total) as update:
+            for done, index in enumerate(source.checked, 1):
+                commit = source.commits[index]
+                found = _expanded(frames.snapshot(session, self._lake(), index).toArrow())
+                whole = truth.compare(source.tree(commit.sha), found)
+                sampled = truth.compare_sample(source.sample(commit.sha), found)
+                what = f"as of {index} ({commit.sha[:10]})"
+                equal = whole.equal and sampled.equal
+                yield Check(what, when, whole.rows, equal, whole.examples + sampled.examples)
+                shown.append(
+                    {"read": what, "rows": found.num_rows, "git": "ls-tree -r", "equal": _tick(equal)}
+                )
+                update(done, total)
+            a, b = source.pair
+            found = frames.changes(session, self._lake(), a, b).toArrow()
+            expected = source.diff(source.commits[a].sha, source.commits[b].sha)
+            got = truth.diff_of(_sides(found, -1), _sides(found, 1))
+            wrong = tuple(str(entry) for entry in sorted(expected ^ got)[:5])
+            what = f"changes {a} to {b}"
+            yield Check(what, when, len(expected), not wrong, wrong)
+            shown.append({"read": what, "rows": len(got), "git": "diff --raw", "equal": _tick(not wrong)})
+            update(total, total)
+        output.table(shown, False, f"Reads {when}, compared with git row by row")
+
+    def _compared_with_before(self, session: "SparkSession", when: str) -> Iterator[Check]:
+        """Without another source of truth: every read must stay what it was before the merge."""
+        from tidelake.spark import frames
+
+        upper = self._lake().upper.elements[0]
+        last = upper - 1 if isinstance(upper, int) else 0
+        shown = []
+        for time_ in sorted({last * i // 4 for i in range(5)}):
+            found = frames.snapshot(session, self._lake(), time_).toArrow()
+            what = f"as of {time_}"
+            first = self._seen.setdefault(what, found)
+            equal = found.equals(first)
+            yield Check(what, when, found.num_rows, equal)
+            shown.append({"read": what, "rows": found.num_rows, "equal to the first read": _tick(equal)})
+        output.table(shown, False, f"Reads {when}")
+
+    def merge(self, session: "SparkSession") -> None:
+        """Merge all batches by a Spark job."""
+        from tidelake.spark.merge import merge
+
+        with self.console.status("Merging as a Spark job ..."):
+            report = merge(session, self._lake())
+        output.table(output.merge_rows(report), False, "Merge of all batches, a Spark job")
+
+    def _lake(self) -> Collection:
+        if self.collection is None:
+            raise UsageError("nothing was ingested yet")
+        return self.collection
+
+
+def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console], Job]:
+    """A job on the history of a git repository: exports it as change files."""
+
+    def prepare(root: Path, console: Console) -> Job:
+        source = open_source(repo, limit=limit)
+        console.print(f"[bold]Tidelake demo[/] on {source.description}: {len(source.commits):,} commits")
+        if source.note:
+            console.print(f"  {source.note}")
+        landing = root / "landing"
+        with bar(console, "Export as change files", len(source.commits)) as update:
+            done = source.write_change_files(landing, update)
+        lines = done.creates + done.updates + done.deletes + done.reads
+        console.print(
+            f"  {lines:,} changes ({done.creates + done.reads:,} new, {done.updates:,} updated, "
+            f"{done.deletes:,} deleted) in {done.files:,} files, {done.bytes:,} bytes"
+        )
+        return Job(console, root, landing, len(source.commits), KEY, source)
+
+    return prepare
+
+
+def own_files(directory: Path, keys: Sequence[str], time_field: str) -> Callable[[Path, Console], Job]:
+    """A job on change files that the user brings."""
+
+    def prepare(root: Path, console: Console) -> Job:
+        console.print(f"[bold]Tidelake demo[/] on the change files in {directory}")
+        return Job(console, root, directory, None, keys, time_field=time_field)
+
+    return prepare
+
+
+def _inferred(session: "SparkSession", directory: Path, keys: Sequence[str]) -> pa.Schema:
+    """The columns of the rows in change files, as Spark infers them from all lines."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    envelope = session.read.option("dropFieldIfAllNull", "true").json(str(directory)).schema
+    if "payload" in envelope.fieldNames() and isinstance(envelope["payload"].dataType, StructType):
+        envelope = envelope["payload"].dataType
+    rows = envelope["after"].dataType if "after" in envelope.fieldNames() else None
+    if not isinstance(rows, StructType):
+        raise UsageError(f"{directory} holds no change events with rows in 'after': give Debezium JSON lines")
+    missing = [name for name in keys if name not in rows.fieldNames()]
+    if missing:
+        raise UsageError(
+            f"--key {missing[0]} is not a column of the events: they have {', '.join(rows.fieldNames())}"
+        )
+    schema = to_arrow_schema(rows)
+    return pa.schema([f.with_nullable(f.name not in keys) for f in schema])
+
+
+def _expanded(found: pa.Table) -> pa.Table:
+    """Rows as often as their multiplicity says; a negative one shows as the row many times over."""
+    counts = found["_diff"]
+    if pc.all(pc.equal(counts, 1)).as_py() is not False:
+        return found
+    repeats = [i for i, n in enumerate(counts.to_pylist()) for _ in range(n if n > 0 else 2)]
+    return found.take(repeats)
+
+
+def _sides(found: pa.Table, sign: int) -> list[truth.Side]:
+    """The rows of a change with one sign. A path that stands there twice is left twice."""
+    kept = found.filter(pc.equal(pc.sign(found["_diff"]), sign))
+    sides = [
+        truth.Side(*values) for values in zip(*(kept[n].to_pylist() for n in truth.Side._fields), strict=True)
+    ]
+    double = [path for path, n in Counter(side.path for side in sides).items() if n > 1]
+    if double:
+        raise tidelake.errors.InternalError(f"changes hold path {double[0]!r} twice with one sign")
+    return sides
+
+
+def _tick(equal: bool) -> str:
+    return "yes" if equal else "NO"

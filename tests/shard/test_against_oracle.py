@@ -1,0 +1,223 @@
+"""Random appends, since downgrades, merges, reopenings and reads against the oracle."""
+
+import uuid
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import tidelake
+from tidelake.config import Config
+from tidelake.errors import HistoryCompacted, NotYetClosed, UpdateNotBeyondLower, UpperMismatch
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
+from tidelake.state.invariants import check_state
+from tidelake.testing import strategies, tables
+from tidelake.testing.oracle import Oracle, canonical
+
+# So small that a handful of rows makes several parts, row groups, chunks and stitches.
+CONFIGS = (
+    Config(part_target_bytes=1024, row_group_rows=2, merge_chunk_rows=16, fold_rows=1, rollup_bytes_min=2048),
+    Config(part_target_bytes=4096, row_group_rows=3, merge_chunk_rows=24, fold_rows=8, rollup_bytes_min=4096),
+    Config(),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    domain = TimeDomain("counter")
+    ahead = 3
+
+    @initialize(config=st.sampled_from(CONFIGS))
+    def start(self, config):
+        self.url, self.config = f"memory://{uuid.uuid4().hex}", config
+        lake = tidelake.open(self.url, config=config)
+        self.c = lake.create("c", tables.SCHEMA, key=tables.KEY, time=str(self.domain))
+        start = Frontier.of(self.domain.minimum)
+        self.oracle = Oracle(start, start)
+
+    @rule()
+    def reopen(self):
+        self.c = tidelake.open(self.url, config=self.config).collection("c")
+
+    def later(self, data):
+        """A frontier at or after the upper."""
+        steps = data.draw(strategies.frontiers(self.domain, self.ahead))
+        raised = [
+            self.plus(a, b)
+            for a in self.oracle.upper
+            for b in (steps if not steps.closed else [self.domain.minimum])
+        ]
+        return Frontier.of_all(raised)
+
+    def plus(self, a, b):
+        return a + b
+
+    def drawn_updates(self, data, lower, upper):
+        """Random updates with times of `[lower, upper)`."""
+        open_times = [t for t in self.probe_times() if lower.less_equal(t) and not upper.less_equal(t)]
+        if not open_times:
+            return []
+        update = st.tuples(strategies.rows(), st.sampled_from(open_times), strategies.diffs())
+        return data.draw(st.lists(update, max_size=12))
+
+    def probe_times(self):
+        top = max([0, *self.oracle.upper]) + self.ahead + 1
+        return list(range(top))
+
+    def record(self, updates, upper):
+        rows = [(tuple(canonical(v) for v in row), time, diff) for row, time, diff in updates]
+        self.oracle.append(rows, upper)
+
+    @rule(data=st.data())
+    def compare_and_append(self, data):
+        lower, upper = self.oracle.upper, self.later(data)
+        updates = self.drawn_updates(data, lower, upper)
+        self.c.compare_and_append(tables.table(updates, self.domain), lower, upper)
+        self.record(updates, upper)
+
+    @rule(data=st.data())
+    def compare_and_append_elsewhere_is_refused(self, data):
+        upper = self.later(data)
+        if upper != self.oracle.upper:
+            with pytest.raises(UpperMismatch):
+                self.c.compare_and_append(tables.table([], self.domain), upper, upper.join(upper))
+
+    @rule(data=st.data())
+    def append_what_overlaps(self, data):
+        """Writers of the same data: what lies before the upper is in already, and is dropped."""
+        upper = self.later(data)
+        lower = Frontier.of(self.domain.minimum)
+        updates = self.drawn_updates(data, lower, upper)
+        self.c.append(tables.table(updates, self.domain), lower=lower, upper=upper)
+        if not upper <= self.oracle.upper:
+            self.record([u for u in updates if self.oracle.upper.less_equal(u[1])], upper)
+
+    @rule(data=st.data())
+    def append_below_upper_is_refused(self, data):
+        closed = [t for t in self.probe_times() if not self.oracle.upper.less_equal(t)]
+        if closed:
+            update = (data.draw(strategies.rows()), data.draw(st.sampled_from(closed)), 1)
+            end = self.later(data)
+            with pytest.raises(UpdateNotBeyondLower):
+                self.c.append(tables.table([update], self.domain), upper=end)
+
+    @rule(data=st.data())
+    def advance_since(self, data):
+        target = data.draw(strategies.frontiers(self.domain, 2))
+        target = Frontier.of_all(self.plus(a, b) for a in self.oracle.since for b in target)
+        if target.closed or not target <= self.oracle.upper:
+            return
+        assert self.c.advance_since(target) == self.oracle.since.join(target)
+        self.oracle.since = self.oracle.since.join(target)
+
+    @rule()
+    def merge(self):
+        self.c.merge()
+        assert len(self.c.state().spine) <= 1
+        assert sum(len(item.batch.runs) for item in self.c.state().spine) <= 1
+
+    @rule(data=st.data())
+    def snapshot(self, data):
+        time = data.draw(st.sampled_from(self.probe_times()))
+        if not self.oracle.since.less_equal(time):
+            with pytest.raises(HistoryCompacted):
+                self.c.snapshot(time)
+        elif self.oracle.upper.less_equal(time):
+            with pytest.raises(NotYetClosed):
+                self.c.snapshot(time, timeout_s=0)
+        else:
+            got = tables.netted(self.c.snapshot(time).read_all(), self.domain, time)
+            assert got == self.oracle.snapshot(time)
+
+    @rule(data=st.data())
+    def changes(self, data):
+        readable = [
+            t
+            for t in self.probe_times()
+            if self.oracle.since.less_equal(t) and not self.oracle.upper.less_equal(t)
+        ]
+        if readable:
+            after = data.draw(st.sampled_from(readable))
+            through = data.draw(st.sampled_from([t for t in readable if Frontier.of(after).less_equal(t)]))
+            got = tables.netted(self.c.changes(after, through).read_all(), self.domain, through)
+            assert got == self.oracle.changes(after, through)
+
+    @rule(data=st.data())
+    def updates(self, data):
+        lower = data.draw(strategies.frontiers(self.domain, 8))
+        upper = self.oracle.upper.join(lower)
+        minimum = Frontier.of(self.domain.minimum)
+        if self.oracle.since == minimum or self.oracle.since.keeps_times_from(lower):
+            got = tables.by_time(self.c.updates(lower, upper).read_all(), self.domain)
+            assert got == self.oracle.between(lower, upper)
+        else:
+            with pytest.raises(HistoryCompacted):
+                self.c.updates(lower, upper)
+
+    @rule(parallelism=st.integers(2, 5))
+    def planned_read(self, parallelism):
+        """The same answer from tasks of disjoint key ranges, one after the other."""
+        import pyarrow as pa
+
+        from tidelake.model.query import Updates
+        from tidelake.shard.plan import run_task
+
+        minimum = Frontier.of(self.domain.minimum)
+        if self.oracle.since == minimum:
+            plan = self.c.plan(Updates(minimum, self.oracle.upper), parallelism)
+            table = pa.Table.from_batches([b for t in plan.tasks for b in run_task(t)], plan.schema)
+            assert tables.by_time(table, self.domain) == self.oracle.between(minimum, self.oracle.upper)
+
+    @invariant()
+    def the_state_keeps_every_rule(self):
+        if hasattr(self, "c"):
+            state = self.c.state()
+            check_state(state)
+            assert (state.upper, state.since) == (self.oracle.upper, self.oracle.since)
+
+
+class IntMachine(Machine):
+    @rule(data=st.data())
+    def append_at_commit(self, data):
+        rows = data.draw(st.lists(strategies.rows(), min_size=1, max_size=6))
+        at = self.oracle.upper.elements[0]
+        whole = tables.table([(row, 0, 1) for row in rows], self.domain)
+        answer = self.c.append(whole.drop_columns(["_time", "_diff"]))
+        assert (answer.lower, answer.upper) == (Frontier.of(at), Frontier.of(at + 1))
+        self.record([(row, at, 1) for row in rows], answer.upper)
+
+    @rule(timeout=st.just(0.0))
+    def listen(self, timeout):
+        """Every time after the start, once, also when it comes in several steps."""
+        start = self.oracle.since.elements[0]
+        if self.oracle.since != Frontier.of(0) and not self.oracle.since.keeps_times_from(
+            Frontier.past(start)
+        ):
+            return
+        seen = {}
+        at = Frontier.past(start)
+        for step in self.c.listen(start, timeout_s=timeout):
+            assert step.lower == at
+            at = step.upper
+            found = tables.by_time(step.updates.read_all(), self.domain)
+            assert not (seen.keys() & found.keys())
+            seen.update(found)
+        assert seen == self.oracle.between(Frontier.past(start), self.oracle.upper)
+
+
+class TupleMachine(Machine):
+    domain = TimeDomain("tuple", 2)
+    ahead = 2
+
+    def plus(self, a, b):
+        return tuple(x + y for x, y in zip(a, b, strict=True))
+
+    def probe_times(self):
+        top = max([0, *(x for t in self.oracle.upper for x in t)]) + self.ahead
+        return [(a, b) for a in range(top) for b in range(top)][:64]
+
+
+TestInts = IntMachine.TestCase
+TestTuples = TupleMachine.TestCase
+TestInts.settings = TestTuples.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
