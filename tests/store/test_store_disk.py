@@ -1,0 +1,244 @@
+"""What the disk may do: be full, fail to flush, hold damaged files."""
+
+import errno
+import os
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from store_kit import FakeClock
+
+from tidelake.env import RandomIds
+from tidelake.errors import BlobExists, CorruptionError, FormatTooNew, OutcomeUnknown, StoreUnavailable
+from tidelake.store.local import LocalBlobStore
+from tidelake.store.protocols import Entry
+from tidelake.store.retrying import RetryingBlobStore, draw_from
+from tidelake.store.sqlite import SqliteVersionLog
+
+
+class Flushes:
+    """Flushes for real, notes what, and fails at the calls that it is told."""
+
+    def __init__(self, *failing: int) -> None:
+        self.paths: list[str] = []
+        self.failing = failing
+
+    def __call__(self, descriptor: int) -> None:
+        self.paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if len(self.paths) in self.failing:
+            raise OSError(errno.EIO, "Input/output error")
+        os.fsync(descriptor)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("cannot mount a small file system here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_put_on_a_full_disk_leaves_nothing(small_disk: Path, clock: FakeClock) -> None:
+    local = LocalBlobStore(str(small_disk / "blobs"))
+    store = RetryingBlobStore(local, clock, 30.0, draw_from(RandomIds()))
+    store.put("a/small", b"x" * 1000)
+    with pytest.raises(StoreUnavailable, match=r"'a/big': no space left on device.*free space") as caught:
+        store.put("a/big", b"x" * 1_000_000)
+    assert clock.pauses == []
+    assert isinstance(caught.value.__cause__, OSError)
+    assert [info.name for info in store.list()] == ["a/small"]
+    assert os.listdir(small_disk / "blobs" / "~tmp") == []
+    store.put("a/fits", b"y" * 100_000)
+
+
+def test_a_log_on_a_full_disk_keeps_what_it_acknowledged(small_disk: Path) -> None:
+    log = SqliteVersionLog(str(small_disk / "log"))
+    count = 0
+
+    def fill() -> None:
+        nonlocal count
+        while log.compare_and_set("k", count - 1 if count else None, b"%d " % count * 2000):
+            count += 1
+
+    with pytest.raises(StoreUnavailable, match="no space left on device; free space") as caught:
+        fill()
+    assert not caught.value.retryable
+    assert count > 5
+    assert len(log.scan("k", 0)) == count
+    assert not log.compare_and_set("k", count, b"")
+    with pytest.raises(StoreUnavailable, match="no space"):
+        log.compare_and_set("other", None, b"z" * 400_000)
+    assert list(log.keys()) == ["k"]
+    log.close()
+    again = SqliteVersionLog(str(small_disk / "log"))
+    assert [entry.seqno for entry in again.scan("k", 0)] == list(range(count))
+    again.close()
+
+
+def test_the_file_is_flushed_before_its_folders(tmp_path: Path) -> None:
+    flushes = Flushes()
+    store = LocalBlobStore(str(tmp_path / "new" / "root"), flushes)
+    store.put("a/b/c", b"x")
+    shown = [os.path.relpath(path, tmp_path) for path in flushes.paths]
+    *folders, file, last = shown
+    assert folders == [".", "new", "new/root", "new/root/a"]
+    assert file.startswith("new/root/~tmp/")
+    assert last == "new/root/a/b"
+    flushes.paths.clear()
+    store.put("a/b/d", b"x")
+    assert len(flushes.paths) == 2
+    other = Flushes()  # another process cannot know what the first one flushed
+    LocalBlobStore(store.root, other).put("a/b/e", b"x")
+    assert [os.path.relpath(path, tmp_path) for path in other.paths][:3] == ["new", "new/root", "new/root/a"]
+
+
+def test_an_existing_object_is_durable_before_it_is_reported(tmp_path: Path) -> None:
+    LocalBlobStore(str(tmp_path)).put("a/b", b"x")
+    flushes = Flushes()
+    with pytest.raises(BlobExists):
+        LocalBlobStore(str(tmp_path), flushes).put("a/b", b"x")
+    assert flushes.paths[-1] == str(tmp_path / "a")
+
+
+def test_a_failed_flush_of_the_file_leaves_nothing(tmp_path: Path) -> None:
+    flushes = Flushes(2)
+    store = LocalBlobStore(str(tmp_path), flushes)
+    with pytest.raises(StoreUnavailable, match="'a': input/output error") as caught:
+        store.put("a", b"x")
+    assert caught.value.retryable
+    assert list(store.list()) == []
+    assert os.listdir(tmp_path / "~tmp") == []
+    store.put("a", b"x")  # another file
+    assert store.get("a") == b"x"
+
+
+def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(tmp_path: Path, clock: FakeClock) -> None:
+    flushes = Flushes(3)
+    local = LocalBlobStore(str(tmp_path), flushes)
+    with pytest.raises(OutcomeUnknown, match="may have happened"):
+        local.put("a", b"x")
+    assert len(flushes.paths) == 3
+    for call in (lambda: local.put("a", b"x"), lambda: local.put("b", b"x"), lambda: local.delete("a")):
+        with pytest.raises(StoreUnavailable, match="check the disk") as caught:
+            call()
+        assert not caught.value.retryable
+    assert local.get("a") == b"x"
+    assert len(flushes.paths) == 3
+
+    flushes = Flushes(3)
+    retrying = RetryingBlobStore(LocalBlobStore(str(tmp_path), flushes), clock, 30.0, draw_from(RandomIds()))
+    with pytest.raises(OutcomeUnknown, match="check the disk"):
+        retrying.put("c", b"x")
+    assert len(flushes.paths) == 3
+
+
+def test_a_new_key_whose_folder_is_not_flushed_is_unknown(tmp_path: Path) -> None:
+    flushes = Flushes(3)
+    log = SqliteVersionLog(str(tmp_path), flush=flushes)
+    with pytest.raises(OutcomeUnknown, match="'k'"):
+        log.compare_and_set("k", None, b"x")
+    assert flushes.paths == [str(tmp_path.parent), str(tmp_path), str(tmp_path / "k")]
+    assert log.head("k") == Entry(0, b"x")
+    log.close()
+    again = SqliteVersionLog(str(tmp_path))
+    assert again.compare_and_set("k", 0, b"y")
+    again.close()
+
+
+def database(root: Path) -> Path:
+    (found,) = (root / "k").glob("*.db")
+    return found
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"not a database, whatever its name says" * 300)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE entries (seqno, data)")
+    connection.close()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4096])
+
+
+@pytest.mark.parametrize("damage", [overwrite, empty, foreign, cut])
+def test_a_damaged_database_is_corruption(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    for seqno in range(30):
+        assert log.compare_and_set("k", seqno - 1 if seqno else None, b"x" * 1000)
+    log.close()
+    damage(database(tmp_path))
+    again = SqliteVersionLog(str(tmp_path))
+    for call in (lambda: again.scan("k", 0), lambda: again.compare_and_set("k", 29, b"x")):
+        with pytest.raises(CorruptionError, match="'k'"):
+            call()
+    again.close()
+
+
+def test_a_newer_database_is_too_new(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    assert log.compare_and_set("k", None, b"x")
+    log.close()
+    connection = sqlite3.connect(database(tmp_path))
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    log = SqliteVersionLog(str(tmp_path))
+    with pytest.raises(FormatTooNew, match="'k' has format 2"):
+        log.head("k")
+    log.close()
+
+
+def test_a_key_that_another_process_made_anew_is_seen(tmp_path: Path) -> None:
+    first, second = SqliteVersionLog(str(tmp_path)), SqliteVersionLog(str(tmp_path))
+    assert first.compare_and_set("k", None, b"old")
+    assert second.head("k") == Entry(0, b"old")
+    assert first.delete("k")
+    assert second.head("k") is None
+    assert first.compare_and_set("k", None, b"new")
+    assert second.compare_and_set("k", 0, b"newer")
+    assert first.scan("k", 0) == [Entry(0, b"new"), Entry(1, b"newer")]
+    first.close()
+    assert second.compare_and_set("k", 1, b"newest")
+    second.close()
+    assert len(SqliteVersionLog(str(tmp_path)).scan("k", 0)) == 3
+
+
+def test_what_a_crash_left_beside_a_key_is_ignored_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "0123.new").write_bytes(b"half")
+    (tmp_path / "k" / "4567.db-wal").write_bytes(b"left over from a delete")
+    log = SqliteVersionLog(str(tmp_path))
+    assert log.head("k") is None
+    assert list(log.keys()) == []
+    assert log.compare_and_set("k", None, b"x")
+    assert sorted(name.partition(".")[2] for name in os.listdir(tmp_path / "k")) == ["", "db"]
+    log.close()
+
+
+def test_a_foreign_reader_that_holds_the_database_is_waited_for_and_named(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    assert log.compare_and_set("k", None, b"x")
+    assert log.head("k") is not None
+    foreign_writer = sqlite3.connect(database(tmp_path), isolation_level=None)
+    foreign_writer.execute("BEGIN IMMEDIATE")
+    log._pool._handles["k"].connection.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
+    with pytest.raises(StoreUnavailable, match="'k': database is locked") as caught:
+        log.compare_and_set("k", 0, b"y")
+    assert caught.value.retryable
+    foreign_writer.execute("ROLLBACK")
+    foreign_writer.close()
+    assert log.compare_and_set("k", 0, b"y")
+    log.close()

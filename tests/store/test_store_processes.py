@@ -1,0 +1,212 @@
+"""Real processes: together, killed, and forked."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import store_child
+
+from tidelake.errors import Closed
+from tidelake.store.local import LocalBlobStore
+from tidelake.store.sqlite import SqliteVersionLog
+
+CHILD = [sys.executable, store_child.__file__]
+
+
+def start(*args: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen([*CHILD, *map(str, args)], stdout=subprocess.PIPE, text=True)
+
+
+def killed_after(lines_min: int, *args: object) -> list[str]:
+    """What a child acknowledged before it was killed -9 in the middle of its work."""
+    child = start(*args)
+    lines = [child.stdout.readline() for _ in range(lines_min)]  # type: ignore[union-attr]
+    time.sleep(0.002 * (lines_min % 7))
+    child.kill()
+    rest, _ = child.communicate(timeout=30)
+    assert child.returncode == -9
+    lines += rest.splitlines(keepends=True)
+    return [line.rstrip("\n") for line in lines if line.endswith("\n")]
+
+
+def in_fork(work: Callable[[], None]) -> int:
+    """The pid of a forked child that does `work`."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return pid
+
+
+def test_of_four_processes_one_gets_each_seqno(tmp_path: Path) -> None:
+    children = [start("cas", tmp_path, f"p{number}", 60) for number in range(4)]
+    lines = [line for child in children for line in child.communicate(timeout=60)[0].splitlines()]
+    assert [child.returncode for child in children] == [0] * 4
+    log = SqliteVersionLog(str(tmp_path))
+    assert sorted(lines) == sorted(f"{entry.seqno} {entry.data.decode()}" for entry in log.scan("race", 0))
+    assert len(set(lines)) == 240
+    log.close()
+
+
+def test_acknowledged_objects_survive_a_kill(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    for round_ in range(6):
+        acknowledged += killed_after(5 + 9 * round_, "put", tmp_path, f"r{round_}", 10**6)
+    store = LocalBlobStore(str(tmp_path))
+    found = [info.name for info in store.list()]
+    assert set(acknowledged) <= set(found)
+    assert len(acknowledged) > 100
+    for name in found:
+        assert store.get(name) == store_child.content(name), name
+    store.put("after", b"")
+    assert os.listdir(tmp_path / "~tmp") == []
+
+
+def test_acknowledged_entries_survive_a_kill(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    for round_ in range(6):
+        acknowledged += killed_after(1 + 9 * round_, "cas", tmp_path, f"r{round_}", 10**6)
+    log = SqliteVersionLog(str(tmp_path))
+    entries = log.scan("race", 0)
+    assert [entry.seqno for entry in entries] == list(range(len(entries)))
+    assert set(acknowledged) <= {f"{entry.seqno} {entry.data.decode()}" for entry in entries}
+    assert len(acknowledged) > 100
+    assert log.compare_and_set("race", entries[-1].seqno, b"goes on")
+    log.close()
+
+
+def test_a_killed_creation_leaves_no_key(tmp_path: Path) -> None:
+    for round_ in range(8):
+        child = start("cas", tmp_path, f"r{round_}", 1)
+        time.sleep(0.05 + 0.005 * round_)
+        child.kill()
+        child.communicate(timeout=30)
+    log = SqliteVersionLog(str(tmp_path))
+    entries = log.scan("race", 0)
+    assert [entry.seqno for entry in entries] == list(range(len(entries)))
+    assert log.compare_and_set("race", len(entries) - 1 if entries else None, b"goes on")
+    log.close()
+
+
+def test_a_limit_on_the_size_of_files_loses_nothing(tmp_path: Path) -> None:
+    child = start("limited", tmp_path)
+    child.communicate(timeout=60)
+    assert child.returncode == 0
+
+
+def test_forked_children_and_their_parent_write_together(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    assert log.compare_and_set("race", None, b"first")
+    done = threading.Event()
+    written: list[bytes] = []
+
+    def append(tag: str, count: int) -> None:
+        for number in range(count):
+            data = f"{tag}-{number}".encode()
+            while True:
+                head = log.head("race")
+                if head is not None and log.compare_and_set("race", head.seqno, data):
+                    written.append(data)
+                    break
+
+    def parent() -> None:
+        rounds = 0
+        while not done.is_set():
+            append(f"parent{rounds}", 5)
+            rounds += 1
+
+    thread = threading.Thread(target=parent)
+    thread.start()
+    children = []
+    for number in range(6):
+        children.append(in_fork(lambda number=number: append(f"child{number}", 25)))  # type: ignore[misc]
+        time.sleep(0.02)
+    statuses = [os.waitpid(pid, 0)[1] for pid in children]
+    done.set()
+    thread.join()
+    assert statuses == [0] * 6
+    entries = log.scan("race", 0)
+    log.close()
+    again = SqliteVersionLog(str(tmp_path))
+    assert again.scan("race", 0) == entries
+    again.close()
+    assert [entry.seqno for entry in entries] == list(range(len(entries)))
+    data = [entry.data for entry in entries]
+    assert len(set(data)) == len(data) == 1 + 6 * 25 + len(written)
+    assert set(written) <= set(data)
+
+
+def test_a_child_goes_on_after_its_parent_closed_the_log(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    assert log.compare_and_set("k", None, b"0")
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        assert log.compare_and_set("k", 0, b"1")  # opens its own connection
+        os.read(reader, 1)  # until the parent has closed its own
+        for seqno in range(1, 50):
+            assert log.compare_and_set("k", seqno, b"%d" % (seqno + 1))
+
+    pid = in_fork(work)
+    while len(log.scan("k", 0)) < 2:
+        time.sleep(0.01)
+    log.close()
+    os.write(writer, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+    again = SqliteVersionLog(str(tmp_path))
+    assert [entry.data for entry in again.scan("k", 0)] == [b"%d" % number for number in range(51)]
+    again.close()
+
+
+def test_no_connection_is_open_in_a_fork(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    for number in range(5):
+        assert log.compare_and_set(f"k{number}", None, b"")
+        assert log.head(f"k{number}") is not None
+
+    def open_files() -> list[str]:
+        links = []
+        for descriptor in os.listdir("/proc/self/fd"):
+            try:
+                links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            except FileNotFoundError:
+                continue
+        return [link for link in links if str(tmp_path) in link]
+
+    assert open_files()
+
+    def work() -> None:
+        assert open_files() == []
+
+    assert os.waitpid(in_fork(work), 0)[1] == 0
+    log.close()
+    assert open_files() == []
+
+
+def test_few_connections_are_open_for_many_keys(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path), connections_max=8)
+    for number in range(40):
+        assert log.compare_and_set(f"k/{number}", None, b"%d" % number)
+    for number in range(40):
+        assert log.head(f"k/{number}") is not None
+    links = [f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd")]
+    databases = [link for link in links if os.path.exists(link) and os.readlink(link).endswith(".db")]
+    assert 0 < len(databases) <= 8
+    log.close()
+
+
+def test_a_closed_log_says_so(tmp_path: Path) -> None:
+    log = SqliteVersionLog(str(tmp_path))
+    log.close()
+    with pytest.raises(Closed, match="open it again"):
+        log.head("k")
