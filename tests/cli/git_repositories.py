@@ -37,12 +37,12 @@ def init(path: Path) -> Path:
 
 
 def make_repository(path: Path, commits: int, seed: int, *, changes_per_commit: int = 6) -> Path:
-    """A bare-bones repository with `commits` commits on the first-parent line of `main`, no work tree.
+    """A repository with `commits` commits on the first-parent line of `main`, nothing checked out.
 
     The same arguments give the same commit ids. In it: creations, edits, renames, mode changes,
     deletions, files that become folders and back, symlinks, submodules, binary and empty files,
     odd paths and author names, merges, commits that change nothing, times that go back. 1,000 commits
-    take about a tenth of a second.
+    take about half a second.
     """
     init(path)
     stream = b"".join(_fast_import(commits, random.Random(seed), changes_per_commit))
