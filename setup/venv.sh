@@ -78,7 +78,7 @@ build_tool="$(mktemp)"
 trap 'rm -f "$build_tool"' EXIT
 awk '/^[^ ]/ { wanted = /^setuptools==/ } wanted' requirements.lock >"$build_tool"
 "${pip[@]}" install --require-hashes -r "$build_tool" >&2
-"${pip[@]}" install --require-hashes --no-build-isolation -r requirements.lock >&2
+"${pip[@]}" install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock >&2
 "${pip[@]}" install --no-deps --no-build-isolation --editable . >&2
 
 printf '%s\n' "$wanted" >"$stamp"
