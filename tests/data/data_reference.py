@@ -169,7 +169,10 @@ def updates(
     chosen = [draw(st.sampled_from(PRIMITIVES))]
     chosen += [draw(st.sampled_from(kinds or ALL)) for _ in range(draw(st.integers(0, columns)))]
     domain = domain or draw(st.sampled_from([TimeDomain("counter"), TimeDomain("tuple", 2)]))
-    few = [(kind, draw(st.lists(st.sampled_from([*values, None]), min_size=1, max_size=4))) for kind, values in chosen]
+    few = [
+        (kind, draw(st.lists(st.sampled_from([*values, None]), min_size=1, max_size=4)))
+        for kind, values in chosen
+    ]
     n = draw(st.integers(0, max_rows))
     names = [f"c{i}" for i in range(len(few))]
     arrays = [array(kind, draw(st.lists(st.sampled_from(v), min_size=n, max_size=n))) for kind, v in few]

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,7 +23,7 @@ ALL_TIMES = Updates(Frontier.of(0), Frontier())
 def split(table, cuts):
     """A sorted table as batches cut anywhere, empty ones among them."""
     ends = sorted({min(c, table.num_rows) for c in cuts} | {0, table.num_rows})
-    pieces = [table.slice(a, b - a) for a, b in zip(ends, ends[1:], strict=False)]
+    pieces = [table.slice(a, b - a) for a, b in pairwise(ends)]
     batches = [b for piece in pieces for b in piece.combine_chunks().to_batches()]
     return [*batches, *(b.slice(0, 0) for b in batches[:1])]
 
@@ -98,7 +100,9 @@ def test_one_hot_key_stays_within_the_bound():
 
 
 def test_a_hot_key_of_tuple_times_longer_than_a_chunk_is_folded():
-    runs = [run_of([7] * 300, [list(range(300)), list(range(300, 0, -1))], SCHEMA, domain=PAIR) for _ in range(2)]
+    runs = [
+        run_of([7] * 300, [list(range(300)), list(range(300, 0, -1))], SCHEMA, domain=PAIR) for _ in range(2)
+    ]
     found = list(merge([r.to_batches() for r in runs], SCHEMA, PAIR, Fold(Frontier.of((400, 400))), 16))
     assert [rows_of(b) for b in found] == [[(7, "x", 400, 400, 600)]]
 
@@ -135,7 +139,7 @@ def test_nothing_comes_of_nothing():
     empty = update_schema(SCHEMA, INT).empty_table()
     assert consolidate(empty, SCHEMA, INT).num_rows == 0
     assert list(merge([], SCHEMA, INT, AsOf(1), 10)) == []
-    assert list(merge([[], [b for b in run_of([1], [5], SCHEMA).to_batches()]], SCHEMA, INT, AsOf(1), 10)) == []
+    assert list(merge([[], run_of([1], [5], SCHEMA).to_batches()], SCHEMA, INT, AsOf(1), 10)) == []
 
 
 def test_large_random_merge_matches_group_by():

@@ -141,7 +141,8 @@ def _decimals(array: pa.Array) -> pa.Array:
     if kind.bit_width < 128:
         array = array.cast(pa.decimal128(kind.precision, kind.scale))
     wide = array.type.bit_width == 256
-    limbs = raw(array, np.dtype("V32" if wide else "V16")).view(np.int64).reshape(len(array), -1)
+    count = 4 if wide else 2
+    limbs = raw(array, np.dtype(f"V{8 * count}")).view(np.int64).reshape(len(array), count)
     short = _big_endian(0x80 * np.ones(len(array), np.uint8), limbs[:, :2])
     if not wide:
         return short
@@ -155,12 +156,12 @@ def _decimals(array: pa.Array) -> pa.Array:
 
 def _big_endian(classes: Bytes, limbs: npt.NDArray[np.int64]) -> pa.Array:
     n, count = limbs.shape
-    words = np.ascontiguousarray(limbs[:, ::-1]).view(np.uint64)
+    words = limbs[:, ::-1].copy().view(np.uint64)
     words[:, 0] ^= _SIGN
     rows = np.empty((n, 2 + 8 * count), np.uint8)
     rows[:, 0] = 1
     rows[:, 1] = classes
-    rows[:, 2:] = np.ascontiguousarray(words.astype(">u8")).view(np.uint8).reshape(n, -1)
+    rows[:, 2:] = np.ascontiguousarray(words.astype(">u8")).view(np.uint8).reshape(n, 8 * count)
     return _binary(rows)
 
 

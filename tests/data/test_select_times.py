@@ -1,0 +1,56 @@
+import pyarrow as pa
+import pytest
+from data_reference import data_times, frontiers, queries, rows_of, selected, updates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.data.select import preserves_order, select, view
+from tidelake.errors import InternalError
+from tidelake.model.query import AsOf, Changes, Fold
+from tidelake.model.time import TimeDomain
+
+
+def one(table):
+    return pa.concat_batches(table.to_batches()) if table.num_rows else None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_select_agrees_with_the_scalar_algebra(data):
+    _, domain, table = data.draw(updates(columns=0))
+    query = data.draw(queries(domain))
+    if (batch := one(table)) is not None:
+        found = select(batch, query, domain)
+        assert [repr(r) for r in rows_of(found)] == [repr(r) for r in selected(rows_of(batch), query, domain)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_view_rewrites_first_and_then_drops(data):
+    domain = data.draw(st.sampled_from([TimeDomain("counter"), TimeDomain("tuple", 2)]))
+    _, _, table = data.draw(updates(columns=0, domain=domain))
+    rewrite = data.draw(st.none() | data_times(domain)) if domain.total_order else None
+    lower, upper = data.draw(st.none() | frontiers(domain)), data.draw(st.none() | frontiers(domain))
+    if (batch := one(table)) is None:
+        return
+    n = domain.arity
+    expected = []
+    for row in rows_of(batch):
+        t = row[-n - 1 : -1] if domain.unit == "tuple" else row[-2]
+        t = t if rewrite is None else max(t, rewrite)
+        if (lower is None or lower.less_equal(t)) and (upper is None or not upper.less_equal(t)):
+            expected.append((*row[: -n - 1], *(t if isinstance(t, tuple) else (t,)), row[-1]))
+    found = rows_of(view(batch, domain, rewrite, lower, upper))
+    assert [repr(r) for r in found] == [repr(r) for r in expected]
+
+
+def test_only_folding_tuples_breaks_the_order():
+    pair = TimeDomain("tuple", 2)
+    for domain in (TimeDomain("counter"), TimeDomain("ms")):
+        assert preserves_order(Fold.__new__(Fold), domain)
+    assert preserves_order(AsOf((1, 1)), pair)
+    assert preserves_order(Changes((0, 0), (1, 1)), pair)
+    assert not preserves_order(Fold.__new__(Fold), pair)
+    batch = pa.record_batch({"k": [1], "_time_0": [0], "_time_1": [0], "_diff": [1]})
+    with pytest.raises(InternalError, match="cannot be rewritten"):
+        view(batch, pair, rewrite=(1, 1))
