@@ -7,8 +7,8 @@ INVARIANT: no connection is open at the moment of a fork.
 SUBTLE: closing before the fork is the only safe order. That a child does not touch what it inherited
 and opens its own is not enough: SQLite keeps a table of open files and of the locks it holds on them per
 process, the child inherits the table without the locks, and so its own connections believe in locks that
-nobody holds; the parent then deletes the write-ahead log under them. Tried with SQLite 3.40: of 50 acknowledged
-entries 49 were gone. Hence the fork hooks below; they are set when the first log is made, not at import.
+nobody holds; the parent then deletes the write-ahead log under them. Tried with SQLite 3.40: of 50
+acknowledged entries 49 were gone. Hence the fork hooks below; the first log that is made sets them.
 """
 
 import os
