@@ -130,8 +130,8 @@ class NotYetClosed(TidelakeError):
         if isinstance(self.asked, int) and isinstance(self.upper, int):
             behind = f", {self.asked - self.upper + 1} short of it"
         return (
-            f"time {self.asked} is not closed after waiting {self.timeout_s:g} s: upper={self.upper}{behind}; "
-            "ask for an earlier time, wait longer, or append up to a later frontier"
+            f"time {self.asked} is not closed after waiting {self.timeout_s:g} s: "
+            f"upper={self.upper}{behind}; ask for an earlier time, wait longer, or append up to a later frontier"
         )
 
 
@@ -219,7 +219,10 @@ class FormatTooNew(TidelakeError):
         self.name, self.found, self.known = name, found, known
 
     def __str__(self) -> str:
-        return f"{self.name!r} has format {self.found} and this Tidelake reads up to {self.known}: upgrade Tidelake"
+        return (
+            f"{self.name!r} has format {self.found} and this Tidelake reads up to {self.known}: "
+            "upgrade Tidelake"
+        )
 
 
 class InternalError(TidelakeError):

@@ -111,7 +111,8 @@ class TimeDomain:
         for x in components:
             if isinstance(x, bool) or not isinstance(x, int) or not 0 <= x <= TIME_MAX:
                 raise UsageError(
-                    f"{name}={time!r} is not a time of unit {self}: give {self._example()}, from 0 to 2^63 - 1"
+                    f"{name}={time!r} is not a time of unit {self}: "
+                    f"give {self._example()}, from 0 to 2^63 - 1"
                 )
         return tuple(components) if self.unit == "tuple" else components[0]
 
