@@ -131,7 +131,8 @@ class NotYetClosed(TidelakeError):
             behind = f", {self.asked - self.upper + 1} short of it"
         return (
             f"time {self.asked} is not closed after waiting {self.timeout_s:g} s: "
-            f"upper={self.upper}{behind}; ask for an earlier time, wait longer, or append up to a later frontier"
+            f"upper={self.upper}{behind}; "
+            "ask for an earlier time, wait longer, or append up to a later frontier"
         )
 
 
