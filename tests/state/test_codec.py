@@ -16,7 +16,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, spine
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.spine import SpineBatch, SpineEdit
-from tidelake.state.state import Delta, Edits, Hold, Move, Rollup, WriterRecord, apply
+from tidelake.state.state import FIRST, Delta, Edits, Hold, Move, Rollup, WriterRecord, apply
 
 F = Frontier.of
 STRUCT = DataType("struct", (), (Field("x", DataType("list", (), (Field("item", DataType("int8")),))),))
@@ -42,7 +42,7 @@ def a_state(batches=3):
             holds={f"h{n}": Hold("näher", F(0), n)},
             rollup=Rollup(n, "r", 5, n) if n else None,
         )
-        state = apply(state, Delta("shard", n + 1, n + 1, "nonce", state.rollup, edits))
+        state = apply(state, Delta("shard", n + 1, n + 1, "nonce", edits.rollup or state.rollup, edits))
     return state
 
 
@@ -58,7 +58,7 @@ def a_delta():
         {"h": None},
         Rollup(3, "name", 10, 1),
     )
-    return Delta("shard", 4, 5, "nonce", None, edits)
+    return Delta("shard", 4, 5, "nonce", edits.rollup, edits)
 
 
 def test_a_state_reads_back_equal():
@@ -134,13 +134,18 @@ def test_a_stored_state_that_breaks_a_rule_is_corruption():
 )
 def test_a_delta_that_does_not_fit_is_corruption(edits):
     with pytest.raises(CorruptionError, match="shard@4"):
-        apply(a_state(), Delta("shard", 4, 9, "n", None, edits))
+        apply(a_state(), Delta("shard", 4, 9, "n", a_state().rollup, edits))
+
+
+def test_a_delta_that_names_another_rollup_is_corruption():
+    with pytest.raises(CorruptionError, match="starts from rollup 0, not 2"):
+        apply(a_state(), Delta("shard", 4, 9, "n", FIRST, Edits()))
 
 
 def test_a_delta_of_another_shard_or_seqno_is_corruption():
     for shard, seqno in (("other", 4), ("shard", 5), ("shard", 3)):
         with pytest.raises(CorruptionError):
-            apply(a_state(), Delta(shard, seqno, 9, "n", None, Edits()))
+            apply(a_state(), Delta(shard, seqno, 9, "n", a_state().rollup, Edits()))
 
 
 def a_batch(lower, upper, since=F(0), parts=("q",), **kwargs):
@@ -183,9 +188,9 @@ def a_batch(lower, upper, since=F(0), parts=("q",), **kwargs):
 )
 def test_each_rule_refuses_the_step_that_breaks_it(rule, edits):
     before = a_state()
-    after = apply(before, Delta("shard", 4, 9, "n", None, edits))
+    after = apply(before, Delta("shard", 4, 9, "n", a_state().rollup, edits))
     if rule == "since-never-goes-back":
-        before = apply(before, Delta("shard", 4, 9, "n", None, Edits(since=Move(F(0), F(2)))))
+        before = apply(before, Delta("shard", 4, 9, "n", a_state().rollup, Edits(since=Move(F(0), F(2)))))
     with pytest.raises(InternalError, match=rule):
         check_step(before, after, edits)
 

@@ -46,7 +46,14 @@ class Shard:
     def do(self, command, *args, now_ms=10, **kwargs):
         outcome = command(self.state, now_ms, *args, **kwargs)
         if isinstance(outcome, Commit):
-            delta = Delta("s", self.state.seqno + 1, now_ms, "n", self.state.rollup, outcome.edits)
+            delta = Delta(
+                "s",
+                self.state.seqno + 1,
+                now_ms,
+                "n",
+                outcome.edits.rollup or self.state.rollup,
+                outcome.edits,
+            )
             after = apply(self.state, delta)
             check_step(self.state, after, outcome.edits)
             check_state(after)
@@ -262,7 +269,7 @@ def test_only_a_newer_rollup_is_taken(shard):
 def test_the_clock_of_a_state_never_goes_back_in_a_step(shard):
     three_appends(shard)
     outcome = append(shard.state, 1, (), Exactly(F(3), F(4)))
-    delta = Delta("s", shard.state.seqno + 1, 1, "n", None, outcome.edits)
+    delta = Delta("s", shard.state.seqno + 1, 1, "n", shard.state.rollup, outcome.edits)
     from tidelake.errors import InternalError
 
     with pytest.raises(InternalError, match="clock-never-goes-back"):

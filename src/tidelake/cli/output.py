@@ -20,6 +20,8 @@ from tidelake.lake.collection import Collection
 from tidelake.shard.compactor import MergeReport, Shape
 from tidelake.state.state import ShardState
 
+_LINES_MAX = 40
+
 
 def console() -> Console:
     """Where people look. As wide as the terminal; wide enough for a row where there is none."""
@@ -36,7 +38,9 @@ def table(
     if not shown:
         click.echo(empty)
         return
-    drawn = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    if title:
+        console().print(title, style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="dim")
     for column, value in shown[0].items():
         drawn.add_column(column, justify="right" if isinstance(value, int) else "left", overflow="fold")
     for row in shown:
@@ -58,7 +62,12 @@ def rows(reader: pa.RecordBatchReader, limit: int, out: Path | None, as_json: bo
         for batch in reader:
             head.extend(batch.slice(0, max(0, limit - len(head))).to_pylist())
             total += batch.num_rows
-        table(head, False, empty="no rows")
+        # Text, so that ids are not shown with thousands separators.
+        table(
+            [{name: None if v is None else str(v) for name, v in row.items()} for row in head],
+            False,
+            empty="no rows",
+        )
         if total > len(head):
             click.echo(f"... {total - len(head):,} more rows; see --limit, --out and --json")
 
@@ -149,7 +158,11 @@ def show(collection: Collection, as_json: bool) -> None:
     for title, shown in (("columns", columns), ("batches", batches), ("writers", writers), ("holds", holds)):
         if shown:
             click.echo()
-            table(shown, False, title)
+            table(
+                shown[-_LINES_MAX:],
+                False,
+                title if len(shown) <= _LINES_MAX else f"last {_LINES_MAX} {title}",
+            )
 
 
 def merge_rows(report: MergeReport) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The history of a shard: its log of deltas and its rollups, read and written.
 
 The first entry of a log is a whole state; every later one is a delta. A rollup is a whole state in a
-blob, and each delta names the newest rollup that its writer knew. Opening takes the head of the log,
+blob, and each delta names the newest rollup as of its state. Opening takes the head of the log,
 that rollup, and one scan of what came since: three store calls, however long the history.
 
 INVARIANT: entries are contiguous, and each fits the state before it; anything else is corruption.
@@ -13,9 +13,12 @@ from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown
 from tidelake.shard import names
 from tidelake.state import codec
-from tidelake.state.state import Delta, Rollup, ShardState, apply
+from tidelake.state.state import FIRST, Delta, Rollup, ShardState, apply
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
+
+
+_SILENCE_S_MAX = 2.0
 
 
 @dataclass(frozen=True)
@@ -60,18 +63,16 @@ class History:
                 missing = error
         raise CorruptionError(f"{self.shard_id} rollup", f"named by the log but missing: {missing}")
 
-    def _open_from(self, base: Rollup | None) -> Known:
-        if base is None:
+    def _open_from(self, base: Rollup) -> Known:
+        if base == FIRST:
             entries = self._stores.log.scan(self.shard_id, 0)
             if not entries or entries[0].seqno != 0:
                 raise CorruptionError(self._entry_name(0), "the log does not start with a whole state")
             return self._extended(self._first(entries[0]), entries[1:])
-        data = self._stores.blobs.get(base.name)
-        state = codec.decode_state(data, base.name)
+        name = names.rollup(self.shard_id, base.seqno, base.id)
+        state = codec.decode_state(self._stores.blobs.get(name), name)
         if (state.shard_id, state.seqno) != (self.shard_id, base.seqno):
-            raise CorruptionError(
-                base.name, f"holds {state.shard_id}@{state.seqno}, expected seqno {base.seqno}"
-            )
+            raise CorruptionError(name, f"holds {state.shard_id}@{state.seqno}, expected seqno {base.seqno}")
         return self._extended(Known(state, 0), self._stores.log.scan(self.shard_id, base.seqno + 1))
 
     def _first(self, entry: Entry) -> Known:
@@ -116,35 +117,39 @@ class History:
     def commit(self, known: Known, delta: Delta, after: ShardState) -> Known | None:
         """Append a delta; None if another one was first.
 
-        SUBTLE: when the store does not say whether it wrote, the same bytes are offered again. The
-        expected seqno lets them in once at most, and if the seqno turns out taken, the nonce in the
-        stored entry tells whether it was taken by us. Reading the log without offering again would
-        not decide: the first attempt might still be on its way.
+        SUBTLE: when the store does not say whether it wrote, the log is read: once the seqno is taken, the
+        nonce tells by whom. While it is free the first attempt may still be on its way, so the same bytes
+        are offered again, which the expected seqno lets in once at most.
 
         Raises:
             OutcomeUnknown: the store stayed silent, or the entry was collected before it could be read.
         """
         data = codec.encode_delta(delta)
-        unsure = False
         pause_s = 0.01
+        unsure = False
         while True:
             try:
-                won = self._stores.log.compare_and_set(self.shard_id, known.state.seqno, data)
+                if self._stores.log.compare_and_set(self.shard_id, known.state.seqno, data):
+                    return advanced(known, delta, len(data), after)
+                if not unsure:
+                    return None
             except OutcomeUnknown:
-                unsure = True
                 self._env.recorder.count("shard.commit.unknown")
-                if pause_s > 2:
+                if pause_s > _SILENCE_S_MAX:
                     raise
+                unsure = True
                 self._env.clock.sleep(pause_s)
                 pause_s *= 2
-                continue
-            if won or (unsure and self._is_ours(delta.seqno, data)):
-                return advanced(known, delta, len(data), after)
-            return None
+            ours = self._is_ours(delta.seqno, data)
+            if ours is not None:
+                return advanced(known, delta, len(data), after) if ours else None
 
-    def _is_ours(self, seqno: int, data: bytes) -> bool:
+    def _is_ours(self, seqno: int, data: bytes) -> bool | None:
+        """Whether the entry of a seqno is these very bytes; None if the seqno is free."""
         found = self._stores.log.scan(self.shard_id, seqno, 1)
-        if not found or found[0].seqno != seqno:
+        if not found:
+            return None
+        if found[0].seqno != seqno:
             raise OutcomeUnknown(
                 f"entry {seqno} of shard {self.shard_id} was collected before it could be read: "
                 "append with a named writer to learn such outcomes"
@@ -153,10 +158,10 @@ class History:
 
     def write_rollup(self, state: ShardState) -> Rollup:
         """Store a whole state as a blob. The state's log does not name it yet."""
-        name = names.rollup(self.shard_id, state.seqno, self._env.ids)
+        id_ = self._env.ids.fresh()
         data = codec.encode_state(state)
-        self._stores.blobs.put(name, data)
-        return Rollup(state.seqno, name, len(data), len(state.spine))
+        self._stores.blobs.put(names.rollup(self.shard_id, state.seqno, id_), data)
+        return Rollup(state.seqno, id_, len(data), len(state.spine))
 
     def _entry_name(self, seqno: int) -> str:
         return f"{self.shard_id}@{seqno}"

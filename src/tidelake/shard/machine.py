@@ -112,7 +112,14 @@ class Machine:
 
     def _commit(self, known: Known, edits: Edits, now_ms: int) -> Known | None:
         before = known.state
-        delta = Delta(before.shard_id, before.seqno + 1, now_ms, self._env.ids.fresh(), before.rollup, edits)
+        delta = Delta(
+            before.shard_id,
+            before.seqno + 1,
+            now_ms,
+            self._env.ids.fresh(),
+            edits.rollup or before.rollup,
+            edits,
+        )
         try:
             after = apply(before, delta)
         except CorruptionError as error:
@@ -127,10 +134,9 @@ class Machine:
         more than the deltas do; and when the state has shrunk to less than half of what it stores.
         """
         last = known.state.rollup
-        if known.delta_bytes >= max(self._config.rollup_bytes_min, last.size_bytes if last else 0):
-            return True
-        shrunk = last is not None and len(known.state.spine) * 2 < last.batches
-        return shrunk and last is not None and last.size_bytes >= self._config.rollup_bytes_min
+        least = self._config.rollup_bytes_min
+        shrunk = len(known.state.spine) * 2 < last.batches
+        return known.delta_bytes >= max(least, last.size_bytes) or (shrunk and last.size_bytes >= least)
 
     def known(self) -> Known:
         """The newest state that this process has seen, and what it takes to open it."""

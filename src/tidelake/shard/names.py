@@ -8,6 +8,6 @@ def part(shard_id: str, ids: IdSource) -> str:
     return f"{shard_id}/parts/{ids.fresh()}.parquet"
 
 
-def rollup(shard_id: str, seqno: int, ids: IdSource) -> str:
-    """A fresh name for the rollup of a seqno."""
-    return f"{shard_id}/rollups/{seqno:019d}-{ids.fresh()}"
+def rollup(shard_id: str, seqno: int, id_: str) -> str:
+    """The name of a rollup with a fresh id."""
+    return f"{shard_id}/rollups/{seqno:019d}-{id_}"

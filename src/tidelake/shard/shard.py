@@ -12,7 +12,7 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import IncompatibleSchema
 from tidelake.model.frontier import Frontier
-from tidelake.shard import compactor
+from tidelake.shard import compactor, names
 from tidelake.shard.compactor import MergePlan, MergeReport, Shape
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
@@ -90,7 +90,7 @@ class Shard:
         rollup = self._history.write_rollup(self._machine.known().state)
         added = self._machine.run(partial(commands.add_rollup, rollup=rollup)).result
         if not added:
-            self.stores.blobs.delete(rollup.name)
+            self.stores.blobs.delete(names.rollup(self.spec.shard_id, rollup.seqno, rollup.id))
         return added
 
     def state(self) -> ShardState:

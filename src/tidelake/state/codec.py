@@ -41,7 +41,7 @@ class _Image:
     schemas: dict[int, Schema]
     writers: dict[str, WriterRecord]
     holds: dict[str, Hold]
-    rollup: Rollup | None
+    rollup: Rollup
 
 
 def encode_record(kind: str, value: object) -> bytes:

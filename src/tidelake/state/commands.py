@@ -189,6 +189,6 @@ def apply_merge(state: ShardState, _now_ms: int, result: MergeResult) -> Outcome
 
 def add_rollup(state: ShardState, _now_ms: int, rollup: Rollup) -> Outcome[bool]:
     """Make a stored state the one that readers start from; False if a newer one is known."""
-    if state.rollup is not None and state.rollup.seqno >= rollup.seqno:
+    if state.rollup.seqno >= rollup.seqno:
         return NoOp(state.rollup == rollup)
     return Commit(Edits(rollup=rollup), True)

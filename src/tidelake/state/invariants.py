@@ -35,8 +35,7 @@ def check_state(state: ShardState) -> None:
             "holds-keep-since",
             f"hold {hold_id} at {hold.since}, since {state.since}",
         )
-    if state.rollup is not None:
-        _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
+    _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
 
 def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:

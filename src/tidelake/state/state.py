@@ -50,19 +50,22 @@ class Hold:
 
 @dataclass(frozen=True)
 class Rollup:
-    """A state stored whole.
+    """A state stored whole. The first one of a shard is the first entry of its log.
 
     Attributes:
         seqno: of the state.
-        name: of the blob.
-        size_bytes: of the blob.
+        id: with the seqno it makes the name of the blob.
+        size_bytes: of the blob; 0 for the first one.
         batches: how many the state has; a state that shrank much since is worth a new rollup.
     """
 
     seqno: int
-    name: str
+    id: str
     size_bytes: int
     batches: int
+
+
+FIRST = Rollup(0, "0" * 32, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class ShardState:
     schemas: PMap[int, Schema] = field(default_factory=pmap)
     writers: PMap[str, WriterRecord] = field(default_factory=pmap)
     holds: PMap[str, Hold] = field(default_factory=pmap)
-    rollup: Rollup | None = None
+    rollup: Rollup = FIRST
 
     @property
     def minimum(self) -> Frontier:
@@ -137,7 +140,7 @@ class Delta:
         seqno: of the state that it makes.
         committed_ms: wall clock of the commit; never goes back.
         nonce: fresh for every attempt, so that a process knows its own entry.
-        base: the newest rollup of the state before, from which a reader may start.
+        base: the newest rollup that the state knows, from which a reader starts.
         edits: what changes.
     """
 
@@ -145,7 +148,7 @@ class Delta:
     seqno: int
     committed_ms: int
     nonce: str
-    base: Rollup | None
+    base: Rollup
     edits: Edits
 
 
@@ -162,6 +165,8 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
             f"the entry is for {delta.shard_id}@{delta.seqno}, expected {state.shard_id}@{state.seqno + 1}",
         )
     edits = delta.edits
+    if delta.base != (edits.rollup or state.rollup):
+        raise CorruptionError(name, f"it starts from rollup {delta.base.seqno}, not {state.rollup.seqno}")
     try:
         spine = state.spine.edited(edits.spine) if edits.spine else state.spine
     except InternalError as error:
@@ -176,7 +181,7 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
         schemas=_added(state.schemas, edits.schemas, name),
         writers=state.writers.update(edits.writers) if edits.writers else state.writers,
         holds=_edited(state.holds, edits.holds, name),
-        rollup=edits.rollup or state.rollup,
+        rollup=delta.base,
     )
 
 

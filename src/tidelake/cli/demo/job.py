@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import tidelake
 from tidelake.cli import output
 from tidelake.cli.demo import truth
+from tidelake.cli.demo.export import COMMITS_PER_FILE
 from tidelake.cli.demo.rows import KEY, SCHEMA
 from tidelake.cli.demo.source import Source, open_source
 from tidelake.errors import UsageError
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
     from tidelake.spark.ingest import IngestReport
 
-_FILES_A_BATCH = 40
+_FILES_MIN = 16
+_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Job:
                 self.landing,
                 self.root / "checkpoint",
                 time_field=self.time_field,
-                max_files_per_trigger=max(1, min(_FILES_A_BATCH, files // 8)),
+                max_files_per_trigger=max(1, -(-files // _BATCHES)),
                 late="refuse" if self.source else "advance",
                 progress=report,
             )
@@ -187,8 +189,10 @@ def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console]
         if source.note:
             console.print(f"  {source.note}")
         landing = root / "landing"
+        # So many files that even a young repository makes several micro-batches, which is the point.
+        each = max(1, min(COMMITS_PER_FILE, len(source.commits) // _FILES_MIN))
         with bar(console, "Export as change files", len(source.commits)) as update:
-            done = source.write_change_files(landing, update)
+            done = source.write_change_files(landing, update, commits_per_file=each)
         lines = done.creates + done.updates + done.deletes + done.reads
         console.print(
             f"  {lines:,} changes ({done.creates + done.reads:,} new, {done.updates:,} updated, "

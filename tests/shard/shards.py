@@ -1,0 +1,66 @@
+"""Small lakes over chosen stores, for the tests of this folder."""
+
+import uuid
+
+import pyarrow as pa
+
+from tidelake.config import Config
+from tidelake.env import Counters, Env
+from tidelake.lake.lake import Lake
+from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.url import Stores
+from tidelake.testing.faults import FaultPlan, FaultyBlobStore, FaultyVersionLog
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+class QuickClock:
+    """A clock that moves only when somebody sleeps."""
+
+    def __init__(self):
+        self.ms = 1_000_000
+
+    def now_ms(self):
+        return self.ms
+
+    def monotonic_s(self):
+        return self.ms / 1000
+
+    def sleep(self, seconds):
+        self.ms += max(1, int(seconds * 1000))
+
+
+class Place:
+    """Memory stores that several lakes (as of several processes) open, each with faults of its own."""
+
+    def __init__(self):
+        self.stores = Stores(MemoryBlobStore(), MemoryVersionLog())
+
+    def lake(self, faults=None, config=None):
+        """A lake with fresh counters, as another process would open it."""
+        env = Env(clock=QuickClock(), recorder=Counters())
+        config = config or Config()
+        blobs, log = self.stores.blobs, self.stores.log
+        if faults is not None:
+            blobs, log = FaultyBlobStore(blobs, faults), FaultyVersionLog(log, faults)
+        blobs, log = MeteredBlobStore(blobs, env.recorder), MeteredVersionLog(log, env.recorder)
+        if faults is not None:
+            draw = FaultPlan(1)._random.random
+            blobs = RetryingBlobStore(blobs, env.clock, config.retry_deadline_s, draw)
+            log = RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw)
+        lake = Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), config, env)
+        lake.counts = env.recorder.counts
+        return lake
+
+
+def rows(*ids, v="x"):
+    """Rows to add."""
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([v] * len(ids), pa.string())})
+
+
+def ids(collection, as_of=None):
+    """id -> multiplicity, as of a time."""
+    answer = collection.snapshot(as_of).read_all()
+    return dict(zip(answer["id"].to_pylist(), answer["_diff"].to_pylist(), strict=True))

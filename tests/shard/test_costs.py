@@ -1,0 +1,140 @@
+"""What operations cost in store calls and bytes: counted, never timed."""
+
+import pyarrow as pa
+import pytest
+from shards import SCHEMA, Place, rows
+
+# One worker for all: the shard of 10,000 appends is made once, and the tests follow each other.
+pytestmark = pytest.mark.xdist_group("costs")
+
+CALLS = ("log.head", "log.scan", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
+
+
+def filled(appends):
+    """A place with one collection of so many appends, and the sizes of the deltas that they wrote."""
+    place = Place()
+    lake = place.lake()
+    c = lake.create("c", SCHEMA, key=["id"])
+    sizes = []
+    for n in range(appends):
+        before = lake.counts["log.compare_and_set.bytes"]
+        c.append(rows(n))
+        sizes.append(lake.counts["log.compare_and_set.bytes"] - before)
+    return place, c, sizes
+
+
+def opened(place):
+    """The counts of opening the collection in another process."""
+    lake = place.lake()
+    before = dict(lake.counts)
+    shard_id = lake._catalog.read().shards["c"]
+    base = dict(lake.counts)
+    lake._open(shard_id)
+    assert before
+    return {name: lake.counts[name] - base.get(name, 0) for name in lake.counts}
+
+
+@pytest.fixture(scope="module")
+def hundred():
+    return filled(100)
+
+
+@pytest.fixture(scope="module")
+def ten_thousand():
+    return filled(10_000)
+
+
+def test_opening_costs_as_many_calls_after_10000_appends_as_after_100(hundred, ten_thousand):
+    few, many = (store_calls_of(opened(place)) for place in (hundred[0], ten_thousand[0]))
+    assert many <= 2 * few
+    assert many <= 3
+
+
+def store_calls_of(counts):
+    return sum(counts.get(name, 0) for name in CALLS)
+
+
+def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand):
+    _, _, sizes = ten_thousand
+    # A commit that is followed by a rollup writes the rollup's entry too; look at the plain ones.
+    plain = sorted(sizes[9_900:])[50]
+    assert plain <= sorted(sizes[5:105])[50] + 48  # its numbers have more digits
+    assert plain <= 2048
+
+
+def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
+    place, c, sizes = ten_thousand
+    shard = c.id
+    stored = sum(b.size_bytes for b in place.stores.blobs.list(f"{shard}/rollups/"))
+    assert 0 < stored <= 2 * sum(sizes)
+
+
+def test_after_a_full_merge_opening_reads_no_more_bytes_than_a_small_shard(hundred, ten_thousand):
+    costs = []
+    for place, c, _ in (hundred, ten_thousand):
+        assert c.merge().applied
+        costs.append(opened(place))
+    few, many = costs
+    assert read_bytes_of(many) <= 2 * read_bytes_of(few)
+    assert store_calls_of(many) <= 2 * store_calls_of(few)
+    c = ten_thousand[1]
+    assert c.snapshot().read_all()["id"].to_pylist() == list(range(10_000))
+    assert sum(len(item.batch.runs) for item in c.state().spine) == 1
+
+
+def read_bytes_of(counts):
+    return counts.get("log.scan.bytes", 0) + counts.get("blob.get.bytes", 0)
+
+
+def test_a_small_append_is_one_upload_and_one_log_write():
+    lake = Place().lake()
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(1))
+    before = dict(lake.counts)
+    c.append(rows(2))
+    cost = {name: lake.counts[name] - before.get(name, 0) for name in CALLS}
+    assert cost["log.compare_and_set"] == 1 and cost["blob.put"] == 1
+    assert cost["blob.list"] == cost["blob.get"] == cost["log.head"] == 0
+    assert cost["log.scan"] <= 1
+
+
+def test_an_empty_append_uploads_nothing():
+    lake = Place().lake()
+    c = lake.create("c", SCHEMA, key=["id"])
+    before = lake.counts["blob.put"]
+    c.compare_and_append(
+        pa.table(
+            {
+                "id": pa.array([], pa.int64()),
+                "v": pa.array([], pa.string()),
+                "_time": pa.array([], pa.int64()),
+            }
+        ),
+        0,
+        5,
+    )
+    assert lake.counts["blob.put"] == before
+
+
+def test_following_costs_one_scan_a_look():
+    lake = Place().lake()
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(1))
+    steps = c.listen(0, timeout_s=0)
+    c.append(rows(2))
+    next(steps)
+    c.append(rows(3))
+    before = dict(lake.counts)
+    next(steps)
+    assert lake.counts["log.scan"] - before["log.scan"] <= 2
+    assert lake.counts["log.compare_and_set"] == before["log.compare_and_set"]
+
+
+def test_a_read_skips_the_parts_that_cannot_hold_its_times():
+    lake = Place().lake()
+    c = lake.create("c", SCHEMA, key=["id"])
+    for n in range(20):
+        c.append(rows(n))
+    before = lake.counts["blob.open"]
+    c.changes(17, 18).read_all()
+    assert lake.counts["blob.open"] - before == 1

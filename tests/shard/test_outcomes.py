@@ -1,0 +1,313 @@
+"""Lost replies, unavailable stores, crashes, two writers: each append is in once or not at all, and told so."""
+
+import collections
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from shards import SCHEMA, Place, ids, rows
+
+import tidelake
+from tidelake.config import Config
+from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError, UpperMismatch, WriterFenced
+from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
+
+
+def place_with_collection():
+    place = Place()
+    place.lake().create("c", SCHEMA, key=["id"])
+    return place
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_a_lost_reply_of_a_commit_is_decided(fault):
+    place = place_with_collection()
+    plan = FaultPlan(rates_by_operation={"log.compare_and_set": {fault: 0.5}}, seed=3)
+    c = place.lake(plan).collection("c")
+    for n in range(40):
+        assert not c.append(rows(n)).already
+    assert plan.injected["log.compare_and_set", fault] > 5
+    assert ids(place.lake().collection("c")) == dict.fromkeys(range(40), 1)
+
+
+def test_a_lost_reply_while_another_writer_is_first_is_decided():
+    place = place_with_collection()
+    other = place.lake().collection("c")
+    for seed in range(30):
+        plan = FaultPlan(
+            seed, {}, {"log.compare_and_set": {Fault.UNKNOWN_BEFORE: 0.4, Fault.UNKNOWN_AFTER: 0.3}}
+        )
+        c = place.lake(plan).collection("c")
+        other.append(rows(1000 + seed))
+        c.append(rows(seed))
+    found = ids(place.lake().collection("c"))
+    assert found == dict.fromkeys([*range(30), *range(1000, 1030)], 1)
+
+
+def test_a_store_that_stays_silent_is_reported_and_a_named_writer_learns_what_is_in():
+    place = place_with_collection()
+    for fault, expected in ((Fault.UNKNOWN_BEFORE, None), (Fault.UNKNOWN_AFTER, 0)):
+        name = f"w-{fault.name}"
+        plan = FaultPlan()
+        writer = place.lake(plan).collection("c").writer(name)
+        plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+        if fault is Fault.UNKNOWN_AFTER:
+            # The retry finds the seqno taken and its own nonce there.
+            assert not writer.append(rows(1)).already
+        else:
+            with pytest.raises(OutcomeUnknown):
+                writer.append(rows(1))
+        assert place.lake().collection("c").writer(name).last_sequence == expected
+
+
+def test_an_unavailable_store_writes_nothing_and_says_so():
+    place = place_with_collection()
+    c = place.lake(FaultPlan(rates_by_operation={"blob.put": {Fault.UNAVAILABLE: 1.0}})).collection("c")
+    with pytest.raises(StoreUnavailable):
+        c.append(rows(1))
+    assert place.lake().collection("c").upper.elements == (0,)
+
+
+def test_an_upload_that_fails_half_way_leaves_no_part():
+    place = place_with_collection()
+    small = Config(part_target_bytes=1024, row_group_rows=16, retry_deadline_s=0)
+    plan = FaultPlan(script=[])
+    c = place.lake(plan, small).collection("c")
+    before = {b.name for b in place.stores.blobs.list()}
+    plan._rates_by_operation = {"blob.put": {Fault.UNAVAILABLE: 0.4}}
+    failed = 0
+    for _ in range(20):
+        try:
+            c.append(rows(*range(3000)))
+        except StoreUnavailable:
+            failed += 1
+            live = {p.name for item in c.state().spine for p in item.batch.parts()}
+            assert {b.name for b in place.stores.blobs.list(f"{c.id}/parts/")} == live
+    assert failed > 3
+    assert before
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_faults_and_crashes_lose_and_double_nothing(seed):
+    """Clients with named writers crash at any store call and come back; every append is in exactly once."""
+    place = place_with_collection()
+    rates = {
+        Fault.UNAVAILABLE: 0.05,
+        Fault.UNKNOWN_BEFORE: 0.05,
+        Fault.UNKNOWN_AFTER: 0.05,
+        Fault.CRASH_BEFORE: 0.02,
+        Fault.CRASH_AFTER: 0.02,
+    }
+    injected = 0
+    pending = {name: list(range(12)) for name in ("a", "b", "c")}
+    writers = {}
+    order = random.Random(seed)
+    steps = 0
+    while any(pending.values()):
+        steps += 1
+        assert steps < 2000
+        name = order.choice([n for n, left in pending.items() if left])
+        try:
+            if name not in writers:
+                plan = FaultPlan(order.randrange(10**6), rates)
+                lake = place.lake(plan, Config(rollup_bytes_min=2048))
+                writers[name] = (lake.collection("c").writer(name), plan, lake)
+                done = writers[name][0].last_sequence
+                pending[name] = [n for n in range(12) if done is None or n > done]
+                continue
+            n = pending[name][0]
+            writers[name][0].append(rows(n, v=name), sequence=n)
+            pending[name].pop(0)
+            if order.random() < 0.1:
+                writers[name][2].collection("c").merge()
+        except (SimulatedCrash, OutcomeUnknown, StoreUnavailable):
+            if name in writers:
+                injected += writers[name][1].total()
+            writers.pop(name, None)
+    c = place.lake().collection("c")
+    answer = c.snapshot().read_all()
+    found = collections.Counter()
+    for row in answer.to_pylist():
+        found[row["id"], row["v"]] += row["_diff"]
+    assert found == {(n, name): 1 for n in range(12) for name in ("a", "b", "c")}
+    assert injected > 0
+
+
+def test_creating_a_shard_is_safe_under_lost_replies():
+    for seed in range(20):
+        place = Place()
+        plan = FaultPlan(
+            seed, {}, {"log.compare_and_set": {Fault.UNKNOWN_BEFORE: 0.3, Fault.UNKNOWN_AFTER: 0.3}}
+        )
+        for _ in range(5):
+            try:
+                place.lake(plan).create("c", SCHEMA, key=["id"])
+                break
+            except OutcomeUnknown:
+                continue
+        assert place.lake().list() == ["c"]
+
+
+def test_a_fenced_writer_that_wakes_up_late_is_refused():
+    place = place_with_collection()
+    old = place.lake().collection("c").writer("w")
+    old.append(rows(1))
+    new = place.lake().collection("c").writer("w")
+    assert new.last_sequence == 0 and new.epoch == old.epoch + 1
+    with pytest.raises(WriterFenced, match="epoch 0 is fenced by epoch 1"):
+        old.append(rows(2))
+    new.append(rows(2))
+    assert ids(place.lake().collection("c")) == {1: 1, 2: 1}
+
+
+def test_a_refusal_on_a_stale_state_is_not_believed():
+    place = place_with_collection()
+    stale = place.lake().collection("c")
+    assert stale.upper.elements == (0,)
+    place.lake().collection("c").append(rows(1))
+    assert not stale.compare_and_append(
+        rows(2).append_column("_time", pa.array([1], pa.int64())), 1, 2
+    ).already
+
+
+def test_threads_that_append_at_once_all_get_in_and_in_the_order_of_upper():
+    place = place_with_collection()
+    answers = []
+
+    def work(name):
+        c = place.lake().collection("c")
+        for n in range(25):
+            answers.append((c.append(rows(n, v=name)), n, name))
+
+    threads = [threading.Thread(target=work, args=(f"t{i}",)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    check_answers(place.lake().collection("c"), answers)
+
+
+def check_answers(c, answers):
+    """Every acknowledged append is in once, at the time that its answer names."""
+    times = sorted(a.lower.elements[0] for a, _, _ in answers)
+    assert times == list(range(len(answers)))
+    stored = c.updates(0, c.upper).read_all().to_pylist()
+    assert {(r["id"], r["v"]): r["_time"] for r in stored} == {
+        (n, v): a.lower.elements[0] for a, n, v in answers
+    }
+    assert len(stored) == len(answers) and all(r["_diff"] == 1 for r in stored)
+
+
+CHILD = """
+import sys, pyarrow as pa, tidelake
+c = tidelake.open(sys.argv[1]).collection("c")
+for n in range(int(sys.argv[3])):
+    a = c.append(pa.table({"id": pa.array([n], pa.int64()), "v": [sys.argv[2]]}))
+    print(n, a.lower.elements[0], flush=True)
+"""
+
+
+def test_two_processes_that_append_at_once_are_both_in_exactly_once(tmp_path):
+    lake = tidelake.open(tmp_path / "lake")
+    c = lake.create("c", SCHEMA, key=["id"])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path / "lake"), name, "60"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("p", "q")
+    ]
+    acknowledged = {}
+    for name, child in zip("pq", children, strict=True):
+        out, _ = child.communicate(timeout=120)
+        assert child.returncode == 0
+        for line in out.splitlines():
+            n, at = line.split()
+            acknowledged[int(n), name] = int(at)
+    assert sorted(acknowledged.values()) == list(range(120))
+    stored = c.updates(0, c.upper).read_all().to_pylist()
+    assert {(r["id"], r["v"]): r["_time"] for r in stored} == acknowledged
+    # Each process sees its own appends in the order that it made them.
+    for name in "pq":
+        at = [acknowledged[n, name] for n in range(60)]
+        assert at == sorted(at)
+
+
+def test_a_writer_killed_at_random_loses_nothing_acknowledged(tmp_path, rng):
+    lake = tidelake.open(tmp_path / "lake")
+    c = lake.create("c", SCHEMA, key=["id"])
+    acknowledged = {}
+    for kill in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path / "lake"), f"k{kill}", "1000"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(rng.randrange(5, 40)):
+            n, at = child.stdout.readline().split()
+            acknowledged[int(n), f"k{kill}"] = int(at)
+        child.kill()
+        rest, _ = child.communicate()
+        for line in rest.splitlines():
+            if len(line.split()) == 2:
+                n, at = line.split()
+                acknowledged[int(n), f"k{kill}"] = int(at)
+    stored = {(r["id"], r["v"]): r["_time"] for r in c.updates(0, c.upper).read_all().to_pylist()}
+    assert acknowledged.items() <= stored.items()
+    # At most the one append in flight of each child was in without an acknowledgement.
+    assert len(stored) <= len(acknowledged) + 4
+    assert Path(tmp_path).exists()
+
+
+def test_a_merge_and_appends_at_once_keep_everything():
+    place = place_with_collection()
+    stop = threading.Event()
+    failures = []
+
+    def merges():
+        c = place.lake().collection("c")
+        while not stop.is_set():
+            try:
+                c.merge()
+            except TidelakeError as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=merges)
+    thread.start()
+    c = place.lake().collection("c")
+    for n in range(60):
+        c.append(rows(n))
+    stop.set()
+    thread.join()
+    assert not failures
+    assert ids(c) == dict.fromkeys(range(60), 1)
+
+
+def test_a_merge_that_lost_its_inputs_changes_nothing_and_leaves_no_part():
+    place = place_with_collection()
+    c = place.lake().collection("c")
+    for n in range(4):
+        c.append(rows(n))
+    slow = place.lake().collection("c")
+    plan = slow.plan_merge(1)
+    assert c.merge().applied
+    from tidelake.shard.plan import run_merge_task
+
+    outputs = [run_merge_task(t, place.stores.blobs) for t in plan.tasks]
+    report = slow.apply_merge(plan, outputs)
+    assert not report.applied and report.after == report.before
+    assert ids(c) == dict.fromkeys(range(4), 1)
+
+
+def test_compare_and_append_conflicts_carry_the_current_upper():
+    place = place_with_collection()
+    c = place.lake().collection("c")
+    c.append(rows(1))
+    with pytest.raises(UpperMismatch) as caught:
+        c.compare_and_append(rows(2).append_column("_time", pa.array([0], pa.int64())), 0, 1)
+    assert caught.value.current.elements == (1,)
