@@ -1,0 +1,165 @@
+"""Columns of a collection as columns of a DataFrame, and back.
+
+Owns the mapping of Arrow types to Spark types. Every value survives it in both directions: a type
+that Spark holds only in part is refused, naming the column; one that Spark lacks but holds inside a
+wider type is widened.
+
+| Arrow | Spark |
+|---|---|
+| bool, int8..int64, float32, float64, string, binary, date32 | the same |
+| uint8, uint16, uint32 | smallint, int, bigint |
+| uint64 | decimal(20,0) |
+| float16 | float |
+| decimal of up to 38 digits | decimal of the same precision and scale |
+| large_string, string_view, large_binary, binary_view, fixed_size_binary | string, binary |
+| date64 | date |
+| timestamp s, ms, us without zone, with zone | timestamp_ntz, timestamp |
+| duration s, ms, us | interval day to second |
+| list, large_list, fixed_size_list; struct | array; struct |
+| timestamp ns, duration ns, time32, time64, decimal of more digits, map, ... | refused |
+"""
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_type
+
+from tidelake.errors import InvalidUpdates, UsageError
+
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+_NUMBERS = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()}
+_SAME = _NUMBERS | {pa.string(), pa.binary(), pa.date32()}
+_FITS = ("byte", "short", "integer", "long")
+_REMEDY = "keep it as another type, or read the collection without Spark"
+
+
+def frame_arrow(schema: pa.Schema) -> pa.Schema:
+    """The Arrow schema of batches that Spark accepts for `schema`: same names, Spark's types.
+
+    Raises:
+        UsageError: a column that Spark cannot hold.
+    """
+    return pa.schema([pa.field(f.name, _spark_arrow(f.type, f.name), f.nullable) for f in schema])
+
+
+def frame_schema(schema: pa.Schema) -> t.StructType:
+    """The schema of a DataFrame that holds `schema`.
+
+    Raises:
+        UsageError: a column that Spark cannot hold.
+    """
+    return t.StructType(
+        [t.StructField(f.name, from_arrow_type(f.type), f.nullable) for f in frame_arrow(schema)]
+    )
+
+
+def convert(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with its columns in the order and of the types of `schema`; no value may change.
+
+    Raises:
+        InvalidUpdates: a value does not fit.
+    """
+    return pa.RecordBatch.from_arrays([_column(batch.column(f.name), f) for f in schema], schema=schema)
+
+
+def _column(values: pa.Array, field: pa.Field) -> pa.Array:
+    if values.type == field.type:
+        return values
+    try:
+        if pa.types.is_decimal(values.type) and pa.types.is_uint64(field.type):
+            # Arrow 26 casts a decimal to unsigned through int64: go by text, and only where it must.
+            return pc.cast(pc.cast(values, pa.string()), field.type)
+        if pa.types.is_struct(field.type):
+            return _struct(values, field)
+        return pc.cast(values, field.type)
+    except pa.ArrowInvalid as error:
+        raise InvalidUpdates(f"column {field.name!r} does not fit {field.type}: {error}") from error
+
+
+def _struct(values: pa.StructArray, field: pa.Field) -> pa.StructArray:
+    """Field by field: Arrow's own cast refuses a field that is "not null" in a struct that is null."""
+    kinds = [field.type.field(i) for i in range(field.type.num_fields)]
+    children = [_column(values.field(i), kind) for i, kind in enumerate(kinds)]
+    return pa.StructArray.from_arrays(children, fields=kinds, mask=values.is_null())
+
+
+def _spark_arrow(kind: pa.DataType, name: str) -> pa.DataType:
+    if kind in _SAME:
+        return kind
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_duration(kind) and kind.unit != "ns":
+        return pa.duration("us")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        item = kind.value_field
+        return pa.list_(pa.field("element", _spark_arrow(item.type, f"{name}.element")))
+    if pa.types.is_struct(kind):
+        # Fields are nullable throughout: Spark's toArrow fails on a null struct of non-null fields.
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([(f.name, _spark_arrow(f.type, f"{name}.{f.name}")) for f in fields])
+    raise UsageError(f"column {name!r} is a {kind}, which Spark cannot hold without loss: {_REMEDY}")
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark must be told it, so that a dot in it is not a path."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def check_frame(frame: t.StructType, schema: pa.Schema, optional: Iterable[str] = ()) -> None:
+    """Check that a DataFrame's columns are those of `schema`, by name in any order, before anything runs.
+
+    A whole number may be of a narrower type than the collection's. Columns named in `optional` may be absent.
+
+    Raises:
+        InvalidUpdates: a column is missing, not known, or of another type; names all of them.
+    """
+    expected = {f.name: f for f in frame_schema(schema)}
+    given = {f.name: f for f in frame}
+    faults = [f"column {n!r} appears twice" for n in sorted(given) if frame.names.count(n) > 1]
+    missing = [n for n in expected if n not in given and n not in set(optional)]
+    faults += [f"column {n!r} ({expected[n].dataType.simpleString()}) is missing" for n in missing]
+    faults += [f"column {n!r} is not in the collection" for n in given if n not in expected]
+    for name, field in expected.items():
+        if name in given and not _holds(field.dataType, given[name].dataType):
+            have, want = given[name].dataType.simpleString(), field.dataType.simpleString()
+            faults.append(f"column {name!r} is {have} and not {want}: cast it")
+    if faults:
+        raise InvalidUpdates("the DataFrame does not fit the collection: " + "; ".join(faults))
+
+
+def _holds(wide: t.DataType, given: t.DataType) -> bool:
+    """Whether all values of `given` are values of `wide`; nullability is checked on the data."""
+    if isinstance(wide, t.ArrayType) and isinstance(given, t.ArrayType):
+        return _holds(wide.elementType, given.elementType)
+    if isinstance(wide, t.StructType) and isinstance(given, t.StructType):
+        same = wide.names == given.names
+        return same and all(_holds(a.dataType, b.dataType) for a, b in zip(wide, given, strict=True))
+    if isinstance(wide, t.IntegralType) and isinstance(given, t.IntegralType):
+        return _FITS.index(given.typeName()) <= _FITS.index(wide.typeName())
+    if isinstance(wide, t.DecimalType) and isinstance(given, t.DecimalType):
+        whole = given.precision - given.scale <= wide.precision - wide.scale
+        return bool(whole and given.scale <= wide.scale)
+    if isinstance(wide, t.DoubleType) and isinstance(given, t.FloatType):
+        return True
+    if isinstance(wide, t.StringType) and isinstance(given, t.StringType):
+        return True
+    return bool(wide == given) or isinstance(given, t.NullType)

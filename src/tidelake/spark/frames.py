@@ -1,0 +1,132 @@
+"""Reads of a collection as DataFrames, planned by key range.
+
+Owns how a planned read becomes a DataFrame. The driver plans once, when the function is called; workers
+fetch, merge and consolidate their key range and hand Arrow batches to Spark. Nothing is shuffled, and
+rows come sorted within a partition.
+
+The plan is part of the DataFrame: using it again later reads the same contents, as long as nothing
+removes the parts that it names.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelake.errors import UsageError
+from tidelake.lake.collection import Collection, FrontierLike
+from tidelake.model.query import AsOf, Changes, Query, Updates
+from tidelake.model.time import Time
+from tidelake.shard.plan import run_task
+from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.tasks import run_tasks, slots
+
+
+@dataclass(frozen=True)
+class _Read:
+    schema: pa.Schema
+
+    def __call__(self, task: bytes) -> Iterator[pa.RecordBatch]:
+        return (convert(batch, self.schema) for batch in run_task(task))
+
+
+def snapshot(
+    spark: SparkSession,
+    collection: Collection,
+    as_of: Time | None = None,
+    *,
+    parallelism: int | None = None,
+    timeout_s: float | None = None,
+) -> DataFrame:
+    """The exact contents at `as_of` (default: the last closed time).
+
+    Args:
+        spark: the session.
+        collection: to read.
+        as_of: a time of the collection's unit.
+        parallelism: tasks at most; default: as many as the session runs at once.
+        timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
+
+    Returns:
+        Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity.
+
+    Raises:
+        HistoryCompacted: `as_of` is before the collection's `since`.
+        NotYetClosed: `as_of` is still open after `timeout_s`.
+        UsageError: a column is of a type that Spark cannot hold.
+    """
+    if as_of is None:
+        upper = collection.upper
+        if (
+            not collection.domain.total_order
+            or upper.closed
+            or upper.elements[0] == collection.domain.minimum
+        ):
+            raise UsageError(
+                f"collection {collection.name!r} has no last time (upper={upper}): give as_of=..."
+            )
+        as_of = upper.just_before().elements[0]
+    asked = AsOf(collection.domain.check(as_of, "as_of"))
+    return _frame(spark, collection, asked, parallelism, timeout_s)
+
+
+def changes(
+    spark: SparkSession,
+    collection: Collection,
+    after: Time,
+    through: Time,
+    *,
+    parallelism: int | None = None,
+    timeout_s: float | None = None,
+) -> DataFrame:
+    """The exact netted difference between the contents at `after` and at `through`.
+
+    Columns as `snapshot`, with `_diff` the change in multiplicity and all times `through`. Arguments
+    and errors as `snapshot`; `after` must not be before `since`.
+    """
+    domain = collection.domain
+    asked = Changes(domain.check(after, "after"), domain.check(through, "through"))
+    return _frame(spark, collection, asked, parallelism, timeout_s)
+
+
+def updates(
+    spark: SparkSession,
+    collection: Collection,
+    lower: FrontierLike,
+    upper: FrontierLike,
+    *,
+    parallelism: int | None = None,
+    timeout_s: float | None = None,
+) -> DataFrame:
+    """Every update of `[lower, upper)` at its own time. Columns, arguments and errors as `snapshot`."""
+    asked = Updates(collection.frontier(lower, "lower"), collection.frontier(upper, "upper"))
+    return _frame(spark, collection, asked, parallelism, timeout_s)
+
+
+def snapshots(
+    spark: SparkSession, collection: Collection, times: Sequence[Time], *, timeout_s: float | None = None
+) -> DataFrame:
+    """The contents at each of several times in one job: the time columns tell which.
+
+    For looking at many versions of a collection that is small enough for one task to read whole.
+    Columns and errors as `snapshot`.
+    """
+    asked = [AsOf(collection.domain.check(time, "times")) for time in times]
+    schema = collection.update_schema
+    output, shape = frame_arrow(schema), frame_schema(schema)
+    tasks = [task for query in asked for task in collection.plan(query, 1, timeout_s).tasks]
+    return run_tasks(spark, tasks, _Read(output), shape, partitions=4 * slots(spark))
+
+
+def _frame(
+    spark: SparkSession,
+    collection: Collection,
+    asked: Query,
+    parallelism: int | None,
+    timeout_s: float | None,
+) -> DataFrame:
+    schema = collection.update_schema
+    output, shape = frame_arrow(schema), frame_schema(schema)
+    plan = collection.plan(asked, parallelism or slots(spark), timeout_s)
+    return run_tasks(spark, plan.tasks, _Read(output), shape)

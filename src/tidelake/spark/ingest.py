@@ -1,0 +1,283 @@
+"""Change files into a collection, each event exactly once, whatever dies when.
+
+Owns the stream: Spark's file source lists what is new, workers parse and upload, and the driver
+appends once for each micro-batch. The order of commits makes it exactly-once with nothing to configure:
+
+1. Spark writes which files batch n has into the checkpoint. From then on batch n is those files.
+2. One compare-and-set appends the rows of batch n and records "writer W has written n for query Q".
+3. Spark writes into the checkpoint that n is done.
+
+A driver that dies between 2 and 3 runs batch n again, and the record says that it is in. A driver
+that was thought dead is fenced by the epoch of the one that opened the writer after it. A lost
+checkpoint is another query Q, which may not write on under the name W.
+
+Spark's file source takes files in the order of their modification times, each path once, and does not
+see files whose name begins with `.` or `_`, files in subdirectories, nor a change of a file that it
+has taken: write files elsewhere and move them into the directory when they are complete.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+
+from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TIME_MAX
+from tidelake.shard.writer import Writer
+from tidelake.spark.debezium import ChangeParser, Late, line_bytes
+from tidelake.spark.tasks import described
+from tidelake.spark.uploads import Answer, answer_schema, collect, upload
+from tidelake.state.append import Appended
+
+
+@dataclass(frozen=True)
+class IngestedBatch:
+    """What one micro-batch did.
+
+    Attributes:
+        batch: its number in the checkpoint.
+        already: it was in before; its files were not read again.
+        upper: the collection's upper after it.
+        events: change events read.
+        updates: rows they made, before consolidation.
+        heartbeats: heartbeat lines read.
+        tombstones: lines ignored.
+        late: events moved to a later time.
+    """
+
+    batch: int
+    already: bool
+    upper: Frontier
+    events: int = 0
+    updates: int = 0
+    heartbeats: int = 0
+    tombstones: int = 0
+    late: int = 0
+
+
+@dataclass
+class IngestReport:
+    """What a run of the ingest did, added up over its micro-batches; see `IngestedBatch`.
+
+    Attributes:
+        batches: micro-batches that were appended.
+        already: micro-batches that were in before.
+        upper: the collection's upper after the last one; None if there was none.
+    """
+
+    batches: int = 0
+    already: int = 0
+    events: int = 0
+    updates: int = 0
+    heartbeats: int = 0
+    tombstones: int = 0
+    late: int = 0
+    upper: Frontier | None = None
+
+    def add(self, batch: IngestedBatch) -> None:
+        """Count one more micro-batch."""
+        self.batches += not batch.already
+        self.already += batch.already
+        self.events += batch.events
+        self.updates += batch.updates
+        self.heartbeats += batch.heartbeats
+        self.tombstones += batch.tombstones
+        self.late += batch.late
+        self.upper = batch.upper
+
+
+Progress = Callable[[IngestedBatch], None]
+
+
+def ingest_change_files(
+    spark: SparkSession,
+    collection: Collection,
+    directory: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str],
+    *,
+    time_field: str = "source.lsn",
+    available_now: bool = True,
+    max_files_per_trigger: int | None = None,
+    late: Late = "refuse",
+    writer: str = "spark-ingest",
+    take_over: bool = False,
+    progress: Progress | None = None,
+) -> IngestReport:
+    """Follow a directory of Debezium change files; see `tidelake.spark.debezium` for the lines.
+
+    A micro-batch is one commit: its rows are at their own times, and the collection's upper moves just
+    past the last time seen, so that time must not go on in a later file unless `late="advance"`.
+    It may be killed and run again at any point.
+
+    Args:
+        spark: the session.
+        collection: to append to; its times must be single numbers.
+        directory: of the change files, JSON lines, also compressed.
+        checkpoint: a directory of this ingest alone. Do not share, copy or delete it.
+        time_field: where in an event its time is: names, separated by dots.
+        available_now: stop when everything that is there has been taken; otherwise follow until the
+            query is stopped or the caller interrupted.
+        max_files_per_trigger: files in a micro-batch at most; default: all that are new.
+        late: what to do with an event before the collection's upper: `"refuse"` stops with an error
+            that names it, `"advance"` gives it the upper as its time.
+        writer: name of the writer's record in the collection. One ingest, one name.
+        take_over: write on under a name that another checkpoint has used. For files that the other
+            one has not ingested; the same files again would be in twice.
+        progress: called after each micro-batch.
+
+    Returns:
+        What was done.
+
+    Raises:
+        InvalidUpdates: a line cannot be read or is late; names file, line and reason. The micro-batch
+            it is in was not appended, all earlier ones were. Mend the file in place and run again.
+        UsageError: the checkpoint is not the one that this writer name belongs to, or times are tuples.
+        WriterFenced: another ingest under this name was started.
+    """
+    if not collection.domain.total_order:
+        raise UsageError(f"times of {collection.domain} cannot be read from change events: use an int time")
+    parser = ChangeParser(collection.schema, time_field, late=late)
+    sink = _Sink(collection, parser, writer, take_over, progress)
+    lines = _lines(spark, os.fspath(directory), max_files_per_trigger)
+    stream = lines.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
+    query = (stream.trigger(availableNow=True) if available_now else stream).start()
+    sink.begin(str(query.id))
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except StreamingQueryException:
+        # Spark has only the text of what our function raised.
+        if sink.error is not None:
+            raise sink.error from None
+        raise
+    return sink.report
+
+
+def _lines(spark: SparkSession, directory: str, files: int | None) -> DataFrame:
+    """The lines of new files, each with the name of its file."""
+    reader = spark.readStream.format("text")
+    # Without these, Spark skips files older than a week than the newest, or that it cannot read, silently.
+    reader = reader.option("maxFileAge", "36500d").option("ignoreCorruptFiles", "false")
+    reader = reader.option("ignoreMissingFiles", "false")
+    if files is not None:
+        if files < 1:
+            raise UsageError(f"max_files_per_trigger={files} must be at least 1")
+        reader = reader.option("maxFilesPerTrigger", files)
+    return reader.load(directory).select("value", col("_metadata.file_path").alias("file"))
+
+
+@dataclass(frozen=True)
+class _UploadLines:
+    """In a worker: lines become parts in the store, and one answer."""
+
+    uploader: bytes
+    parser: ChangeParser
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return upload(self.uploader, lambda answer: self._updates(batches, answer))
+
+    def _updates(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            parsed = self.parser.parse(line_bytes(batch.column(0)), batch.column(1).to_pylist())
+            answer.see_rows(parsed.updates, "_time")
+            answer.see_times(None, parsed.time_upper)
+            answer.events += parsed.events
+            answer.heartbeats += parsed.heartbeats
+            answer.tombstones += parsed.tombstones
+            answer.late += parsed.late
+            if parsed.updates.num_rows:
+                yield parsed.updates
+
+
+@dataclass
+class _Sink:
+    """What Spark calls for each micro-batch, on a thread of its own."""
+
+    collection: Collection
+    parser: ChangeParser
+    name: str
+    take_over: bool
+    progress: Progress | None
+    report: IngestReport = field(default_factory=IngestReport)
+    error: Exception | None = None
+    _query_id: str = ""
+    _begun: threading.Event = field(default_factory=threading.Event)
+    _writer: Writer | None = None
+
+    def begin(self, query_id: str) -> None:
+        """Tell whose batches these are: Spark gives the id only after the first batch may have started."""
+        self._query_id = query_id
+        self._begun.set()
+
+    def take(self, lines: DataFrame, batch: int) -> None:
+        """Append one micro-batch, unless it is in."""
+        try:
+            self._begun.wait()
+            if self._writer is None:
+                self._writer = self.collection.writer(
+                    self.name, owner=self._query_id, take_over=self.take_over
+                )
+            done = self._ingest(self._writer, lines, batch)
+        except Exception as error:
+            self.error = error
+            raise
+        self.report.add(done)
+        if self.progress is not None:
+            self.progress(done)
+
+    def _ingest(self, writer: Writer, lines: DataFrame, batch: int) -> IngestedBatch:
+        if writer.last_sequence is not None and batch <= writer.last_sequence:
+            return IngestedBatch(batch, True, self.collection.upper)
+        while True:
+            lower = self.collection.upper
+            answer = self._uploaded(lines, lower, batch)
+            appended = self._append(writer, answer, lower, batch)
+            if appended is not None:
+                break
+        return IngestedBatch(
+            batch,
+            appended.already,
+            appended.upper,
+            answer.events,
+            answer.rows,
+            answer.heartbeats,
+            answer.tombstones,
+            answer.late,
+        )
+
+    def _uploaded(self, lines: DataFrame, lower: Frontier, batch: int) -> Answer:
+        if lower.closed:
+            raise UpperMismatch("any frontier", lower)
+        floor = lower.elements[0]
+        if not isinstance(floor, int):
+            raise UsageError(f"times of {self.collection.domain} cannot be read from change events")
+        parser = ChangeParser(self.parser.schema, self.parser.time_field, floor, self.parser.late)
+        work = _UploadLines(self.collection.uploader().to_bytes(), parser)
+        with described(lines.sparkSession, f"tidelake: ingest batch {batch} into {self.collection.name}"):
+            return collect(lines.mapInArrow(work, answer_schema()))
+
+    def _append(self, writer: Writer, answer: Answer, lower: Frontier, batch: int) -> Appended | None:
+        """Append at the present upper; None if the lines must be read again, against a later one."""
+        while True:
+            upper = lower
+            if answer.time_upper is not None and lower.less_equal(answer.time_upper):
+                if answer.time_upper == TIME_MAX:
+                    raise UsageError(
+                        f"batch {batch} has the time {TIME_MAX}: no later one is left to close at"
+                    )
+                upper = Frontier.past(answer.time_upper)
+            try:
+                return writer.append_uploaded(answer.uploads, lower=lower, upper=upper, sequence=batch)
+            except UpperMismatch:
+                # Another writer was faster. What was uploaded is as good, unless a time is now closed.
+                lower = self.collection.upper
+            except UpdateNotBeyondLower:
+                return None

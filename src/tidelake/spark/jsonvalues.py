@@ -1,0 +1,282 @@
+"""JSON values as Arrow columns, strictly.
+
+Owns which JSON value is which value of a column. A value that does not fit is refused: never a null,
+never a rounded number, never a number read from a string by chance. (Spark's `from_json` puts null
+wherever a type does not match, and its FAILFAST mode still accepts `"12"` for 12 and drops digits.)
+It must not know events, files or Spark.
+
+| column | JSON |
+|---|---|
+| bool | `true`, `false` |
+| integers | a number without fraction or exponent, in range |
+| floats | a number (a whole one only if it is exact), or `"NaN"`, `"Infinity"`, `"-Infinity"` |
+| decimal | a number, or a string that holds one; digits that do not fit are refused |
+| string | a string |
+| binary | a string in base64 |
+| date | days since 1970 as a number, or `"2024-12-31"` |
+| timestamp | a number in the column's own unit since 1970, or ISO 8601, with an offset iff it has a zone |
+| list, struct | an array; an object with all fields of the struct, further ones are ignored |
+
+`null` is null in every column; whether that is allowed is checked by the caller and by nested fields.
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.errors import UsageError
+
+_NAMES: dict[type, str] = {
+    bool: "a boolean",
+    int: "a whole number",
+    Decimal: "a number with a fraction",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class UnfitValue(Exception):
+    """The value at `index` does not fit its column, for `reason`."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(index, reason)
+        self.index, self.reason = index, reason
+
+
+def loads(text: str) -> Any:
+    """Parse JSON; fractions become `Decimal`, so that no digit is lost before the type is known.
+
+    Raises:
+        ValueError: it is not JSON. `NaN` and `Infinity` without quotes are not.
+    """
+    return json.loads(text, parse_float=Decimal, parse_constant=_not_json)
+
+
+def _not_json(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def check_readable(schema: pa.Schema) -> None:
+    """Check that all columns have a JSON form.
+
+    Raises:
+        UsageError: naming the column.
+    """
+    for field in schema:
+        try:
+            column([], field.type)
+        except UnfitValue as unfit:
+            raise UsageError(f"column {field.name!r} {unfit.reason}: use another type") from None
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A column of `kind` from parsed JSON values.
+
+    Raises:
+        UnfitValue: at the first value that does not fit; index -1 if no value of `kind` has a JSON form.
+    """
+    reader = _reader(kind)
+    if reader is None:
+        raise UnfitValue(-1, f"of type {kind} cannot be read from JSON")
+    try:
+        return reader(values, kind)
+    except UnfitValue:
+        raise
+    except (pa.ArrowException, ValueError, OverflowError, ArithmeticError) as error:
+        raise _first_unfit(values, kind, reader, error) from error
+
+
+Reader = Callable[[Sequence[Any], pa.DataType], pa.Array]
+
+
+def _first_unfit(values: Sequence[Any], kind: pa.DataType, reader: Reader, error: Exception) -> UnfitValue:
+    """Which value it was that Arrow refused: it names none."""
+    for index, value in enumerate(values):
+        try:
+            reader([value], kind)
+        except UnicodeError:
+            return UnfitValue(index, f"{_shown(value)} is not Unicode text")
+        except (pa.ArrowException, ValueError, OverflowError, ArithmeticError) as reason:
+            return UnfitValue(index, f"{_shown(value)} does not fit {kind}: {reason}")
+    return UnfitValue(0, f"does not fit {kind}: {error}")
+
+
+def _reader(kind: pa.DataType) -> Reader | None:
+    types = pa.types
+    pairs: tuple[tuple[Callable[[pa.DataType], bool], Reader], ...] = (
+        (types.is_boolean, _booleans),
+        (types.is_integer, _integers),
+        (types.is_floating, _floats),
+        (types.is_decimal, _decimals),
+        (lambda k: types.is_string(k) or types.is_large_string(k) or k == pa.string_view(), _strings),
+        (lambda k: types.is_binary(k) or types.is_large_binary(k) or k == pa.binary_view(), _binaries),
+        (types.is_fixed_size_binary, _binaries),
+        (types.is_date, _dates),
+        (types.is_timestamp, _timestamps),
+        (lambda k: types.is_list(k) or types.is_large_list(k), _lists),
+        (types.is_struct, _structs),
+    )
+    return next((reader for fits, reader in pairs if fits(kind)), None)
+
+
+def _only(values: Sequence[Any], allowed: tuple[type, ...], kind: object) -> None:
+    """Check the JSON types: `bool` is not an int here, though Python says so."""
+    if set(map(type, values)) <= {*allowed, type(None)}:
+        return
+    index, value = next((i, v) for i, v in enumerate(values) if v is not None and type(v) not in allowed)
+    raise UnfitValue(index, f"{_shown(value)} is {_name(value)}, not {kind}")
+
+
+def _booleans(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (bool,), kind)
+    return pa.array(values, kind)
+
+
+def _integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (int,), kind)
+    return pa.array(values, kind)
+
+
+def _floats(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (int, Decimal, str), kind)
+    doubles = pa.array([None if v is None else _float(v, i) for i, v in enumerate(values)], pa.float64())
+    if pa.types.is_float64(kind):
+        return doubles
+    # The nearest float: that is what a shorter decimal of a float32 stands for.
+    narrow = pc.cast(doubles, kind, safe=False)
+    lost = pc.and_(pc.is_inf(narrow.cast(pa.float64())), pc.is_finite(doubles))
+    if pc.any(lost).as_py():
+        index = pc.index(lost, True).as_py()
+        raise UnfitValue(index, f"{_shown(values[index])} is out of the range of {kind}")
+    return narrow
+
+
+def _float(value: Any, index: int) -> float:
+    if isinstance(value, str):
+        if value not in _SPECIAL:
+            raise UnfitValue(index, f"{_shown(value)} is a string, not a number")
+        return _SPECIAL[value]
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isinf(number) or (isinstance(value, int) and int(number) != value):
+        raise UnfitValue(index, f"{_shown(value)} is no exact double")
+    return number
+
+
+def _decimals(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (int, Decimal, str), kind)
+    return pa.array([None if v is None else _decimal(v, i) for i, v in enumerate(values)], kind)
+
+
+def _decimal(value: Any, index: int) -> Decimal:
+    try:
+        number = Decimal(value)
+    except ArithmeticError:
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise UnfitValue(index, f"{_shown(value)} is not a decimal number")
+    return number
+
+
+def _strings(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (str,), kind)
+    return pa.array(values, kind)
+
+
+def _binaries(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (str,), kind)
+    return pa.array([None if v is None else _bytes(v, i) for i, v in enumerate(values)], kind)
+
+
+def _bytes(value: str, index: int) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UnfitValue(index, f"{_shown(value)} is not base64: {error}") from error
+
+
+def _dates(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (int, str), kind)
+    days = pa.array([v if isinstance(v, int) else None for v in values], pa.int32()).cast(pa.date32())
+    return _either(days, values, pa.date32()).cast(kind)
+
+
+def _timestamps(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (int, str), kind)
+    numbers = pa.array([v if isinstance(v, int) else None for v in values], pa.int64()).cast(kind)
+    return _either(numbers, values, kind)
+
+
+def _either(numbers: pa.Array, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The numbers, and where the value is a string, what Arrow reads from it: it drops no digits."""
+    if not any(isinstance(v, str) for v in values):
+        return numbers
+    texts = pa.array([v if isinstance(v, str) else None for v in values], pa.string())
+    return pc.coalesce(texts.cast(kind), numbers)
+
+
+def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (list,), kind)
+    owners = [i for i, v in enumerate(values) if v is not None for _ in v]
+    items = [item for v in values if v is not None for item in v]
+    try:
+        children = _nested(items, kind.value_field)
+    except UnfitValue as unfit:
+        raise UnfitValue(owners[unfit.index] if owners else -1, unfit.reason) from unfit
+    offsets: list[int | None] = [0]
+    end = 0
+    for v in values:
+        end += len(v) if v is not None else 0
+        offsets.append(end)
+    width = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
+    make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    mask = pa.array([v is None for v in values], pa.bool_())
+    return make.from_arrays(pa.array(offsets, width), children, type=kind, mask=mask)
+
+
+def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    _only(values, (dict,), kind)
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    present = [i for i, v in enumerate(values) if v is not None]
+    places = {row: place for place, row in enumerate(present)}
+    take = pa.array([places.get(i) for i in range(len(values))], pa.int64())
+    children: list[pa.Array] = []
+    for field in fields:
+        missing = next((i for i in present if field.name not in values[i]), None)
+        if missing is not None:
+            raise UnfitValue(missing, f"field {field.name!r} is missing in {_shown(values[missing])}")
+        try:
+            children.append(_nested([values[i][field.name] for i in present], field).take(take))
+        except UnfitValue as unfit:
+            row = present[unfit.index] if unfit.index >= 0 else -1
+            raise UnfitValue(row, f"field {field.name!r}: {unfit.reason}") from unfit
+    mask = pa.array([v is None for v in values], pa.bool_())
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _nested(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    if not field.nullable and None in values:
+        raise UnfitValue(values.index(None), f"null is not allowed in {field.name!r}")
+    return column(values, field.type)
+
+
+def _name(value: Any) -> str:
+    return _NAMES.get(type(value), "a value")
+
+
+def _shown(value: Any) -> str:
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=str)
+    # A lone surrogate is legal in JSON's escapes but in no message that must become UTF-8.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,139 @@
+"""What a worker that uploads says to the driver, as one row.
+
+Owns that row. Rows of data go from the worker into the store; to the driver come only descriptors of
+what was stored, counts, and the reason if the data cannot be stored.
+
+INVARIANT: data that cannot be stored is an answer, not a failed task: Spark would try the task again
+and then bury the reason in a trace. A store that fails does fail the task.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidelake.data.ingest import normalize
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.shard.upload import Uploader
+from tidelake.spark.tasks import one_thread
+
+_ANSWER = pa.schema(
+    [
+        pa.field("upload", pa.binary(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("time_lower", pa.int64()),
+        pa.field("time_upper", pa.int64()),
+        pa.field("events", pa.int64(), nullable=False),
+        pa.field("heartbeats", pa.int64(), nullable=False),
+        pa.field("tombstones", pa.int64(), nullable=False),
+        pa.field("late", pa.int64(), nullable=False),
+        pa.field("fault", pa.string()),
+    ]
+)
+
+
+@dataclass
+class Answer:
+    """What one task, or several together, did.
+
+    Attributes:
+        uploads: for `append_uploaded`.
+        rows: updates read, before consolidation.
+        time_lower: the least time of a row; None without rows, or if times are tuples.
+        time_upper: the greatest time of a row, a change event or a heartbeat; likewise.
+        events: change events read.
+        heartbeats: heartbeat lines read.
+        tombstones: lines ignored.
+        late: events moved to a later time.
+    """
+
+    uploads: tuple[bytes, ...] = ()
+    rows: int = 0
+    time_lower: int | None = None
+    time_upper: int | None = None
+    events: int = 0
+    heartbeats: int = 0
+    tombstones: int = 0
+    late: int = 0
+
+    def see_rows(self, batch: pa.RecordBatch, time_column: str | None) -> None:
+        """Count the rows of a batch, and look at their times."""
+        self.rows += batch.num_rows
+        if time_column is not None and batch.num_rows:
+            ends = pc.min_max(batch.column(time_column)).as_py()
+            self.see_times(ends["min"], ends["max"])
+
+    def see_times(self, lower: int | None, upper: int | None) -> None:
+        """Widen the range of times."""
+        self.time_lower = _pick(min, self.time_lower, lower)
+        self.time_upper = _pick(max, self.time_upper, upper)
+
+    def add(self, other: "Answer") -> None:
+        """Take in what another task did."""
+        self.uploads += other.uploads
+        self.see_times(other.time_lower, other.time_upper)
+        self.rows += other.rows
+        self.events += other.events
+        self.heartbeats += other.heartbeats
+        self.tombstones += other.tombstones
+        self.late += other.late
+
+
+def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return choose(a, b)
+
+
+def answer_schema() -> StructType:
+    """Of the DataFrame that `upload` batches make."""
+    return from_arrow_schema(_ANSWER)
+
+
+def upload(
+    uploader: bytes, updates: Callable[[Answer], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """In a worker: upload what `updates` yields while it fills in the answer; yield the answer's row."""
+    one_thread()
+    answer, stored, fault = Answer(), b"", None
+    try:
+        target = Uploader.from_bytes(uploader)
+        stored = target.upload(_canonical(updates(answer), target))
+    except UsageError as error:
+        fault = str(error)
+    counts = astuple(answer)[1:]
+    row = dict(zip(_ANSWER.names, (stored, *counts, fault), strict=True))
+    yield pa.RecordBatch.from_pylist([row], schema=_ANSWER)
+
+
+def _canonical(updates: Iterator[pa.RecordBatch], target: Uploader) -> Iterator[pa.RecordBatch]:
+    """The batches as the store wants them: no null where none may be, one NaN, no time below 0."""
+    for batch in updates:
+        yield from normalize(batch, target.spec.schema, target.spec.domain).to_batches()
+
+
+def collect(answers: DataFrame) -> Answer:
+    """In the driver: run the job and add up the answers of its tasks.
+
+    Raises:
+        InvalidUpdates: a task found data that cannot be stored; the first reason in order, whatever
+            task was faster. Nothing was appended.
+    """
+    rows = answers.toArrow().to_pylist()
+    faults = sorted(row["fault"] for row in rows if row["fault"] is not None)
+    if faults:
+        raise InvalidUpdates(faults[0] + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""))
+    total = Answer()
+    for row in rows:
+        total.add(_decoded(row))
+    return total
+
+
+def _decoded(row: dict[str, object]) -> Answer:
+    upload, *counts = [row[name] for name in _ANSWER.names[:-1]]
+    stored: Sequence[bytes] = (bytes(upload),) if upload else ()  # type: ignore[call-overload]
+    return Answer(tuple(stored), *counts)  # type: ignore[arg-type]

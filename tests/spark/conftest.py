@@ -1,0 +1,50 @@
+"""One Spark session for all tests of this folder."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# PySpark 4.3 says so at every mapInArrow; what it means (pyspark.pandas) is not used here.
+PANDAS_3 = "ignore:PySpark does not yet fully support pandas:FutureWarning"
+
+
+@pytest.hookimpl(tryfirst=True)  # before the one that gives all of Spark's tests one worker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.filterwarnings(PANDAS_3))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    pytest.importorskip("pyspark")
+    from tidelake.spark.session import local_session
+
+    quick = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    if os.environ.get("TIDELAKE_SPARK_UI"):
+        quick["spark.ui.enabled"] = "true"
+    session = local_session("tidelake-tests", 2, **quick)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts reads and merges of a handful of rows into several tasks."""
+    from tidelake.shard import plan
+
+    monkeypatch.setattr(plan, "_TASK_BYTES_MIN", 1)
+
+
+@pytest.fixture
+def by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sends what the test module defines to the workers by value: they cannot import tests."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)

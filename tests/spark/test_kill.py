@@ -1,0 +1,154 @@
+"""An ingest whose driver is killed with -9, again and again, writes each event exactly once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+import tidelake
+from tidelake.model.frontier import Frontier
+from tidelake.testing import tables
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("n", pa.float64())])
+DRIVER = Path(__file__).with_name("ingest_driver.py")
+Row = tuple[int, str | None, float | None]
+
+
+class Source:
+    """A table that changes at random, its change files, and what a reader must see."""
+
+    def __init__(self, directory: Path, rng: Random) -> None:
+        self.directory, self.rng = directory, rng
+        self.rows: dict[int, Row] = {}
+        self.updates: Counter[tuple[Row, int]] = Counter()
+        self.time = self.files = 0
+
+    def write_file(self) -> None:
+        """One file of change events, some of which are bare, wrapped, tombstones or heartbeats."""
+        lines = [self._line() for _ in range(self.rng.randrange(1, 40))]
+        # Time goes on in the next file.
+        lines.append(json.dumps({"op": "h", "source": {"lsn": self.time}}))
+        path = self.directory / f"{self.files:05}.json"
+        path.write_text("\n".join(lines) + "\n")
+        os.utime(path, (1_000_000_000 + self.files,) * 2)
+        self.files += 1
+        self.time += 1
+
+    def _line(self) -> str:
+        if self.rng.random() < 0.1:
+            return self.rng.choice(["", "null", json.dumps({"op": "h", "source": {"lsn": self.time}})])
+        self.time += self.rng.randrange(3)
+        key = self.rng.randrange(30)
+        old = self.rows.pop(key, None)
+        new: Row | None = (key, self.rng.choice(["a", "ü", "", None]), self.rng.choice([0.5, -1e300, None]))
+        if old is not None and self.rng.random() < 0.3:
+            new = None
+        if new is not None:
+            self.rows[key] = new
+            self.updates[new, self.time] += 1
+        if old is not None:
+            self.updates[old, self.time] -= 1
+        op = "u" if old and new else "c" if new else "d"
+        event: Any = {"op": op, "before": _object(old), "after": _object(new), "source": {"lsn": self.time}}
+        return json.dumps({"schema": None, "payload": event} if self.rng.random() < 0.3 else event)
+
+
+def _object(row: Row | None) -> dict[str, Any] | None:
+    return None if row is None else dict(zip(SCHEMA.names, row, strict=True))
+
+
+class Driver:
+    """Starts ingests of one folder, each in a process group of its own, and kills such groups."""
+
+    def __init__(self, root: Path) -> None:
+        self.arguments = [str(root / name) for name in ("lake", "in", "checkpoint")]
+        self.log = root / "stderr.txt"
+
+    def start(self, *extra: str) -> subprocess.Popen[str]:
+        with self.log.open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, str(DRIVER), *self.arguments, *extra],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def finish(self) -> list[str]:
+        """Run until everything is in; what the driver said."""
+        process = self.start()
+        said, _ = process.communicate()
+        assert process.returncode == 0, self.log.read_text()[-4000:]
+        return said.splitlines()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a driver and its JVM: the group that `start` made, and no other."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def set_up(root: Path, rng: Random, files: int) -> tuple[Source, Driver]:
+    (root / "in").mkdir()
+    tidelake.open(root / "lake").create("c", SCHEMA, key=["id"])
+    source = Source(root / "in", rng)
+    for _ in range(files):
+        source.write_file()
+    return source, Driver(root)
+
+
+def check(root: Path, source: Source) -> None:
+    """The collection holds every update once, at its time, and nothing else."""
+    c = tidelake.open(root / "lake").collection("c")
+    assert c.upper == Frontier.of(source.time)
+    contents = tables.netted(c.snapshot().read_all(), c.domain, source.time - 1)
+    assert contents == Counter(dict.fromkeys(source.rows.values(), 1))
+    history = tables.by_time(c.updates(0, c.upper).read_all(), c.domain)
+    assert history == Counter({key: diff for key, diff in source.updates.items() if diff})
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str) -> None:
+    source, driver = set_up(tmp_path, rng, 3)
+    process = driver.start(moment, "1")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL, driver.log.read_text()[-4000:]
+    assert said.splitlines() == ["ready", "batch 0 False"]
+    again = driver.finish()
+    assert again == ["ready", f"batch 1 {moment == 'after'}", "batch 2 False", "done"]
+    check(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(5, marks=pytest.mark.full), pytest.param(50, marks=pytest.mark.soak)],
+)
+def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> None:
+    # Each life takes four batches at most before it is killed, so that none can finish early.
+    source, driver = set_up(tmp_path, rng, files=kills * 5 + 3)
+    for _ in range(kills):
+        process = driver.start()
+        assert process.stdout is not None
+        if rng.random() < 0.1:
+            time.sleep(rng.uniform(0.1, 5))  # somewhere on the way up
+        else:
+            for _ in range(rng.randrange(1, 5)):  # "ready", then a batch each
+                process.stdout.readline()
+            time.sleep(rng.uniform(0, 0.4))
+        assert process.poll() is None, driver.log.read_text()[-4000:]
+        kill(process)
+    driver.finish()
+    check(tmp_path, source)
