@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
-from tidelake.data.overlap import prefetch
 from tidelake.data.part import read_part, write_parts
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold
 from tidelake.model.time import TimeDomain
+from tidelake.shard.overlap import prefetch
 
 DOMAIN = TimeDomain("counter")
 SCHEMA = schema_from_arrow(

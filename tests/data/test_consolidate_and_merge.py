@@ -129,6 +129,14 @@ def test_a_sum_over_chunks_and_runs_that_overflows_is_refused():
     assert [r for b in found for r in rows_of(b)] == [(1, "x", 9, 2**62), (2, "x", 9, 5)]
 
 
+def test_an_overflow_names_even_rows_that_python_cannot_hold():
+    schema = schema_from_arrow(pa.schema([("k", pa.timestamp("s"))]), ["k"])
+    keys = pa.array([2**40] * 2).view(pa.timestamp("s"))
+    table = normalize(pa.table({"k": keys, "_diff": [2**62] * 2}), schema, INT, time=0)
+    with pytest.raises(InvalidUpdates, match=r"k=.*_time=0"):
+        consolidate(table, schema, INT)
+
+
 def test_an_unsorted_run_is_noticed_at_a_border():
     batches = run_of(list(range(100)), [0] * 100, SCHEMA).to_batches(max_chunksize=10)
     with pytest.raises(InternalError, match="not sorted"):

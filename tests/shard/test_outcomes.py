@@ -1,4 +1,4 @@
-"""Lost replies, unavailable stores, crashes, two writers: each append is in once or not at all, and told so."""
+"""Lost replies, crashes, two writers: each append is in once or not at all, and its caller learns which."""
 
 import collections
 import random

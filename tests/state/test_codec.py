@@ -94,7 +94,7 @@ def framed(kind, format_, body):
 
 
 def test_a_newer_format_is_refused_before_its_body_is_looked_at():
-    with pytest.raises(FormatTooNew, match="format 2 .* up to 1: upgrade"):
+    with pytest.raises(FormatTooNew, match=r"format 2 .* up to 1: upgrade"):
         codec.decode_delta(framed("delta", 2, b"what will be"), "x")
 
 

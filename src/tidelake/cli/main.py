@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from tidelake import errors
-from tidelake.cli import files, output
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),
@@ -66,6 +65,7 @@ def create(
 ) -> None:
     """Make a collection (and the lake, if the directory is empty)."""
     import tidelake
+    from tidelake.cli import files
 
     schema = files.schema_of(columns, keys, like)
     with tidelake.open(lake) as opened:
@@ -79,6 +79,7 @@ def create(
 def list_(lake: str, as_json: bool) -> None:
     """List the collections of a lake."""
     import tidelake
+    from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
         shown = [output.summary(opened.collection(name)) for name in opened.list()]
@@ -92,6 +93,7 @@ def list_(lake: str, as_json: bool) -> None:
 def show(lake: str, collection: str, as_json: bool) -> None:
     """Show a collection's schema, frontiers, batches, writers and holds."""
     import tidelake
+    from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
         output.show(opened.collection(collection), as_json)
@@ -114,6 +116,7 @@ def append(
     Columns _time and _diff are used where they are; without them all rows are added at the commit.
     """
     import tidelake
+    from tidelake.cli import files, output
 
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
@@ -142,6 +145,7 @@ def snapshot(
 ) -> None:
     """Print or write the exact contents as of a time."""
     import tidelake
+    from tidelake.cli import files, output
 
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
@@ -171,6 +175,7 @@ def changes(
 ) -> None:
     """Print or write the netted changes between two times."""
     import tidelake
+    from tidelake.cli import files, output
 
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
@@ -189,6 +194,7 @@ def changes(
 def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: bool) -> None:
     """Merge all batches of a collection into one sorted run."""
     import tidelake
+    from tidelake.cli import files, output
 
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)

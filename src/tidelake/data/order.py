@@ -38,8 +38,6 @@ Comparable: TypeAlias = tuple[tuple[object, ...], ...]
 # pyarrow sorts up to so many columns by one radix pass after another; with more it turns to a row
 # comparison that is several times slower where the leading columns repeat.
 _SORT_KEYS_MAX = 8
-# With more ties than one row in so many, sorting by all columns at once is cheaper than the ties alone.
-_TIES = 2
 
 
 def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
@@ -67,12 +65,20 @@ def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
     ties = np.flatnonzero(tied)
     if len(ties) == 0:
         return pa.array(order)
-    if len(ties) * _TIES > len(first) and len(first) > 64:
-        return _sort_all([_sortable(batch.column(i)) for i in range(width)])
-    rows = order[ties]
-    taken = pa.array(rows)
-    columns = [_sortable(batch.column(i).take(taken)) for i in range(1, width)]
-    order[ties] = rows[_sort_all([pa.array(ordered[ties]), *columns]).to_numpy()]
+    rows, groups = order[ties], ordered[ties]
+    taken, inside = pa.array(rows), groups[1:] == groups[:-1]
+    columns = []
+    for i in range(1, width):
+        column = _sortable(batch.column(i).take(taken))
+        # A column that is the same throughout every group, as a value or a folded time often is,
+        # orders nothing; seeing that costs far less than sorting by it.
+        if (inside & _differ(column.slice(0, len(ties) - 1), column.slice(1))).any():
+            columns.append(column)
+    numbers = [_integers(column) for column in columns]
+    if columns and all(n is not None for n in numbers):
+        order[ties] = rows[np.lexsort((*reversed(numbers), groups))]
+    elif columns:
+        order[ties] = rows[_sort_all([pa.array(groups), *columns]).to_numpy()]
     return pa.array(order)
 
 

@@ -152,7 +152,9 @@ def _fits(values: Ints) -> bool:
 
 
 def _overflow(row: pa.RecordBatch, exact: int) -> InvalidUpdates:
-    shown = ", ".join(f"{name}={row.column(i)[0]}" for i, name in enumerate(row.schema.names[:-1]))
+    # Not by way of Python values, which hold no nanoseconds and end with the year 9999.
+    values = (column.to_string(skip_new_lines=True)[1:-1] for column in row.columns[:-1])
+    shown = ", ".join(f"{name}={value}" for name, value in zip(row.schema.names, values, strict=False))
     return InvalidUpdates(
         f"the diffs of one row sum to {exact}, which does not fit into an int64: {shown}; "
         "correct the diffs of this row"

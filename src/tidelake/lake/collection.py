@@ -211,7 +211,7 @@ class Collection:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
             )
-        last = upper.just_before().elements[0]
+        last: Time = upper.just_before().elements[0]
         return last
 
     def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:

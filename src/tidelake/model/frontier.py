@@ -116,7 +116,7 @@ class Frontier:
         return Frontier.of_all(_one_back(t) for t in self.elements)
 
     def keeps_times_from(self, lower: "Frontier") -> bool:
-        """Whether advancing by this frontier leaves every time beyond `lower` alone, and keeps all others out.
+        """Whether advancing by this frontier leaves all times beyond `lower` alone and keeps others out.
 
         With ints: this frontier lies strictly before `lower`, or is at the minimum. With tuples each
         component must; otherwise (0, 3) advanced by (1, 0) would come to lie beyond (1, 1).

@@ -135,7 +135,8 @@ def append_uploaded(
         if not shard.spec.domain.total_order and (upload.lower, upload.upper) != (lower, upper):
             raise UsageError(
                 f"an upload checked against [{upload.lower}, {upload.upper}) cannot be appended to "
-                f"[{lower}, {upper}): times of {shard.spec.domain} need the same interval in uploader(lower, upper)"
+                f"[{lower}, {upper}): times of {shard.spec.domain} need the same interval "
+                "in uploader(lower, upper)"
             )
     runs = tuple(run for upload in found for run in upload.runs)
     return shard.run(partial(append, runs=runs, when=Exactly(lower, upper), claim=claim))

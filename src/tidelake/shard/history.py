@@ -17,7 +17,6 @@ from tidelake.state.state import FIRST, Delta, Rollup, ShardState, apply
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 
-
 _SILENCE_S_MAX = 2.0
 
 

@@ -17,6 +17,7 @@ from tidelake.env import Env
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part, Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.shard.overlap import prefetch
 from tidelake.shard.read import KeyRange, Source, rows
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.upload import write_run
@@ -110,7 +111,8 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
     """
     todo = decode_record("task", task, Task, "task")
     store = stores_of(todo.spec).blobs if blobs is None else blobs
-    run = write_run(todo.spec, store, env or Env(), todo.rows(store))
+    # The kernel runs ahead in a thread while this one encodes and writes.
+    run = write_run(todo.spec, store, env or Env(), prefetch(todo.rows(store)))
     return b"" if run is None else encode_record("run", run)
 
 

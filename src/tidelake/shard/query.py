@@ -85,7 +85,7 @@ def _closed(query: Query) -> tuple[Callable[[ShardState], bool], object]:
             # Beyond `lower` and not beyond `upper`: with tuples that may be final before `upper` is reached.
             return lambda state: upper <= state.upper.join(lower), upper
         case Fold(_):
-            return lambda state: True, None
+            return lambda _: True, None
 
 
 def wait(

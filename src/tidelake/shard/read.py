@@ -19,8 +19,11 @@ from tidelake.model import time as times
 from tidelake.model.batch import Batch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.shard.overlap import prefetch
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
+
+_PREFETCHED_RUNS_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,11 @@ def rows(
     batch_rows = max(1024, chunk_rows // max(1, len(runs)))
     large = [s for s in runs if s.run.rows * 2 > spec.config.fold_rows]
     small = [s for s in runs if s.run.rows * 2 <= spec.config.fold_rows]
-    streams: list[Iterable[pa.RecordBatch]] = [_stream(spec, blobs, s, within, batch_rows) for s in large]
+    # Fetching and decoding ahead of the kernel; with many runs they take turns enough by themselves.
+    ahead = prefetch if len(large) <= _PREFETCHED_RUNS_MAX else iter
+    streams: list[Iterable[pa.RecordBatch]] = [
+        ahead(_stream(spec, blobs, s, within, batch_rows)) for s in large
+    ]
     if len(small) + len(streams) > 1:
         streams.extend(_folded(spec, blobs, small, query, within))
     else:

@@ -1,6 +1,6 @@
 """Overlap: an iterator that runs ahead of its reader, in a thread of its own.
 
-Owns the one thread that `data` may start, and its end; must not know what it carries. Invariant: the
+The one file that starts threads: owns their start and end; must not know what they carry. Invariant: the
 reader sees the same items, then the same exception or end, as without the thread; once the generator
 is closed, exhausted or collected, the thread has ended and the source is closed.
 

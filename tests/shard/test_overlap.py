@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tidelake.data.overlap import prefetch
+from tidelake.shard.overlap import prefetch
 
 
 def threads():
