@@ -26,7 +26,6 @@ from tidelake.errors import InternalError
 from tidelake.model.schema import DataType, Schema
 
 _PRESENT, _NULL = b"\x01", b"\x02"
-_EMPTY = pa.scalar(b"", pa.binary())
 _SIGN = np.uint64(1 << 63)
 _NAN = np.uint64(0x7FF8 << 48)
 Bytes = npt.NDArray[np.uint8]
@@ -179,7 +178,7 @@ def _lists(array: pa.Array) -> pa.Array:
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     items = pa.ListArray.from_arrays(pa.array(offsets), _encode(array.flatten()))
-    joined = pc.binary_join(items, _EMPTY)
+    joined = pc.binary_join(items, b"")
     return _join([_repeat(_PRESENT, len(array)), joined, _repeat(b"\x00", len(array))])
 
 
@@ -188,4 +187,4 @@ def _repeat(value: bytes, n: int) -> pa.Array:
 
 
 def _join(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pc.binary_join_element_wise(*arrays, _EMPTY)
+    return arrays[0] if len(arrays) == 1 else pc.binary_join_element_wise(*arrays, b"")
