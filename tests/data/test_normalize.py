@@ -138,6 +138,21 @@ def test_casts_never_change_a_value():
             taken(kind, column)
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.list_(pa.timestamp("s", "UTC"))])
+def test_seconds_that_no_part_can_store_are_refused(kind):
+    schema = schema_from_arrow(pa.schema([("k", pa.int64()), ("v", kind)]), ["k"])
+    for value, fits in [(2**53, True), (2**61, False)]:
+        column = pa.array([value]).view(pa.timestamp("s", "UTC" if pa.types.is_list(kind) else None))
+        if pa.types.is_list(kind):
+            column = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), column)
+        table = pa.table({"k": [1], "v": column})
+        if fits:
+            assert normalize(table, schema, INT, time=0).num_rows == 1
+        else:
+            with pytest.raises(InvalidUpdates, match="'v' holds invalid values"):
+                normalize(table, schema, INT, time=0)
+
+
 def bits(values, code):
     return [struct.pack(code, x) for x in values]
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tidelake.data.container import File, Footer, read_footer, read_group_bytes
 from tidelake.data.encode import encode_key
-from tidelake.data.types import update_schema
+from tidelake.data.types import stored_type, update_schema
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
@@ -183,29 +183,10 @@ def _check_schema(footer: Footer, part: Part, wanted: pa.Schema) -> None:
     if found.names != wanted.names:
         raise CorruptionError(part.name, f"it has columns {found.names} instead of {wanted.names}")
     for have, want in zip(found, wanted, strict=True):
-        if not have.type.equals(_stored(want.type)):
+        if not have.type.equals(stored_type(want.type)):
             raise CorruptionError(
                 part.name, f"column {want.name!r} is stored as {have.type}, not {want.type}"
             )
-
-
-def _stored(kind: pa.DataType) -> pa.DataType:
-    """The type as which Parquet gives a column back: it has no seconds and no date64."""
-    is_ = pa.types
-    if is_.is_date64(kind):
-        return pa.date32()
-    if is_.is_time32(kind):
-        return pa.time32("ms")
-    if is_.is_timestamp(kind) and kind.unit == "s":
-        return pa.timestamp("ms", tz=kind.tz)
-    if is_.is_struct(kind):
-        children = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([child.with_type(_stored(child.type)) for child in children])
-    if is_.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)), kind.list_size)
-    if is_.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)))
-    return kind
 
 
 def _conformed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

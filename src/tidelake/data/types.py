@@ -140,6 +140,25 @@ def _remedy(arrow: pa.DataType) -> str:
     return "cast it to a list, a struct or a primitive type"
 
 
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which a part keeps a column: Parquet has no seconds and no date64."""
+    is_ = pa.types
+    if is_.is_date64(kind):
+        return pa.date32()
+    if is_.is_time32(kind):
+        return pa.time32("ms")
+    if is_.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", tz=kind.tz)
+    if is_.is_struct(kind):
+        children = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([child.with_type(stored_type(child.type)) for child in children])
+    if is_.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(stored_type(kind.value_type)), kind.list_size)
+    if is_.is_list(kind):
+        return pa.list_(kind.value_field.with_type(stored_type(kind.value_type)))
+    return kind
+
+
 def row_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of rows: key columns, then value columns."""
     return pa.schema([pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in schema.columns])
