@@ -86,12 +86,16 @@ def index_metadata(first_keys: list[bytes], ends: list[int], crcs: list[int]) ->
     return {FORMAT_KEY: str(FORMAT), INDEX_KEY: index}
 
 
-def sealed(parquet: memoryview) -> bytes:
-    """A whole Parquet file with the seal put before its footer."""
-    body = len(parquet) - _TAIL_BYTES - int.from_bytes(parquet[-8:-4], "little")
-    return b"".join(
-        (parquet[:body], _SEAL, hashlib.blake2b(parquet[body:], digest_size=16).digest(), parquet[body:])
-    )
+def sealed(file: io.BytesIO) -> bytes:
+    """A whole Parquet file with the seal put before its footer, in place: a part is large."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(size - _TAIL_BYTES)
+    body = size - _TAIL_BYTES - int.from_bytes(file.read(4), "little")
+    file.seek(body)
+    footer = file.read()
+    file.seek(body)
+    file.write(_SEAL + _digest(footer) + footer)
+    return file.getvalue()
 
 
 def verify(data: bytes, part: Part) -> None:

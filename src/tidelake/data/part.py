@@ -107,7 +107,7 @@ class PartWriter:
             raise InternalError("a part with rows has no row group")
         self._writer.add_key_value_metadata(index_metadata(self._first_keys, self._ends, self._crcs))
         self._writer.close()
-        data = sealed(self._sink.getbuffer())
+        data = sealed(self._sink)
         totals = self._tally.totals(self._stats_budget_bytes, self._bound_bytes)
         last_key = encode_key(self._last, self._schema)[0].as_py()
         part = Part(
