@@ -1,0 +1,105 @@
+"""A planned snapshot against Spark SQL on the very same parts, in one process, as ratios.
+
+    from bench.spark import run; run(10_000_000)
+
+Shape: int64 key, 32-character string, double, int64, int64 time; of 10M updates 5.3M rows are left. Each
+read goes to Spark's noop sink. The raw scan decodes the same Parquet files and consolidates nothing: no
+reader in Spark can be faster.
+"""
+
+import gc
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from bench.kernels import best
+
+import tidelake
+from tidelake.spark import local_session, merge, snapshot
+
+TIMES = 1_000
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.int64(), nullable=False),
+        ("text", pa.string()),
+        ("x", pa.float64()),
+        ("n", pa.int64()),
+    ]
+)
+
+
+def updates(rows: int, seed: int, space: int, lower: int, upper: int) -> pa.Table:
+    """Random updates of `space` rows, at times of `[lower, upper)`; half of them take a row away again."""
+    rng = np.random.default_rng(seed)
+    key = rng.integers(0, space, rows)
+    text = np.char.mod("%032x", key * 0x9E3779B9)
+    diffs = np.where(rng.random(rows) < 0.5, -1, 1)
+    columns = [key, text, key * 0.5, key % 1000, rng.integers(lower, upper, rows), diffs]
+    return pa.table([pa.array(c) for c in columns], names=[*SCHEMA.names, "_time", "_diff"])
+
+
+def store(folder: Path, rows: int, runs: int) -> tidelake.Collection:
+    c = tidelake.open(folder).create("c", SCHEMA, key=["key"])
+    for i in range(runs):
+        lower, upper = TIMES * i // runs, TIMES * (i + 1) // runs
+        c.append(updates(rows // runs, i, rows, lower, upper), upper=upper)
+    return c
+
+
+def measured(spark: Any, c: tidelake.Collection, folder: Path, rows: int) -> dict[str, float]:
+    from pyspark.sql import functions as f
+
+    parts = [p for item in c.state().spine for p in item.batch.parts()]
+    paths = [str(folder / "blobs" / p.name) for p in parts]
+
+    def noop(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def grouped() -> Any:
+        raw = spark.read.parquet(*paths).where(f.col("_time") <= TIMES - 1)
+        return raw.groupBy(*SCHEMA.names).agg(f.sum("_diff").alias("_diff")).where("_diff != 0")
+
+    left = snapshot(spark, c, TIMES - 1).count()
+    if grouped().count() != left:
+        raise ValueError("the planned read and Spark SQL disagree")
+    planned_s, grouped_s, raw_s = best(
+        lambda: noop(snapshot(spark, c, TIMES - 1)),
+        lambda: noop(grouped()),
+        lambda: noop(spark.read.parquet(*paths)),
+    )
+    return {
+        "rows": rows,
+        "rows_left": left,
+        "planned_rows_per_s": round(rows / planned_s),
+        "group_by_rows_per_s": round(rows / grouped_s),
+        "raw_scan_rows_per_s": round(rows / raw_s),
+        "planned_to_group_by": round(grouped_s / planned_s, 2),
+        "planned_to_raw_scan": round(raw_s / planned_s, 2),
+    }
+
+
+def run(
+    rows: int = 10_000_000, runs: tuple[int, ...] = (1, 4, 16), cores: int = 2
+) -> dict[str, dict[str, float]]:
+    """Ratios by number of runs (above 1: the planned read is faster), and the merge as a Spark job."""
+    spark = local_session(
+        "bench", cores, **{"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "8"}
+    )
+    found: dict[str, dict[str, float]] = {}
+    for count in runs:
+        with tempfile.TemporaryDirectory() as folder:
+            c = store(Path(folder), rows, count)
+            gc.collect()
+            found[f"snapshot of {count} runs"] = measured(spark, c, Path(folder), rows)
+            if count == max(runs):
+                (seconds,) = best(lambda c=c: merge(spark, c), repeat=1)
+                found[f"merge of {count} runs"] = {"rows_per_s": round(rows / seconds)}
+    spark.stop()
+    return found
+
+
+if __name__ == "__main__":
+    for name, numbers in run().items():
+        print(name, numbers)
