@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from bench.kernels import best
 
 import tidelake
+from bench.kernels import best
 from tidelake.spark import local_session, merge, snapshot
 
 TIMES = 1_000
