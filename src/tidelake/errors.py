@@ -98,6 +98,8 @@ class UpperMismatch(TidelakeError):
         self.expected, self.current = expected, current
 
     def __str__(self) -> str:
+        if str(self.current) == "[]":
+            return "all times are closed for good (upper=[]): make another collection for further updates"
         return (
             f"the upper is {self.current}, not the expected {self.expected}: "
             "another writer was first; read up to the current upper and append from there"

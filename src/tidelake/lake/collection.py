@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidelake.data.types import row_schema, update_schema
-from tidelake.errors import UsageError
+from tidelake.errors import NotYetClosed, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
@@ -149,9 +149,10 @@ class Collection:
 
         Raises:
             HistoryCompacted: `as_of` is before `since`.
-            NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`).
+            NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
+                once if no time was closed yet and none was asked for.
         """
-        return query.stream(self._shard, AsOf(self._as_of(as_of)), timeout_s)
+        return query.stream(self._shard, AsOf(self._as_of(as_of)), _patience(timeout_s))
 
     def changes(self, after: Time, through: Time, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
         """The exact netted difference between the contents at `after` and at `through`.
@@ -160,14 +161,14 @@ class Collection:
         forwarded to `through`. Errors as `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return query.stream(self._shard, asked, timeout_s)
+        return query.stream(self._shard, asked, _patience(timeout_s))
 
     def updates(
         self, lower: FrontierLike, upper: FrontierLike, *, timeout_s: float | None = None
     ) -> pa.RecordBatchReader:
         """Every update of `[lower, upper)` at its own time. Errors as `snapshot`."""
         asked = Updates(self.frontier(lower, "lower"), self.frontier(upper, "upper"))
-        return query.stream(self._shard, asked, timeout_s)
+        return query.stream(self._shard, asked, _patience(timeout_s))
 
     def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
         """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
@@ -177,15 +178,27 @@ class Collection:
         at = self.domain.check(as_of, "as_of")
         start = Frontier.past(at).just_before()
         with Reader(self._shard, f"listen to {self.name}", start.join(self.since)) as reader:
-            yield from reader.listen(at, timeout_s)
+            yield from reader.listen(at, _patience(timeout_s))
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> Reader:
         """Hold history back from `since` (default: the current one) until the reader is closed."""
         return Reader(self._shard, purpose, None if since is None else self.frontier(since, "since"))
 
     def advance_since(self, since: FrontierLike) -> Frontier:
-        """Let merges fold history before `since`, as far as readers' holds allow; where it is now."""
-        return self._shard.advance_since(self.frontier(since, "since"))
+        """Let merges fold history before `since`, as far as readers' holds allow; where it is now.
+
+        One log scan and one log write; no write if it does not move.
+
+        Raises:
+            UsageError: it is past the upper, where nothing could be read any more. Nothing was written.
+        """
+        wanted, upper = self.frontier(since, "since"), self.upper
+        if not wanted <= upper:
+            raise UsageError(
+                f"since={wanted} is past the upper {upper} of collection {self.name!r}: "
+                f"nothing could be read; give at most {upper.just_before()}, the last closed time"
+            )
+        return self._shard.advance_since(wanted)
 
     def merge(self) -> MergeReport:
         """Merge all batches into one sorted run, in this process and in bounded memory."""
@@ -193,7 +206,7 @@ class Collection:
 
     def plan(self, asked: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`)."""
-        return query.plan(self._shard, asked, parallelism, timeout_s)
+        return query.plan(self._shard, asked, parallelism, _patience(timeout_s))
 
     def plan_merge(self, parallelism: int) -> MergePlan | None:
         """Cut a merge into tasks for other processes; None if there is nothing to gain."""
@@ -223,3 +236,9 @@ class Collection:
         else:
             elements = [value]
         return Frontier.of_all(self.domain.check(t, name) for t in elements)
+
+
+def _patience(timeout_s: object) -> float | None:
+    if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
+        return None if timeout_s is None else float(timeout_s)
+    raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import unicodedata
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -10,9 +11,10 @@ import pyarrow as pa
 from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import Closed, CollectionExists, CollectionNotFound, IncompatibleSchema, UsageError
+from tidelake.errors import CollectionExists, CollectionNotFound, IncompatibleSchema, UsageError
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.collection import Collection
+from tidelake.lake.gate import GatedVersionLog
 from tidelake.model.time import TimeDomain
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -35,8 +37,10 @@ def open_lake(
     Raises:
         NotALake: the place holds something else.
         FormatTooNew: a newer Tidelake wrote it.
+        UsageError: `url` names no place where a lake can be.
     """
-    config, env = config or Config(), env or Env()
+    config, env = Config() if config is None else config, env or Env()
+    _check_place(url, config)
     where = normalize_url(os.fspath(url))
     return Lake(where, open_stores(where, config, env, create=create), config, env)
 
@@ -46,11 +50,11 @@ class Lake:
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
-        self._stores = stores
+        self._gate = GatedVersionLog(stores.log, url)
+        self._stores = Stores(stores.blobs, self._gate)
         self._config = config
         self._env = env
-        self._catalog = Catalog(stores, env, url, config)
-        self._closed = False
+        self._catalog = Catalog(self._stores, env, url, config)
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -64,10 +68,12 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Give up file handles. May be repeated; every other call answers `Closed` afterwards."""
-        if not self._closed:
-            self._closed = True
-            self._stores.close()
+        """Give up file handles. May be repeated.
+
+        Every other call answers `Closed` afterwards, also one on a collection, writer or reader that this
+        lake gave out. A stream of rows that was begun may be read to its end.
+        """
+        self._stores.close()
 
     def create(
         self,
@@ -91,8 +97,9 @@ class Lake:
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped.
         """
-        self._check_open()
+        self._gate.check()
         _check_name(name)
+        _check_columns(schema, key, value)
         wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
         while True:
             listing = self._catalog.read()
@@ -128,7 +135,8 @@ class Lake:
         Raises:
             CollectionNotFound: there is none of that name; names the nearest ones.
         """
-        self._check_open()
+        self._gate.check()
+        _check_text(name)
         shards = self._catalog.read().shards
         shard_id = shards.get(name)
         if shard_id is None:
@@ -140,7 +148,7 @@ class Lake:
 
     def list(self) -> list[str]:
         """The names of all collections, ascending."""
-        self._check_open()
+        self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
 
     def drop(self, name: str) -> bool:
@@ -149,7 +157,8 @@ class Lake:
         Raises:
             CollectionNotFound: there never was such a collection.
         """
-        self._check_open()
+        self._gate.check()
+        _check_text(name)
         while True:
             listing = self._catalog.read()
             if name not in listing.shards:
@@ -159,13 +168,33 @@ class Lake:
             if self._catalog.set(listing, name, None):
                 return True
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"the lake at {self.url} was closed: open it again with tidelake.open")
+
+def _check_place(url: object, config: object) -> None:
+    if not isinstance(config, Config):
+        raise UsageError(f"config={config!r} is not settings: give tidelake.Config(...)")
+    if not isinstance(url, str | os.PathLike) or not isinstance(os.fspath(url), str):
+        raise UsageError(f"bad path of a lake {url!r}: give a directory, file:///… or memory://name as text")
 
 
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name or any(ord(c) < 32 for c in name):
+def _check_columns(schema: object, key: object, value: object) -> None:
+    if not isinstance(schema, pa.Schema):
+        raise UsageError(
+            f"schema is a {type(schema).__name__}: give a pyarrow schema, such as table.schema or "
+            "pa.schema([('id', pa.int64()), ('name', pa.string())])"
+        )
+    for what, names in (("key", key), ("value", value)):
+        if not isinstance(names, Sequence) and not (what == "value" and names is None):
+            raise UsageError(f"{what}={names!r} is not a list of column names: write {what}=['name', ...]")
+
+
+def _check_text(name: object) -> None:
+    if not isinstance(name, str):
+        raise UsageError(f"collection name {name!r} must be a text")
+
+
+def _check_name(name: str) -> None:
+    _check_text(name)
+    if not name or any(unicodedata.category(c) == "Cc" for c in name):
         raise UsageError(f"collection name {name!r} must be a non-empty text without control characters")
     try:
         size = len(name.encode())
@@ -177,7 +206,7 @@ def _check_name(name: object) -> None:
 
 def _not_found(name: str, shards: dict[str, str | None]) -> str:
     live = sorted(n for n, shard in shards.items() if shard is not None)
-    near = difflib.get_close_matches(str(name), live, 3, 0.5)
+    near = difflib.get_close_matches(name, live, 3, 0.5)
     if near:
         return f"no collection {name!r}; the nearest names are {', '.join(map(repr, near))}"
     listed = ", ".join(map(repr, live[:5])) if live else "none yet"

@@ -10,6 +10,7 @@ so after a failure nothing more is written through the same `Folders`.
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
 
@@ -121,7 +122,8 @@ class Folders:
                 raise
             parents = Folders(os.path.dirname(folder), self._flush)
             parents.ensure(os.path.dirname(folder))
-            return self._make(folder)
+            with suppress(FileExistsError):  # another process was quicker: flushed by us as well
+                os.mkdir(folder)  # once: a file system may answer "no such directory" for ever, as /proc does
         return True
 
     def _flush_parent(self, folder: str, made: bool) -> None:
