@@ -33,7 +33,7 @@ fix: venv   ## mend what lint and format can mend
 full: venv   ## the slow tests that CI runs after the fast ones
 	@$(PYTEST) $(PARALLEL) -m full $(ARGS)
 
-bench: venv   ## the measurements of docs/performance.md
+bench: venv   ## the measurements of docs/benchmarks.md
 	@$(WITH_JAVA) $(RUN) bench $(ARGS)
 
 soak: venv   ## the tests that run for hours, with fresh random choices

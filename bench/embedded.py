@@ -1,0 +1,89 @@
+"""Merge and snapshot of a collection in a lake directory, as ratios to plain Parquet files beside it.
+
+    from bench.embedded import run; run(5_000_000)
+
+The same rows as `bench.kernels`, through the whole product: append, read, merge, on disk. The copy reads
+the very parts with pyarrow and writes them to one file; the scan reads them. The file system's cache is
+warm for all of them.
+"""
+
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import tidelake
+from bench.kernels import CHUNK_ROWS, DOMAIN, GROUP_ROWS, SCHEMA, TIMES, best, table
+from tidelake.data.types import row_schema, update_schema
+from tidelake.shard.overlap import prefetch
+from tidelake.shard.plan import decode_run, run_merge_task
+
+
+def store(folder: Path, rows: int, runs: int) -> tidelake.Collection:
+    c = tidelake.open(folder / "lake").create("c", row_schema(SCHEMA), key=["key"])
+    for seed in range(runs):
+        lower, upper = TIMES * seed // runs, TIMES * (seed + 1) // runs
+        rows_ = table(rows // runs, seed, rows)
+        times = pa.array(rows_["_time"].to_numpy() % (upper - lower) + lower)
+        c.append(rows_.set_column(rows_.column_names.index("_time"), "_time", times), upper=upper)
+    c.advance_since(TIMES - 1)
+    return c
+
+
+def scan(paths: list[str]) -> None:
+    for path in paths:
+        for _ in pq.ParquetFile(path, pre_buffer=False).iter_batches(CHUNK_ROWS):
+            pass
+
+
+def copy(paths: list[str], out: Path) -> None:
+    batches = (b for path in paths for b in pq.ParquetFile(path, pre_buffer=False).iter_batches(CHUNK_ROWS))
+    with pq.ParquetWriter(
+        out, update_schema(SCHEMA, DOMAIN), compression="zstd", compression_level=1, use_dictionary=False,
+        column_encoding=dict.fromkeys(("key", "_time", "_diff"), "DELTA_BINARY_PACKED")
+        | {"text": "DELTA_LENGTH_BYTE_ARRAY"}, write_page_checksum=True,
+    ) as writer:  # fmt: skip
+        for batch in prefetch(batches, 2):
+            writer.write_table(pa.Table.from_batches([batch]), GROUP_ROWS)
+
+
+def merge(c: tidelake.Collection) -> None:
+    """The whole merge but for the commit, so that it can be measured again on the same inputs."""
+    plan = c.plan_merge(1)
+    if plan is None:
+        raise ValueError("there is nothing to merge")
+    for task in plan.tasks:
+        output = run_merge_task(task)
+        for part in decode_run(output).parts:
+            c._shard.stores.blobs.delete(part.name)
+
+
+def measured(c: tidelake.Collection, folder: Path) -> dict[str, float]:
+    parts = [p for item in c.state().spine for p in item.batch.parts()]
+    paths = [str(folder / "lake" / "blobs" / p.name) for p in parts]
+    total = sum(p.rows for p in parts)
+    copied, scanned, merge_s, snapshot_s = best(
+        lambda: copy(paths, folder / "copy.parquet"),
+        lambda: scan(paths),
+        lambda: merge(c),
+        lambda: [None for _ in c.snapshot(TIMES - 1)],
+    )
+    return {
+        "rows": total,
+        "copy_rows_s": total / copied,
+        "scan_rows_s": total / scanned,
+        "merge_rows_s": total / merge_s,
+        "merge_to_copy": copied / merge_s,
+        "snapshot_rows_s": total / snapshot_s,
+        "snapshot_to_scan": scanned / snapshot_s,
+    }
+
+
+def run(rows: int = 10_000_000, runs: tuple[int, ...] = (2, 8, 64)) -> dict[str, dict[str, float]]:
+    """Ratios above 1 mean faster than the copy or the scan."""
+    result: dict[str, dict[str, float]] = {}
+    for count in runs:
+        with tempfile.TemporaryDirectory() as name:
+            result[f"R={count}"] = measured(store(Path(name), rows, count), Path(name))
+    return result
