@@ -1,28 +1,55 @@
 """Reading what a user names on the command line: times, column lists, and files of rows."""
 
+import datetime
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 
+from tidelake.cli import jsonlines
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.model.time import Time, TimeDomain
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
 
 def time(text: str | None, domain: TimeDomain, name: str) -> Time | None:
-    """A time from the command line: a whole number, or several with commas for tuples."""
+    """A time from the command line: a whole number, several with commas for tuples, or a date and time.
+
+    Where times count since 1970, `2024-01-31`, `2024-01-31T12:00:00` (UTC) and `2024-01-31T12:00:00+02:00`
+    will do.
+    """
     if text is None:
         return None
     try:
         components = tuple(int(word) for word in text.split(","))
     except ValueError as error:
-        raise UsageError(f"{name}={text!r} is not a time of unit {domain}: give whole numbers") from error
-    return domain.check(components if domain.unit == "tuple" else components[0], name)
+        moment = _moment(text, domain)
+        if moment is None:
+            wanted = "whole numbers" if domain.unit in ("counter", "tuple") else "a whole number, or a date"
+            raise UsageError(f"{name}={text!r} is not a time of unit {domain}: give {wanted}") from error
+        components = (moment,)
+    return domain.check(components if domain.unit == "tuple" else _single(components), name)
+
+
+def _single(components: tuple[int, ...]) -> object:
+    return components[0] if len(components) == 1 else components
+
+
+def _moment(text: str, domain: TimeDomain) -> int | None:
+    units = {"ms": datetime.timedelta(milliseconds=1), "us": datetime.timedelta(microseconds=1)}
+    if domain.unit not in units:
+        return None
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    since = at.replace(tzinfo=at.tzinfo or datetime.UTC) - _EPOCH
+    return since // units[domain.unit]
 
 
 def schema_of(columns: Sequence[str], keys: Sequence[str], like: Path | None) -> pa.Schema:
@@ -60,7 +87,16 @@ def _field(word: str) -> pa.Field:
 def read(paths: Sequence[Path], into: Collection, at: Time | None) -> pa.Table:
     """The rows of some files as one table, at a given time if there is one."""
     tables = [_read(path, into.update_schema) for path in paths]
-    table = pa.concat_tables(tables, promote_options="default")
+    for path, found in zip(paths, tables, strict=True):
+        if set(found.column_names) != set(tables[0].column_names):
+            raise InvalidUpdates(
+                f"{path} has columns {', '.join(found.column_names)}, but {paths[0]} has "
+                f"{', '.join(tables[0].column_names)}: append them one by one"
+            )
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise InvalidUpdates(f"the files do not fit together: {error}; append them one by one") from error
     if at is None:
         return table
     components = at if isinstance(at, tuple) else (at,)
@@ -73,30 +109,30 @@ def read(paths: Sequence[Path], into: Collection, at: Time | None) -> pa.Table:
 
 def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
     """One file. Text formats are parsed to the collection's types where it has the column."""
-    types = {} if schema is None else {field.name: field.type for field in schema}
     try:
         match path.suffix.lower():
             case ".parquet":
                 return pq.read_table(path)
             case ".csv":
-                convert = pyarrow.csv.ConvertOptions(
-                    column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
-                )
-                return pyarrow.csv.read_csv(path, convert_options=convert)
+                return _read_csv(path, schema)
             case ".jsonl" | ".ndjson" | ".json":
-                fields = None if schema is None else pa.schema([f.with_nullable(True) for f in schema])
-                options = pyarrow.json.ParseOptions(explicit_schema=fields)
-                table = pyarrow.json.read_json(path, parse_options=options)
-                return _without_absent(table, schema)
+                return jsonlines.read(path, schema)
             case _:
                 raise UsageError(f"{path} has an unknown format: use .parquet, .csv or .jsonl")
-    except pa.ArrowInvalid as error:
-        raise InvalidUpdates(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+    except pa.ArrowException as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InvalidUpdates(f"{path} cannot be read as {path.suffix[1:].lower()}: {reason}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; check the file") from error
 
 
-def _without_absent(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """The table without time and diff columns that only the explicit schema put there."""
-    for name in () if schema is None else schema.names:
-        if re.fullmatch(r"_diff|_time(_\d+)?", name) and table[name].null_count == table.num_rows:
-            table = table.drop_columns([name])
-    return table
+def _read_csv(path: Path, schema: pa.Schema | None) -> pa.Table:
+    """Nothing between two commas is null, and `""` is the empty text; `NA` and `null` are texts."""
+    convert = pyarrow.csv.ConvertOptions(
+        column_types={} if schema is None else {field.name: field.type for field in schema},
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)

@@ -5,6 +5,7 @@ another writer, 4 the time asked for is folded or still open, 5 the store did no
 6 stored bytes are damaged or of a newer version.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,23 +33,49 @@ _name = click.argument("collection")
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
 _rows = click.option("--json", "as_json", is_flag=True, help="One JSON object a row, for programs.")
 _limit = click.option(
-    "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Rows to print."
+    "--limit", type=click.IntRange(min=0), help="At most so many rows; default: 20 in a table, otherwise all."
 )
 _out = click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to .parquet, .csv or .jsonl."
 )
 _timeout = click.option(
-    "--timeout", "timeout_s", type=float, help="Seconds to wait for the time to be closed."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    help="Seconds to wait for the time to be closed; default: 30.",
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The group, which takes a closed pipe for the end of the output: somebody piped into `head`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry out the command."""
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Python flushes again at exit, and would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return answer
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tidelake")
 def cli() -> None:
     """Collections that change over time: exact as-of reads and exact changes, with no server.
 
-    LAKE is a directory (or file:/// URL). Every command prints a table, or JSON with --json.
-    """
+    LAKE is a directory (or file:/// URL). What shows something prints a table, or JSON with --json.
+
+    \b
+      tidelake create LAKE users --key id --column id:int64 --column name:string
+      tidelake append LAKE users monday.csv
+      tidelake snapshot LAKE users
+
+    Exit codes: 2 mend the call, 3 conflict with another writer, 4 the time is folded or still open,
+    5 the store did not do it, 6 damaged or of a newer version.
+    """  # noqa: D301 - click looks for the very character
 
 
 @cli.command()
@@ -105,8 +132,12 @@ def show(lake: str, collection: str, as_json: bool) -> None:
 @click.argument(
     "paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-@click.option("--time", help="Give all rows this time; otherwise the column _time, or the commit's.")
-@click.option("--upper", help="Close all times before this one.")
+@click.option(
+    "--time", metavar="TIME", help="Give all rows this time; default: the column _time, or the commit's."
+)
+@click.option(
+    "--upper", metavar="TIME", help="Close all times before this one; default: just past the last time."
+)
 @_json
 def append(
     lake: str, collection: str, paths: tuple[Path, ...], time: str | None, upper: str | None, as_json: bool
@@ -120,16 +151,23 @@ def append(
 
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
+        end = files.time(upper, into.domain, "--upper")
         table = files.read(paths, into, files.time(time, into.domain, "--time"))
-        answer = into.append(table, upper=files.time(upper, into.domain, "--upper"))
-    shown = {"rows": table.num_rows, "lower": str(answer.lower), "upper": str(answer.upper)}
+        if not set(into.domain.columns) & set(table.column_names):
+            named = ", ".join(into.domain.columns)
+            if not into.domain.total_order or end is not None:
+                raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
+        elif end is None and not into.domain.total_order:
+            raise errors.UsageError("tuples have no single last time: give --upper")
+        answer = into.append(table, upper=end)
+    shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
     output.table([shown], as_json)
 
 
 @cli.command()
 @_lake
 @_name
-@click.option("--as-of", help="The time; default: the last closed one.")
+@click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
 @_limit
 @_out
 @_timeout
@@ -138,7 +176,7 @@ def snapshot(
     lake: str,
     collection: str,
     as_of: str | None,
-    limit: int,
+    limit: int | None,
     out: Path | None,
     timeout_s: float | None,
     as_json: bool,
@@ -147,11 +185,13 @@ def snapshot(
     import tidelake
     from tidelake.cli import files, output
 
+    output.check_out(out)
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
-        output.rows(
-            of.snapshot(files.time(as_of, of.domain, "--as-of"), timeout_s=timeout_s), limit, out, as_json
-        )
+        at = files.time(as_of, of.domain, "--as-of")
+        if at is None and not of.domain.total_order:
+            raise errors.UsageError("tuples have no single last time: give --as-of")
+        output.rows(of.snapshot(at, timeout_s=timeout_s), limit, out, as_json)
 
 
 @cli.command()
@@ -168,7 +208,7 @@ def changes(
     collection: str,
     after: str,
     through: str,
-    limit: int,
+    limit: int | None,
     out: Path | None,
     timeout_s: float | None,
     as_json: bool,
@@ -177,6 +217,7 @@ def changes(
     import tidelake
     from tidelake.cli import files, output
 
+    output.check_out(out)
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
         start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
@@ -188,7 +229,7 @@ def changes(
 @cli.command()
 @_lake
 @_name
-@click.option("--since", help="First let history before this time be folded.")
+@click.option("--since", metavar="TIME", help="First let history before this time be folded.")
 @click.option("--spark", is_flag=True, help="Run the merge as a Spark job.")
 @_json
 def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: bool) -> None:
@@ -202,9 +243,11 @@ def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: b
         if wanted is not None:
             of.advance_since(wanted)
         if spark:
-            from tidelake.spark.merge import merge as merge_by_spark
-            from tidelake.spark.session import local_session
-
+            try:
+                from tidelake.spark.merge import merge as merge_by_spark
+                from tidelake.spark.session import local_session
+            except ImportError as error:
+                raise errors.UsageError(f"--spark needs: pip install 'tidelake[spark]' ({error})") from error
             session = local_session("tidelake merge")
             try:
                 report = merge_by_spark(session, of)
@@ -215,13 +258,14 @@ def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: b
     output.table(output.merge_rows(report), as_json)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True})
+# Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def demo(arguments: tuple[str, ...]) -> None:
-    """Run the main job on the history of a git repository; see tidelake demo --help."""
+def demo(arguments: tuple[str, ...]) -> object:
+    """See it work: the history of a git repository, checked against git."""
     from tidelake.cli.demo.command import demo as command
 
-    command.main(list(arguments), prog_name="tidelake demo", standalone_mode=False)
+    return command.main(list(arguments), prog_name="tidelake demo", standalone_mode=False)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -229,18 +273,26 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         answer: Any = cli.main(arguments, prog_name="tidelake", standalone_mode=False)
     except click.exceptions.Abort:
+        click.echo("tidelake: interrupted", err=True)
         sys.exit(130)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(_usage(error), err=True)
         sys.exit(error.exit_code)
     except errors.TidelakeError as error:
         click.echo(f"tidelake: {' '.join(str(error).split())}", err=True)
         sys.exit(next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1))
-    except BrokenPipeError:
-        # Somebody piped into `head`. Without this, Python complains again when it flushes at exit.
-        sys.stdout = None
-        sys.exit(0)
     sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def _usage(error: click.ClickException) -> str:
+    """What click has to say, in one line like our own errors."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "tidelake"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{path}: {message[:1].lower()}{message[1:]}; see {path} --help"
 
 
 if __name__ == "__main__":

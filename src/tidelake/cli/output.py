@@ -1,10 +1,9 @@
 """What the commands print: tables for people, JSON for programs, and rows into files."""
 
-import datetime
-import decimal
-import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,37 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from tidelake.errors import UsageError
+from tidelake.cli import jsonlines
+from tidelake.errors import StoreUnavailable, UsageError
 from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
 from tidelake.shard.compactor import MergeReport, Shape
 from tidelake.state.state import ShardState
 
 _LINES_MAX = 40
+_ROWS = 20
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to `main`, as everything else that prints does."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def console() -> Console:
     """Where people look. As wide as the terminal; wide enough for a row where there is none."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
 def table(
     shown: Sequence[dict[str, Any]], as_json: bool, title: str | None = None, empty: str = "nothing"
 ) -> None:
-    """Print dictionaries of equal keys: as a table, or as one JSON list."""
+    """Print dictionaries of equal keys: as a table, or as one JSON list, in which a frontier is a list."""
     if as_json:
-        click.echo(json.dumps(list(shown), default=_plain))
+        click.echo(jsonlines.dump([_with_lists(row) for row in shown]))
         return
     if not shown:
         click.echo(empty)
@@ -42,64 +52,114 @@ def table(
         console().print(title, style="bold")
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for column, value in shown[0].items():
-        drawn.add_column(column, justify="right" if isinstance(value, int) else "left", overflow="fold")
+        number = isinstance(value, int) and not isinstance(value, bool)
+        drawn.add_column(_printable(column), justify="right" if number else "left", overflow="fold")
     for row in shown:
-        drawn.add_row(*(_text(value) for value in row.values()))
+        drawn.add_row(*(Text(_printable(_text(value))) for value in row.values()))
     console().print(drawn)
 
 
-def rows(reader: pa.RecordBatchReader, limit: int, out: Path | None, as_json: bool) -> None:
-    """Print rows, or write all of them to a file. Streams: no more than a batch is in memory."""
+def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_json: bool) -> None:
+    """Print rows, or write them to a file. Streams, and reads no further than the limit.
+
+    Args:
+        reader: of the rows.
+        limit: how many; None: 20 in a table, otherwise all.
+        out: the file to write to.
+        as_json: JSON for programs.
+    """
     if out is not None:
-        click.echo(f"{_write(reader, out):,} rows written to {out}")
+        written = write(_first(reader, limit), reader.schema, out)
+        if as_json:
+            click.echo(jsonlines.dump({"rows": written, "out": str(out)}))
+        else:
+            click.echo(f"{written:,} rows written to {out}")
     elif as_json:
-        for batch in reader:
-            for row in batch.to_pylist():
-                click.echo(json.dumps(row, default=_plain, ensure_ascii=False))
+        for batch in _first(reader, limit):
+            for line in jsonlines.lines(batch):
+                click.echo(line)
     else:
-        head: list[dict[str, Any]] = []
-        total = 0
-        for batch in reader:
-            head.extend(batch.slice(0, max(0, limit - len(head))).to_pylist())
-            total += batch.num_rows
-        # Text, so that ids are not shown with thousands separators.
-        table(
-            [{name: None if v is None else str(v) for name, v in row.items()} for row in head],
-            False,
-            empty="no rows",
-        )
-        if total > len(head):
-            click.echo(f"... {total - len(head):,} more rows; see --limit, --out and --json")
+        most = _ROWS if limit is None else limit
+        # Text, so that ids are not shown with thousands separators. One more row tells that there are more.
+        head = [
+            {name: None if value is None else str(value) for name, value in row.items()}
+            for batch in _first(reader, most + 1)
+            for row in batch.to_pylist()
+        ]
+        if most or not head:
+            table(head[:most], False, empty="no rows")
+        if len(head) > most:
+            click.echo("... and more rows; see --limit, --out and --json")
 
 
-def _write(reader: pa.RecordBatchReader, out: Path) -> int:
-    """Write to a temporary name beside `out`, so that `out` is whole or not there."""
-    if out.suffix not in (".parquet", ".csv", ".jsonl"):
+def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The first rows, all of them if there is no limit."""
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        yield batch.slice(0, left)
+        left -= min(left, batch.num_rows)
+        if not left:
+            return
+
+
+def check_out(out: Path | None) -> None:
+    """Check that a file of this name can be written, before anything is read.
+
+    Raises:
+        UsageError: unknown format, or no such directory.
+    """
+    if out is None:
+        return
+    if out.suffix.lower() not in (".parquet", ".csv", ".jsonl"):
         raise UsageError(f"--out {out} has an unknown format: use .parquet, .csv or .jsonl")
-    part = out.with_name(f".{out.name}.part")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no directory {str(out.parent)!r}; make it first")
+
+
+def write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: Path) -> int:
+    """Write to a temporary name beside `out`, so that `out` is whole or as it was; how many rows.
+
+    Raises:
+        UsageError: the format cannot hold a column.
+        StoreUnavailable: the file cannot be written; `out` is as it was.
+    """
+    check_out(out)
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     total = 0
     try:
-        match out.suffix:
-            case ".parquet":
-                with pq.ParquetWriter(part, reader.schema) as parquet:
-                    for batch in reader:
-                        parquet.write_batch(batch)
-                        total += batch.num_rows
-            case ".csv":
-                with pyarrow.csv.CSVWriter(part, reader.schema) as text:
-                    for batch in reader:
-                        text.write_batch(batch)
-                        total += batch.num_rows
-            case _:
-                with part.open("w", encoding="utf-8") as lines:
-                    for batch in reader:
-                        for row in batch.to_pylist():
-                            lines.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")
-                        total += batch.num_rows
+        with _writer(part, out.suffix.lower(), schema) as put:
+            for batch in batches:
+                put(batch)
+                total += batch.num_rows
         part.replace(out)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise UsageError(f"--out {out} cannot hold these rows: {reason}; use .parquet") from error
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise StoreUnavailable(
+            f"cannot write --out {out}: {reason}; choose another place or make room", False
+        ) from error
     finally:
         part.unlink(missing_ok=True)
     return total
+
+
+@contextmanager
+def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], object]]:
+    match suffix:
+        case ".parquet":
+            with pq.ParquetWriter(path, schema) as parquet:
+                yield parquet.write_batch
+        case ".csv":
+            with pyarrow.csv.CSVWriter(path, schema) as text:
+                yield text.write_batch
+        case _:
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                yield lambda batch: file.writelines(f"{line}\n" for line in jsonlines.lines(batch))
 
 
 def summary(collection: Collection) -> dict[str, Any]:
@@ -109,8 +169,8 @@ def summary(collection: Collection) -> dict[str, Any]:
     return {
         "collection": collection.name,
         "time": str(state.domain),
-        "since": str(state.since),
-        "upper": str(state.upper),
+        "since": state.since,
+        "upper": state.upper,
         "batches": shape.batches,
         "runs": shape.runs,
         "parts": shape.parts,
@@ -130,9 +190,9 @@ def show(collection: Collection, as_json: bool) -> None:
     batches = [
         {
             "ids": f"[{item.lo}, {item.hi})",
-            "lower": str(item.batch.bounds.lower),
-            "upper": str(item.batch.bounds.upper),
-            "since": str(item.batch.bounds.since),
+            "lower": item.batch.bounds.lower,
+            "upper": item.batch.bounds.upper,
+            "since": item.batch.bounds.since,
             "runs": len(item.batch.runs),
             "parts": sum(1 for _ in item.batch.parts()),
             "updates": item.batch.rows,
@@ -141,18 +201,23 @@ def show(collection: Collection, as_json: bool) -> None:
         for item in state.spine
     ]
     writers = [
-        {"writer": name, "epoch": w.epoch, "sequence": w.sequence, "owner": w.owner, "upper": str(w.upper)}
+        {"writer": name, "epoch": w.epoch, "sequence": w.sequence, "owner": w.owner, "upper": w.upper}
         for name, w in sorted(state.writers.items())
     ]
     holds = [
-        {"hold": key, "purpose": h.purpose, "since": str(h.since), "opened_ms": h.opened_ms}
+        {"hold": key, "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
         for key, h in sorted(state.holds.items())
     ]
     head = {**summary(collection), "id": collection.id, "seqno": state.seqno}
     if as_json:
-        click.echo(
-            json.dumps({**head, "columns": columns, "batch": batches, "writer": writers, "hold": holds})
-        )
+        lists: dict[str, list[dict[str, Any]]] = {
+            "columns": columns,
+            "spine": batches,
+            "writers": writers,
+            "holds": holds,
+        }
+        parts = {name: [_with_lists(row) for row in found] for name, found in lists.items()}
+        click.echo(jsonlines.dump({**_with_lists(head), **parts}))
         return
     table([head], False)
     for title, shown in (("columns", columns), ("batches", batches), ("writers", writers), ("holds", holds)):
@@ -186,21 +251,21 @@ def _shape(state: ShardState) -> Shape:
 
 
 def _text(value: object) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _plain(value: object) -> object:
-    """What JSON has no form for: times as ISO text, decimals as text, bytes as hexadecimal."""
     match value:
-        case datetime.date() | datetime.time():
-            return value.isoformat()
-        case datetime.timedelta():
-            return value.total_seconds()
-        case decimal.Decimal():
-            return str(value)
-        case bytes():
-            return value.hex()
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
         case _:
-            raise TypeError(f"no JSON form for {type(value).__name__}")
+            return str(value)
+
+
+def _printable(text: str) -> str:
+    """The text without what would move the cursor, or worse: control characters are shown as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _with_lists(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: list(v.elements) if isinstance(v, Frontier) else v for k, v in row.items()}

@@ -224,6 +224,9 @@ class Collection:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
             )
+        if upper.less_equal(self.domain.minimum):
+            # Not worth a wait: whoever asks for no time wants what is there, and nothing is.
+            raise NotYetClosed(self.domain.minimum, upper.elements[0], 0)
         last: Time = upper.just_before().elements[0]
         return last
 

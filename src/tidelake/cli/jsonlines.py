@@ -1,0 +1,209 @@
+"""Rows as JSON lines, and back: what is written here reads back as it was.
+
+Owns the JSON form of every type; must not know collections. JSON has fewer types than a collection:
+
+    date, time, timestamp   ISO-like text; a timestamp with a zone has its offset
+    duration                a whole number of the column's unit
+    decimal                 text, so that no digit is lost
+    binary                  hexadecimal text
+    NaN, infinities         the texts "NaN", "Infinity", "-Infinity"
+"""
+
+import datetime
+import decimal
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidelake.errors import InvalidUpdates, UsageError
+
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_FRACTION = re.compile(r"\.(\d{1,9})")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def dump(value: object) -> str:
+    """One JSON text on one line, in strict JSON."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def lines(batch: pa.RecordBatch) -> Iterator[str]:
+    """Each row as a JSON object.
+
+    Raises:
+        UsageError: a time is after the year 9999 or before the year 1, which have no text.
+    """
+    columns = [column.cast(_texts(column.type)).to_pylist() for column in batch.columns]
+    names = batch.schema.names
+    for values in zip(*columns, strict=True):
+        line = dump(dict(zip(names, values, strict=True)))
+        if "<value out of range" in line:
+            raise UsageError("a time lies outside of the years 1 to 9999, which have no text: use .parquet")
+        yield line
+
+
+def read(path: Path, schema: pa.Schema | None) -> pa.Table:
+    """The rows of a file of JSON objects, one a line; blank lines are ignored.
+
+    Args:
+        path: of the file, in UTF-8.
+        schema: types of the columns that are known; those of others, or of all if None, are guessed. A
+            column of it is in the result if a row has it.
+
+    Raises:
+        InvalidUpdates: naming the line, and the column.
+    """
+    rows: list[tuple[int, dict[str, Any]]] = []
+    names: dict[str, None] = {}
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                row = _object(line, f"{path} line {number}")
+                rows.append((number, row))
+                names.update(dict.fromkeys(row))
+    if not rows:
+        raise InvalidUpdates(f"{path} holds no rows: give one JSON object a line")
+    known = {} if schema is None else {field.name: field.type for field in schema}
+    return pa.table({name: _column(path, rows, name, known.get(name)) for name in names})
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line, parse_float=decimal.Decimal)
+    except ValueError as error:
+        raise InvalidUpdates(f"{where} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise InvalidUpdates(f"{where} is not a JSON object: give one object a line")
+    return row
+
+
+def _column(
+    path: Path, rows: Sequence[tuple[int, dict[str, Any]]], name: str, type_: pa.DataType | None
+) -> pa.Array:
+    values = []
+    for number, row in rows:
+        value = row.get(name)
+        try:
+            value = _guessed(value) if type_ is None else _value(value, type_)
+            if type_ is not None:
+                pa.scalar(value, type_)  # here, where the line is known
+        except (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException) as error:
+            shown = json.dumps(row.get(name), default=str)
+            raise InvalidUpdates(
+                f"{path} line {number}: column {name!r} is {shown}, expected {type_}"
+            ) from error
+        values.append(value)
+    try:
+        return pa.array(values, type_)
+    except pa.ArrowException as error:
+        raise InvalidUpdates(f"{path}: column {name!r} holds values of several types: {error}") from error
+
+
+def _value(value: Any, type_: pa.DataType) -> Any:
+    """What a JSON value means in a column of a type, in a form that Arrow takes.
+
+    Raises:
+        ValueError, TypeError, KeyError, ArithmeticError: nothing.
+    """
+    is_ = pa.types
+    if value is None:
+        return None
+    if is_.is_struct(type_):
+        unknown = value.keys() - {type_.field(i).name for i in range(type_.num_fields)}
+        if unknown:
+            raise ValueError(f"no field {min(unknown)}")
+        return {
+            f.name: _value(value.get(f.name), f.type)
+            for f in (type_.field(i) for i in range(type_.num_fields))
+        }
+    if is_.is_list(type_) or is_.is_fixed_size_list(type_):
+        return [_value(item, type_.value_type) for item in value]
+    if is_.is_floating(type_):
+        return _NOT_FINITE[value] if isinstance(value, str) else float(_number(value))
+    if is_.is_decimal(type_):
+        return decimal.Decimal(value) if isinstance(value, str) else decimal.Decimal(_number(value))
+    if is_.is_binary(type_) or is_.is_fixed_size_binary(type_):
+        return bytes.fromhex(value)
+    if is_.is_date(type_):
+        return datetime.date.fromisoformat(value)
+    if is_.is_time(type_) or is_.is_timestamp(type_):
+        return _count(value, type_)
+    if isinstance(value, decimal.Decimal):
+        raise TypeError("a number with a fraction")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise TypeError("a boolean")
+    return value
+
+
+def _count(text: str, type_: pa.DataType) -> int:
+    """A time or timestamp as a count of the type's unit, exactly."""
+    per_second = _UNITS[type_.unit]
+    found = _FRACTION.search(text)
+    nanos = int(found[1].ljust(9, "0")) if found else 0
+    whole = _FRACTION.sub("", text, count=1)
+    if pa.types.is_time(type_):
+        clock = datetime.time.fromisoformat(whole)
+        seconds = clock.hour * 3600 + clock.minute * 60 + clock.second
+    else:
+        at = datetime.datetime.fromisoformat(whole)
+        if (at.tzinfo is None) != (type_.tz is None):
+            raise ValueError("a zone where there is none in the type, or the reverse")
+        seconds = (at.replace(tzinfo=at.tzinfo or datetime.UTC) - _EPOCH) // datetime.timedelta(seconds=1)
+    fraction, rest = divmod(nanos * per_second, 10**9)
+    if rest:
+        raise ValueError("more digits than the type keeps")
+    return seconds * per_second + fraction
+
+
+def _guessed(value: Any) -> Any:
+    """A JSON value as Arrow guesses types from: fractions as floats."""
+    match value:
+        case decimal.Decimal():
+            return float(value)
+        case dict():
+            return {k: _guessed(v) for k, v in value.items()}
+        case list():
+            return [_guessed(v) for v in value]
+        case _:
+            return value
+
+
+def _texts(type_: pa.DataType) -> pa.DataType:
+    """The type with text for everything that counts time, at any depth, and numbers for durations."""
+    is_ = pa.types
+    if is_.is_temporal(type_):
+        return pa.int64() if is_.is_duration(type_) else pa.string()
+    if is_.is_struct(type_):
+        fields = [type_.field(i) for i in range(type_.num_fields)]
+        return pa.struct([field.with_type(_texts(field.type)) for field in fields])
+    if is_.is_fixed_size_list(type_):
+        return pa.list_(type_.value_field.with_type(_texts(type_.value_type)), type_.list_size)
+    if is_.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_texts(type_.value_type)))
+    return type_
+
+
+def _plain(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case decimal.Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case _:
+            return value
