@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidelake.data.types import row_schema, update_schema
-from tidelake.errors import NotYetClosed, UsageError
+from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
@@ -173,12 +173,20 @@ class Collection:
     def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
         """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
 
-        Keeps a hold while it runs. Stops after `timeout_s` without news (default: never).
+        Keeps a hold from the first step to the last. Stops after `timeout_s` without news (default: never).
+
+        Raises:
+            HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
         """
-        at = self.domain.check(as_of, "as_of")
-        start = Frontier.past(at).just_before()
-        with Reader(self._shard, f"listen to {self.name}", start.join(self.since)) as reader:
-            yield from reader.listen(at, _patience(timeout_s))
+        at, patience_s = self.domain.check(as_of, "as_of"), _patience(timeout_s)
+        since, start = self.since, Frontier.past(at)
+        if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
+            raise HistoryCompacted(at, since)
+        return self._listened(at, start.just_before(), patience_s)
+
+    def _listened(self, at: Time, hold: Frontier, patience_s: float | None) -> Iterator[Step]:
+        with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
+            yield from reader.listen(at, patience_s)
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> Reader:
         """Hold history back from `since` (default: the current one) until the reader is closed."""
