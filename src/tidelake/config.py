@@ -22,7 +22,6 @@ class Config:
         retry_deadline_s: how long an unavailable store is tried again.
         wait_timeout_s: how long a read waits for a time to be closed.
         poll_interval_s: longest pause between two looks at the log while waiting.
-        lease_ms: how long a reader's hold lasts without a sign of life.
     """
 
     part_target_bytes: int = 128 * MIB
@@ -35,7 +34,6 @@ class Config:
     retry_deadline_s: float = 30.0
     wait_timeout_s: float = 30.0
     poll_interval_s: float = 0.5
-    lease_ms: int = 15 * 60 * 1000
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -46,7 +44,6 @@ class Config:
             ("stats_budget_bytes", 0),
             ("bound_bytes", 9),
             ("rollup_bytes_min", 1024),
-            ("lease_ms", 1),
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import tidelake
 from tidelake.config import Config
-from tidelake.errors import HistoryCompacted, NotYetClosed, UpdateNotBeyondLower, UpperMismatch
+from tidelake.errors import HistoryCompacted, NotYetClosed, UpdateNotBeyondLower, UpperMismatch, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state.invariants import check_state
@@ -106,7 +106,10 @@ class Machine(RuleBasedStateMachine):
     def advance_since(self, data):
         target = data.draw(strategies.frontiers(self.domain, 2))
         target = Frontier.of_all(self.plus(a, b) for a in self.oracle.since for b in target)
-        if target.closed or not target <= self.oracle.upper:
+        upper = self.oracle.upper
+        if not target <= (upper.just_before() if self.domain.total_order else upper):
+            with pytest.raises(UsageError, match="nothing could be read"):
+                self.c.advance_since(target)
             return
         assert self.c.advance_since(target) == self.oracle.since.join(target)
         self.oracle.since = self.oracle.since.join(target)

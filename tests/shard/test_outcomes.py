@@ -304,6 +304,99 @@ def test_a_merge_that_lost_its_inputs_changes_nothing_and_leaves_no_part():
     assert ids(c) == dict.fromkeys(range(4), 1)
 
 
+def test_a_rollup_that_fails_does_not_fail_the_append_that_made_it_due():
+    place = place_with_collection()
+    c = place.lake(config=Config(rollup_bytes_min=1024)).collection("c")
+    whole = place.stores.blobs.put
+
+    def refuse_rollups(name, data):
+        if "/rollups/" in name:
+            raise StoreUnavailable("no rollups today")
+        whole(name, data)
+
+    place.stores.blobs.put = refuse_rollups
+    for n in range(20):
+        assert not c.append(rows(n)).already
+    place.stores.blobs.put = whole
+    assert ids(place.lake().collection("c")) == dict.fromkeys(range(20), 1)
+    c.append(rows(20))
+    assert c.state().rollup.seqno > 0
+
+
+@pytest.mark.parametrize("then", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE])
+def test_a_store_that_fails_right_after_a_lost_reply_leaves_the_outcome_unknown_and_the_parts(then):
+    place = place_with_collection()
+    plan = FaultPlan()
+    c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
+    c.append(rows(1))
+    plan._rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}, "log.scan": {then: 1.0}}
+    known = c._shard._machine.known().state
+    c._shard.state = lambda: known  # no look at the log before the commit
+    with pytest.raises(OutcomeUnknown):
+        c.append(rows(2))
+    assert ids(place.lake().collection("c")) == {1: 1, 2: 1}
+
+
+def test_an_append_with_times_that_is_tried_again_is_already_in():
+    place = place_with_collection()
+    timed = rows(1).append_column("_time", pa.array([4], pa.int64()))
+    writer = place.lake().collection("c").writer("w")
+    assert not writer.append(timed, sequence=3).already
+    assert writer.append(timed, sequence=3).already
+    again = place.lake().collection("c").writer("w")
+    assert again.last_sequence == 3 and again.append(timed, sequence=3).already
+    assert ids(place.lake().collection("c")) == {1: 1}
+
+
+def test_an_append_without_rows_is_remembered_as_well():
+    place = place_with_collection()
+    writer = place.lake().collection("c").writer("w")
+    nothing = rows().append_column("_time", pa.array([], pa.int64()))
+    writer.append(nothing)
+    writer.append(nothing, upper=tidelake.Frontier.of(3))
+    assert place.lake().collection("c").writer("w").last_sequence == 1
+    assert place.lake().collection("c").upper.elements == (3,)
+
+
+def test_a_merge_result_is_not_refused_on_a_stale_state():
+    place = place_with_collection()
+    stale, fresh = place.lake().collection("c"), place.lake().collection("c")
+    assert len(stale.state().spine) == 0
+    for n in range(3):
+        fresh.append(rows(n))
+    plan = fresh.plan_merge(1)
+    from tidelake.shard.plan import run_merge_task
+
+    outputs = [run_merge_task(t, place.stores.blobs) for t in plan.tasks]
+    assert stale.apply_merge(plan, outputs).applied
+
+
+def test_what_workers_upload_is_made_canonical():
+    place = place_with_collection()
+    lake = tidelake.open(f"memory://{id(place)}")
+    c = lake.create("x", pa.schema([("k", pa.float64())]), key=["k"])
+    batch = pa.record_batch(
+        {"k": [0.0, -0.0], "_time": pa.array([0, 0], pa.int64()), "_diff": pa.array([1, -1], pa.int64())},
+    ).cast(c.update_schema)
+    assert c.uploader().upload([batch]) == b""
+
+
+def test_following_a_collection_costs_nobody_an_earlier_read():
+    place = place_with_collection()
+    lake = place.lake()
+    c = lake.collection("c")
+    for n in range(3):
+        c.append(rows(n))
+    steps = c.listen(0, timeout_s=0)
+    next(steps)
+    lake._env.clock.ms += 10**6
+    c.append(rows(3))
+    next(steps)
+    assert next(iter(c.state().holds.values())).since.elements[0] > 0
+    steps.close()
+    assert c.since.elements == (0,) and ids(c, 0) == {0: 1}
+
+
 def test_compare_and_append_conflicts_carry_the_current_upper():
     place = place_with_collection()
     c = place.lake().collection("c")

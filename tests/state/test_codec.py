@@ -50,6 +50,7 @@ def a_delta():
     edits = Edits(
         Move(F(0), F(1)),
         None,
+        Move(F(0), F(2)),
         SpineEdit(
             0, 1, (SpineBatch(0, 1, Batch(Bounds(F(0), F(1), F(0)), (Run((a_part("m", rewrite=3),)),))),)
         ),
@@ -181,7 +182,9 @@ def a_batch(lower, upper, since=F(0), parts=("q",), **kwargs):
                 upper=Move(F(3), F(4)), spine=SpineEdit(3, 3, (SpineBatch(3, 4, a_batch(3, 4, since=F(2))),))
             ),
         ),
-        ("holds-keep-since", Edits(since=Move(F(0), F(2)))),
+        ("holds-keep-since", Edits(since=Move(F(0), F(2)), retained=Move(F(0), F(2)))),
+        ("owner-keeps-since", Edits(since=Move(F(0), F(2)), holds={"h0": None, "h1": None, "h2": None})),
+        ("retained-never-goes-back", Edits(retained=Move(F(0), F(0)))),
         ("epoch-never-goes-back", Edits(writers={"w2": WriterRecord(1, None, "", F(0))})),
         ("sequence-never-goes-back", Edits(writers={"w0": WriterRecord(0, 3, "", F(0))})),
     ],
@@ -189,8 +192,10 @@ def a_batch(lower, upper, since=F(0), parts=("q",), **kwargs):
 def test_each_rule_refuses_the_step_that_breaks_it(rule, edits):
     before = a_state()
     after = apply(before, Delta("shard", 4, 9, "n", a_state().rollup, edits))
-    if rule == "since-never-goes-back":
-        before = apply(before, Delta("shard", 4, 9, "n", a_state().rollup, Edits(since=Move(F(0), F(2)))))
+    later = {"since-never-goes-back": Edits(since=Move(F(0), F(2)))}
+    later["retained-never-goes-back"] = Edits(retained=Move(F(0), F(2)))
+    if rule in later:
+        before = apply(before, Delta("shard", 4, 9, "n", a_state().rollup, later[rule]))
     with pytest.raises(InternalError, match=rule):
         check_step(before, after, edits)
 
@@ -207,7 +212,8 @@ def test_each_rule_of_a_whole_state_can_fail():
             replace(good, upper=F(4), spine=good.spine.edited(spine.push(good.spine, twice))),
         ),
         ("schema-registered", replace(good, schemas=pmap())),
-        ("holds-keep-since", replace(good, since=F(2))),
+        ("holds-keep-since", replace(good, since=F(2), retained=F(2))),
+        ("owner-keeps-since", replace(good, since=F(2), holds=pmap())),
         ("rollup-is-past", replace(good, rollup=Rollup(99, "r", 1, 1))),
     ]
     for rule, state in broken:

@@ -183,7 +183,7 @@ def test_another_owner_must_take_over_and_starts_counting_anew(shard):
     assert not shard.do(append, (run("q", 1, 1),), Exactly(F(1), F(2)), Claim("w", 1, 0)).result.already
 
 
-def test_since_is_the_meet_of_the_holds(shard):
+def test_since_is_the_meet_of_what_the_owner_allows_and_readers_hold(shard):
     shard.do(append, (), Exactly(F(0), F(9)))
     shard.do(commands.open_hold, "a", "test")
     shard.do(commands.open_hold, "b", "test", F(3))
@@ -193,9 +193,17 @@ def test_since_is_the_meet_of_the_holds(shard):
     shard.do(commands.close_hold, "b")
     assert shard.state.since == F(4)
     shard.do(commands.close_hold, "a")
-    assert shard.state.since == F(4)
-    assert shard.do(commands.advance_since, F(5)).result == F(5)
+    assert shard.state.since == F(5)
     assert isinstance(shard.do(commands.advance_since, F(2)), NoOp) and shard.state.since == F(5)
+
+
+def test_readers_alone_let_no_history_go(shard):
+    shard.do(append, (), Exactly(F(0), F(9)))
+    shard.do(commands.open_hold, "a", "test")
+    shard.do(commands.downgrade_hold, "a", F(7))
+    shard.do(commands.open_hold, "b", "test", F(8))
+    shard.do(commands.close_hold, "a")
+    assert shard.state.since == F(0)
 
 
 def test_a_hold_cannot_be_opened_on_folded_history(shard):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import UpperMismatch
+from tidelake.errors import HistoryCompacted, UpperMismatch
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
@@ -50,11 +50,15 @@ class Catalog:
 
     def read(self) -> Listing:
         """All names. Costs a scan of the log, and a few reads a part of the catalog."""
-        upper = self._shard.state().upper.elements[0]
-        if not isinstance(upper, int) or upper == 0:
-            return Listing(0, {})
-        rows = stream(self._shard, AsOf(upper - 1), 0).read_all()
-        return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
+        while True:
+            upper = self._shard.state().upper.elements[0]
+            if not isinstance(upper, int) or upper == 0:
+                return Listing(0, {})
+            try:
+                rows = stream(self._shard, AsOf(upper - 1), 0).read_all()
+            except HistoryCompacted:
+                continue  # Others changed and folded the catalog in between: read it as it is now.
+            return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
         """Give a name another shard (None: dropped); False if the catalog has changed since `listing`."""

@@ -193,17 +193,18 @@ class Collection:
         return Reader(self._shard, purpose, None if since is None else self.frontier(since, "since"))
 
     def advance_since(self, since: FrontierLike) -> Frontier:
-        """Let merges fold history before `since`, as far as readers' holds allow; where it is now.
+        """Let merges fold history before `since`; where it is now. One log scan and one log write.
 
-        One log scan and one log write; no write if it does not move.
+        Readers' holds may keep it back; it follows when they move on or close.
 
         Raises:
-            UsageError: it is past the upper, where nothing could be read any more. Nothing was written.
+            UsageError: no closed time would be left to read. Nothing was written.
         """
         wanted, upper = self.frontier(since, "since"), self.upper
-        if not wanted <= upper:
+        last = upper.just_before() if self.domain.total_order else upper
+        if not wanted <= last:
             raise UsageError(
-                f"since={wanted} is past the upper {upper} of collection {self.name!r}: "
+                f"since={wanted} is past the upper {upper} of collection {self.name!r} or at it: "
                 f"nothing could be read; give at most {upper.just_before()}, the last closed time"
             )
         return self._shard.advance_since(wanted)

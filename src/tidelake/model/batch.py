@@ -2,7 +2,7 @@
 
 A *part* is one immutable stored object. A *run* is a list of parts that are sorted and disjoint, a
 *batch* one or more runs that together hold all updates of its bounds. All byte bounds here are in
-the order-preserving encoding of `tidelake.data.order`: comparing the bytes compares the values, so
+the order-preserving encoding of `tidelake.data.encode`: comparing the bytes compares the values, so
 nothing at this level needs to know types.
 """
 
@@ -35,7 +35,7 @@ class Part:
     Attributes:
         name: of the blob, within the lake.
         size_bytes: of the blob.
-        checksum: of the whole blob, as `tidelake.data.checksum` makes it.
+        checksum: of the whole blob, as `tidelake.data.container.checksum` makes it.
         rows: updates in it, before any truncation.
         negative_rows: how many of them have a negative diff.
         diff_sum: sum of all diffs, exact (may exceed int64).

@@ -1,7 +1,7 @@
 """Appending tables: upload first, then one command that adds the parts and moves `upper`.
 
-A failed append leaves nothing behind: its parts are deleted when it is certain that they are not in.
-After `OutcomeUnknown` it is not certain, and they stay.
+The parts of a refused append are deleted, since it is certain that they are not in. After
+`OutcomeUnknown` it is not certain, and they stay.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,26 +67,35 @@ def append_rows(
                 f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
             )
         floor = commit_floor(shard, shard.state())
-        return _append(
-            shard, normalize(updates, shard.spec.schema, domain, time=floor), AtCommit(floor), claim
-        )
-    table = normalize(updates, shard.spec.schema, domain)
+        table = normalize(given, shard.spec.schema, domain, time=floor)
+        return _append(shard, table, AtCommit(floor), claim)
+    table = normalize(given, shard.spec.schema, domain)
+    lower = shard.state().upper
+    # The claim first: the times of an append that is in lie below the upper that it made.
+    known = (
+        shard.preview(partial(append, runs=(), when=Exactly(lower, lower), claim=claim)) if claim else None
+    )
+    if known is not None:
+        return known
     end = _end(shard, table, upper)
-    check_times(table, domain, shard.state().upper, end)
+    check_times(table, domain, lower, end)
     runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
+    return _keeping(shard, runs, partial(_append_at_upper, shard, table, runs, end, claim))
 
-    def attempt() -> Appended:
-        while True:
-            lower = shard.state().upper
-            check_times(table, domain, lower, end)
-            if end <= lower and not table.num_rows:
-                return Appended(lower, lower, already=True)
-            try:
-                return shard.run(partial(append, runs=runs, when=Exactly(lower, end), claim=claim))
-            except UpperMismatch:
-                continue  # Somebody was faster; the parts are as good at the new upper.
 
-    return _keeping(shard, runs, attempt)
+def _append_at_upper(
+    shard: Shard, table: pa.Table, runs: tuple[Run, ...], end: Frontier, claim: Claim | None
+) -> Appended:
+    """Offer uploaded runs at the present upper until nobody else is faster."""
+    while True:
+        lower = shard.state().upper
+        check_times(table, shard.spec.domain, lower, end)
+        # Without rows there may be nothing left to close, but a claim is still to be recorded.
+        upper = lower if end <= lower and not table.num_rows else end
+        try:
+            return shard.run(partial(append, runs=runs, when=Exactly(lower, upper), claim=claim))
+        except UpperMismatch:
+            continue
 
 
 def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:

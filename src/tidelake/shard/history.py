@@ -10,7 +10,7 @@ INVARIANT: entries are contiguous, and each fits the state before it; anything e
 from dataclasses import dataclass
 
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown
+from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, StoreUnavailable
 from tidelake.shard import names
 from tidelake.state import codec
 from tidelake.state.state import FIRST, Delta, Rollup, ShardState, apply
@@ -124,24 +124,31 @@ class History:
             OutcomeUnknown: the store stayed silent, or the entry was collected before it could be read.
         """
         data = codec.encode_delta(delta)
+        try:
+            won = self._stores.log.compare_and_set(self.shard_id, known.state.seqno, data)
+        except OutcomeUnknown:
+            won = self._decided(known.state.seqno, delta.seqno, data)
+        return advanced(known, delta, len(data), after) if won else None
+
+    def _decided(self, expected: int, seqno: int, data: bytes) -> bool:
+        """Whether an entry that was offered, and may be in, is in."""
         pause_s = 0.01
-        unsure = False
         while True:
+            self._env.recorder.count("shard.commit.unknown")
+            self._env.clock.sleep(pause_s)
+            pause_s *= 2
             try:
-                if self._stores.log.compare_and_set(self.shard_id, known.state.seqno, data):
-                    return advanced(known, delta, len(data), after)
-                if not unsure:
-                    return None
+                ours = self._is_ours(seqno, data)
+                if ours is not None:
+                    return ours
+                if self._stores.log.compare_and_set(self.shard_id, expected, data):
+                    return True
             except OutcomeUnknown:
-                self._env.recorder.count("shard.commit.unknown")
                 if pause_s > _SILENCE_S_MAX:
                     raise
-                unsure = True
-                self._env.clock.sleep(pause_s)
-                pause_s *= 2
-            ours = self._is_ours(delta.seqno, data)
-            if ours is not None:
-                return advanced(known, delta, len(data), after) if ours else None
+            except StoreUnavailable as error:
+                # Said of this attempt; the first one may be in all the same.
+                raise OutcomeUnknown(f"entry {seqno} of shard {self.shard_id} may be in: {error}") from error
 
     def _is_ours(self, seqno: int, data: bytes) -> bool | None:
         """Whether the entry of a seqno is these very bytes; None if the seqno is free."""

@@ -1,7 +1,7 @@
 """The one loop in which every command runs.
 
 Take the newest known state, compute the transition, check the rules over (before, after), compare and
-set; done, or refresh and go round. A refusal is believed only on a fresh state. Commands of one
+set; done, or refresh and go round. A refusal or no-op is believed only on a fresh state. Commands of one
 process take turns; those of several processes meet at the compare-and-set.
 """
 
@@ -26,7 +26,7 @@ class Done(Generic[R]):
 
     Attributes:
         result: of the command.
-        rollup_due: opening the shard has become dearer than it need be; see `Machine.rollup`.
+        rollup_due: opening the shard has become dearer than it need be.
     """
 
     result: R
@@ -79,7 +79,8 @@ class Machine:
                 outcome = command(known.state, now_ms)
                 match outcome:
                     case NoOp(result):
-                        return Done(result, self._rollup_due(known))
+                        if fresh:
+                            return Done(result, self._rollup_due(known))
                     case Refused(error):
                         if fresh:
                             raise error
@@ -98,17 +99,16 @@ class Machine:
             TidelakeError: it is refused on the newest state.
         """
         with self._lock:
-            for state in (self.known().state, None):
-                outcome = command(state or self.refresh(), self._env.clock.now_ms())
-                match outcome:
-                    case NoOp(result):
-                        return result
-                    case Commit(_, _):
-                        return None
-                    case Refused(error):
-                        if state is None:
-                            raise error
-        raise InternalError("unreachable: a refusal on a fresh state is raised")
+            if isinstance(command(self.known().state, self._env.clock.now_ms()), Commit):
+                return None
+            outcome = command(self.refresh(), self._env.clock.now_ms())
+        match outcome:
+            case Commit(_, _):
+                return None
+            case NoOp(result):
+                return result
+            case Refused(error):
+                raise error
 
     def _commit(self, known: Known, edits: Edits, now_ms: int) -> Known | None:
         before = known.state

@@ -10,7 +10,7 @@ from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import IncompatibleSchema
+from tidelake.errors import IncompatibleSchema, OutcomeUnknown, StoreUnavailable
 from tidelake.model.frontier import Frontier
 from tidelake.shard import compactor, names
 from tidelake.shard.compactor import MergePlan, MergeReport, Shape
@@ -75,10 +75,17 @@ class Shard:
         return cls(stores, spec, env, machine, history)
 
     def run(self, command: Command[R]) -> R:
-        """Carry out a command, and then write a rollup if one is due."""
+        """Carry out a command, and then write a rollup if one is due.
+
+        A rollup only makes opening cheaper. If it fails, the command is in all the same, and says so;
+        the rollup stays due for whoever commits next.
+        """
         done = self._machine.run(command)
         if done.rollup_due:
-            self.write_rollup()
+            try:
+                self.write_rollup()
+            except (StoreUnavailable, OutcomeUnknown):
+                self.env.recorder.count("shard.rollup.failed")
         return done.result
 
     def preview(self, command: Command[R]) -> R | None:

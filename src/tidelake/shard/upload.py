@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
+from tidelake.data.ingest import normalize
 from tidelake.data.part import write_parts
 from tidelake.data.select import view
 from tidelake.env import Env
@@ -139,14 +140,16 @@ class Uploader:
     def upload(self, batches: Iterable[pa.RecordBatch]) -> bytes:
         """Store updates, in any order; the returned `Upload` goes to `append_uploaded`.
 
-        Batches have the shard's update columns (see `tidelake.data.types.update_schema`), unsorted.
+        Batches have the shard's update columns (see `tidelake.data.types.update_schema`), unsorted; they
+        are checked and made canonical like those of an append.
         Holds about one part of rows in memory at a time; each such piece becomes a run. Returns
         `b""` if nothing is left after consolidation. One `put` a part.
         """
         stores, env = stores_of(self.spec), Env()
         runs: list[Run] = []
         try:
-            for table in _pieces(batches, self.spec.config.part_target_bytes):
+            for piece in _pieces(batches, self.spec.config.part_target_bytes):
+                table = normalize(piece, self.spec.schema, self.spec.domain)
                 if self.lower is not None and self.upper is not None:
                     check_times(table, self.spec.domain, self.lower, self.upper)
                 runs.extend(write_table(self.spec, stores.blobs, env, table))

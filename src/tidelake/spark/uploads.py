@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelake.data.ingest import normalize
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.shard.upload import Uploader
 from tidelake.spark.tasks import one_thread
@@ -102,18 +101,12 @@ def upload(
     answer, stored, fault = Answer(), b"", None
     try:
         target = Uploader.from_bytes(uploader)
-        stored = target.upload(_canonical(updates(answer), target))
+        stored = target.upload(updates(answer))
     except UsageError as error:
         fault = str(error)
     counts = astuple(answer)[1:]
     row = dict(zip(_ANSWER.names, (stored, *counts, fault), strict=True))
     yield pa.RecordBatch.from_pylist([row], schema=_ANSWER)
-
-
-def _canonical(updates: Iterator[pa.RecordBatch], target: Uploader) -> Iterator[pa.RecordBatch]:
-    """The batches as the store wants them: no null where none may be, one NaN, no time below 0."""
-    for batch in updates:
-        yield from normalize(batch, target.spec.schema, target.spec.domain).to_batches()
 
 
 def collect(answers: DataFrame) -> Answer:

@@ -65,7 +65,7 @@ class Appended:
     Attributes:
         lower: start of the times that were written.
         upper: the shard's upper after it.
-        already: the data was in before this call.
+        already: nothing had to be written: the data was in before this call, or there was none.
     """
 
     lower: Frontier
@@ -100,7 +100,7 @@ def append(
         writers[claim.writer] = replace(record, sequence=claim.sequence, upper=bounds.upper)
     answer = Appended(bounds.lower, bounds.upper)
     if bounds.empty:
-        return Commit(Edits(writers=writers), answer) if writers else NoOp(answer)
+        return Commit(Edits(writers=writers), answer) if writers else NoOp(replace(answer, already=True))
     return Commit(
         Edits(upper=Move(state.upper, bounds.upper), spine=spine.push(state.spine, placed), writers=writers),
         answer,

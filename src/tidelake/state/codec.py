@@ -36,6 +36,7 @@ class _Image:
     committed_ms: int
     since: Frontier
     upper: Frontier
+    retained: Frontier
     next_id: int
     batches: tuple[SpineBatch, ...]
     schemas: dict[int, Schema]
@@ -100,6 +101,7 @@ def encode_state(state: ShardState) -> bytes:
             state.committed_ms,
             state.since,
             state.upper,
+            state.retained,
             state.spine.next_id,
             tuple(state.spine),
             dict(sorted(state.schemas.items())),
@@ -120,6 +122,7 @@ def decode_state(data: bytes, name: str) -> ShardState:
         image.committed_ms,
         image.since,
         image.upper,
+        image.retained,
         Spine(
             image.next_id,
             image.batches[-1].lo if image.batches else 0,

@@ -2,12 +2,14 @@
 
 An outcome is `Commit` (these edits, then this result), `NoOp` (nothing to write: this result) or
 `Refused` (this error). A refusal or no-op may rest on a state that is no longer the newest: the
-machine believes a refusal only on a fresh state, and every no-op here is true of all later states.
+machine believes either only on a fresh one.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
+
+from pyrsistent import PMap
 
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, LeaseExpired, TidelakeError, UsageError
 from tidelake.model.batch import Batch
@@ -49,7 +51,7 @@ Command: TypeAlias = Callable[[ShardState, int], Outcome[R]]
 def initial(shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int) -> ShardState:
     """The first state of a shard: no times closed, nothing compacted."""
     start = Frontier((domain.minimum,))
-    state = ShardState(shard_id, domain, 0, now_ms, start, start, Spine())
+    state = ShardState(shard_id, domain, 0, now_ms, start, start, start, Spine())
     return replace(state, schemas=state.schemas.set(0, schema))
 
 
@@ -102,48 +104,40 @@ def open_hold(
 
 
 def downgrade_hold(state: ShardState, _now_ms: int, hold_id: str, since: Frontier) -> Outcome[Frontier]:
-    """Move a hold forward; the shard's `since` follows to the meet of all holds."""
+    """Move a hold forward; the shard's `since` follows as far as its owner and other holds allow."""
     hold = state.holds.get(hold_id)
     if hold is None:
         return Refused(LeaseExpired(hold_id))
     moved = replace(hold, since=hold.since.join(since))
     if moved == hold:
         return NoOp(hold.since)
-    others = [h.since for key, h in state.holds.items() if key != hold_id]
-    return Commit(
-        Edits(holds={hold_id: moved}, since=_since_move(state, _meet([*others, moved.since]))), moved.since
-    )
+    move = _since_move(state, state.retained, state.holds.set(hold_id, moved))
+    return Commit(Edits(holds={hold_id: moved}, since=move), moved.since)
 
 
 def close_hold(state: ShardState, _now_ms: int, hold_id: str) -> Outcome[None]:
-    """Give a hold up. `since` follows the holds that are left; without any it stays."""
+    """Give a hold up; `since` follows as far as the shard's owner and other holds allow."""
     if hold_id not in state.holds:
         return NoOp(None)
-    others = [h.since for key, h in state.holds.items() if key != hold_id]
-    return Commit(Edits(holds={hold_id: None}, since=_since_move(state, _meet(others))), None)
+    move = _since_move(state, state.retained, state.holds.remove(hold_id))
+    return Commit(Edits(holds={hold_id: None}, since=move), None)
 
 
 def advance_since(state: ShardState, _now_ms: int, since: Frontier) -> Outcome[Frontier]:
-    """Move `since` forward as far as the holds allow, and tell where it is."""
-    held = _meet([h.since for h in state.holds.values()])
-    move = _since_move(state, since if held is None else since.meet(held))
-    if move is None:
+    """Allow history before `since` to go. Tells where `since` is: holds may keep it back for now."""
+    retained = state.retained.join(since)
+    if retained == state.retained:
         return NoOp(state.since)
-    return Commit(Edits(since=move), move.after)
+    move = _since_move(state, retained, state.holds)
+    edits = Edits(since=move, retained=Move(state.retained, retained))
+    return Commit(edits, move.after if move else state.since)
 
 
-def _meet(frontiers: list[Frontier]) -> Frontier | None:
-    if not frontiers:
-        return None
-    result = frontiers[0]
-    for frontier in frontiers[1:]:
-        result = result.meet(frontier)
-    return result
-
-
-def _since_move(state: ShardState, target: Frontier | None) -> Move | None:
-    if target is None:
-        return None
+def _since_move(state: ShardState, retained: Frontier, holds: PMap[str, Hold]) -> Move | None:
+    """The move of `since` to the meet of what the owner allows and what readers hold, if it moves."""
+    target = retained
+    for hold in holds.values():
+        target = target.meet(hold.since)
     after = state.since.join(target)
     return None if after == state.since else Move(state.since, after)
 

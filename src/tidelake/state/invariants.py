@@ -35,6 +35,7 @@ def check_state(state: ShardState) -> None:
             "holds-keep-since",
             f"hold {hold_id} at {hold.since}, since {state.since}",
         )
+    _require(state.since <= state.retained, "owner-keeps-since", f"{state.since} is after {state.retained}")
     _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
 
@@ -46,6 +47,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     """
     _require(before.since <= after.since, "since-never-goes-back", f"{before.since} to {after.since}")
     _require(before.upper <= after.upper, "upper-never-goes-back", f"{before.upper} to {after.upper}")
+    _require(before.retained <= after.retained, "retained-never-goes-back", f"to {after.retained}")
+    _require(after.since <= after.retained, "owner-keeps-since", f"{after.since} is after {after.retained}")
     _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", f"{after.committed_ms}")
     for hold_id, hold in after.holds.items():
         _require(after.since <= hold.since, "holds-keep-since", f"hold {hold_id} at {hold.since}")

@@ -70,7 +70,23 @@ FIRST = Rollup(0, "0" * 32, 0, 0)
 
 @dataclass(frozen=True)
 class ShardState:
-    """One version of a shard."""
+    """One version of a shard.
+
+    Attributes:
+        shard_id: of the shard.
+        domain: unit of its times.
+        seqno: of this version.
+        committed_ms: wall clock of its commit.
+        since: reads from here on are exact; the meet of `retained` and all holds, never going back.
+        upper: all times not beyond it are final.
+        retained: history before it may go as far as its owner is concerned. Holds alone never let
+            history go: a reader that comes, follows and leaves costs nobody else an as-of read.
+        spine: the batches.
+        schemas: by id.
+        writers: by name.
+        holds: by id.
+        rollup: the newest one.
+    """
 
     shard_id: str
     domain: TimeDomain
@@ -78,6 +94,7 @@ class ShardState:
     committed_ms: int
     since: Frontier
     upper: Frontier
+    retained: Frontier
     spine: Spine = field(default_factory=Spine)
     schemas: PMap[int, Schema] = field(default_factory=pmap)
     writers: PMap[str, WriterRecord] = field(default_factory=pmap)
@@ -115,6 +132,7 @@ class Edits:
     Attributes:
         since: the move of `since`, if it moves.
         upper: the move of `upper`, if it moves.
+        retained: the move of `retained`, if it moves.
         spine: what happens to the batches.
         schemas: new schemas by id.
         writers: new or changed records by name.
@@ -124,6 +142,7 @@ class Edits:
 
     since: Move | None = None
     upper: Move | None = None
+    retained: Move | None = None
     spine: SpineEdit | None = None
     schemas: dict[int, Schema] = field(default_factory=dict)
     writers: dict[str, WriterRecord] = field(default_factory=dict)
@@ -177,6 +196,7 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
         committed_ms=delta.committed_ms,
         since=_moved(state.since, edits.since, "since", name),
         upper=_moved(state.upper, edits.upper, "upper", name),
+        retained=_moved(state.retained, edits.retained, "retained", name),
         spine=spine,
         schemas=_added(state.schemas, edits.schemas, name),
         writers=state.writers.update(edits.writers) if edits.writers else state.writers,
