@@ -1,0 +1,579 @@
+"""The command line: what it prints for people and for programs, its files, its errors and exit codes."""
+
+import datetime
+import decimal
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import tidelake
+from tidelake import errors
+from tidelake.cli import main as main_module
+from tidelake.cli.main import main
+
+USERS = ["--key", "id", "--column", "id:int64", "--column", "name:string"]
+
+
+class Answer:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    @property
+    def lines(self):
+        return [json.loads(line) for line in self.out.split("\n") if line]  # a row may hold U+2028
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Runs a command in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main([str(a) for a in arguments])
+        out, err = capfd.readouterr()
+        return Answer(left.value.code or 0, out, err)
+
+    return run
+
+
+@pytest.fixture
+def users(run, tmp_path):
+    """A lake `cl` with a collection `users` of two commits."""
+    assert run("create", "cl", "users", *USERS).code == 0
+    (tmp_path / "a.csv").write_text("id,name\n1,ann\n2,\n")
+    (tmp_path / "b.jsonl").write_text(
+        '{"id": 3, "name": "cid", "_diff": 1}\n\n{"id": 1, "name": "ann", "_diff": -1}\n'
+    )
+    for file in ("a.csv", "b.jsonl"):
+        assert run("append", "cl", "users", file).code == 0
+    return tmp_path / "cl"
+
+
+def python(code, *arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+TIDELAKE = "from tidelake.cli.main import main; main()"
+
+
+def words(answer):
+    return answer.out.split()
+
+
+# What it prints
+
+
+def test_a_first_session_reads_as_it_should(run, tmp_path):
+    """The whole of it, as a newcomer sees it. The sizes of files are not told."""
+    (tmp_path / "monday.csv").write_text("id,name\n1,ann\n2,bob\n")
+    (tmp_path / "tuesday.csv").write_text("id,name,_diff\n2,bob,-1\n2,rob,1\n")
+    made = run("create", "cl", "users", *USERS)
+    assert made.out == "users: id: int64 not null, name: string\n"
+    assert words(run("ls", "cl"))[-9:] == ["users", "counter", "[0]", "[0]", "0", "0", "0", "0", "0"]
+    assert words(run("append", "cl", "users", "monday.csv")) == ["rows", "lower", "upper", "2", "[0]", "[1]"]
+    assert words(run("append", "cl", "users", "tuesday.csv"))[3:] == ["2", "[1]", "[2]"]
+    shown = [line.rstrip() for line in run("snapshot", "cl", "users").out.splitlines()]
+    assert shown == ["id  name  _time  _diff", "1   ann   1      1", "2   rob   1      1"]
+    shown = [line.split() for line in run("changes", "cl", "users", "0", "1").out.splitlines()]
+    assert shown[1:] == [["2", "bob", "1", "-1"], ["2", "rob", "1", "1"]]
+    merged = run("merge", "cl", "users", "--since", "1").out.split()
+    assert merged[:5] == ["batches", "runs", "parts", "updates", "bytes"]
+    assert merged[5:10] == ["before", "2", "2", "2", "4"]
+    assert merged[11:16] == ["after", "1", "1", "1", "2"]
+    shown = run("show", "cl", "users").out
+    assert re.search(r"name +string +value +yes", shown) and re.search(r"id +int64 +key +no", shown)
+    assert re.search(r"\[0, 2\) +\[0\] +\[2\] +\[1\] +1 +1 +2", shown)
+
+
+def test_json_says_the_same_to_programs(run, users):
+    (listed,) = run("ls", "cl", "--json").json
+    assert {k: listed[k] for k in ("collection", "time", "since", "upper", "batches", "updates")} == {
+        "collection": "users", "time": "counter", "since": [0], "upper": [2], "batches": 2, "updates": 4,
+    }  # fmt: skip
+    shown = run("show", "cl", "users", "--json").json
+    assert shown["columns"][0] == {"column": "id", "type": "int64", "role": "key", "nullable": False}
+    assert [batch["lower"] for batch in shown["spine"]] == [[0], [1]]
+    assert shown["bytes"] == sum(batch["bytes"] for batch in shown["spine"]) > 0
+    assert (shown["writers"], shown["holds"], shown["seqno"]) == ([], [], 2)
+    assert run("snapshot", "cl", "users", "--json").lines == [
+        {"id": 2, "name": None, "_time": 1, "_diff": 1},
+        {"id": 3, "name": "cid", "_time": 1, "_diff": 1},
+    ]
+    assert run("changes", "cl", "users", "0", "1", "--json").lines == [
+        {"id": 1, "name": "ann", "_time": 1, "_diff": -1},
+        {"id": 3, "name": "cid", "_time": 1, "_diff": 1},
+    ]
+    before, after = run("merge", "cl", "users", "--json").json
+    assert (before["runs"], after["runs"]) == (2, 1)
+    (appended,) = run("append", "cl", "users", "a.csv", "--time", "7", "--upper", "9", "--json").json
+    assert appended == {"rows": 2, "lower": [2], "upper": [9]}
+
+
+def test_writers_and_holds_are_shown(run, users):
+    with tidelake.open(users) as lake:
+        collection = lake.collection("users")
+        collection.writer("nightly", owner="job-7").append(pa.table({"id": [9], "name": ["z"]}))
+        collection.reader("a report")
+    shown = run("show", "cl", "users", "--json").json
+    assert [(w["writer"], w["owner"], w["sequence"], w["upper"]) for w in shown["writers"]] == [
+        ("nightly", "job-7", 0, [3])
+    ]
+    assert [(h["purpose"], h["since"]) for h in shown["holds"]] == [("a report", [0])]
+    text = run("show", "cl", "users").out
+    assert "nightly" in text and "a report" in text
+
+
+def test_a_table_stops_at_the_limit_and_says_so(run, users, tmp_path):
+    pq.write_table(pa.table({"id": range(100, 150), "name": ["x"] * 50}), tmp_path / "many.parquet")
+    run("append", "cl", "users", "many.parquet")
+    assert len(run("snapshot", "cl", "users").out.splitlines()) == 1 + 20 + 1
+    shown = run("snapshot", "cl", "users", "--limit", "3").out.splitlines()
+    assert len(shown) == 1 + 3 + 1 and "more rows; see --limit" in shown[-1]
+    assert run("snapshot", "cl", "users", "--limit", "0").out.startswith("... and more rows")
+    assert "more rows" not in run("snapshot", "cl", "users", "--limit", "52").out
+    assert len(run("snapshot", "cl", "users", "--limit", "3", "--json").lines) == 3
+    assert len(run("snapshot", "cl", "users", "--json").lines) == 52
+    assert run("snapshot", "cl", "users", "--limit", "3", "--out", "x.csv").out == "3 rows written to x.csv\n"
+
+
+def test_nothing_is_said_as_nothing(run, users):
+    assert run("changes", "cl", "users", "1", "1").out == "no rows\n"
+    assert run("changes", "cl", "users", "1", "1", "--json").out == ""
+    tidelake.open("empty").close()
+    assert "make one with tidelake create" in run("ls", "empty").out
+    assert run("ls", "empty", "--json").json == []
+
+
+def test_markup_and_control_characters_in_data_are_shown_and_not_obeyed(run, users, tmp_path):
+    names = ["[bold]x[/bold]", "[/]", "a\nb", "\x1b[31mred", "日本 \t"]
+    pq.write_table(pa.table({"id": [10, 11, 12, 13, 14], "name": names}), tmp_path / "n.parquet")
+    run("append", "cl", "users", "n.parquet")
+    shown = run("snapshot", "cl", "users").out
+    for text in ("[bold]x[/bold]", "[/]", "a\\nb", "\\x1b[31mred", "日本 \\t"):
+        assert text in shown
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 1 + 2 + 5
+
+
+def test_odd_names_of_collections_can_be_typed(run):
+    names = ["../x", "日本", "a b", "--json"]
+    for name in names:
+        assert run("create", *USERS, "--", "cl", name).code == 0
+    assert sorted(row["collection"] for row in run("ls", "cl", "--json").json) == sorted(names)
+
+
+# Times
+
+
+def test_times_since_1970_may_be_dates(run, tmp_path):
+    run("create", "cl", "events", *USERS, "--time", "ms")
+    (tmp_path / "a.csv").write_text("id,name\n1,a\n")
+    (tmp_path / "b.csv").write_text("id,name\n2,b\n")
+    (answer,) = run("append", "cl", "events", "a.csv", "--time", "2024-01-31T12:00:00Z", "--json").json
+    noon = int(datetime.datetime(2024, 1, 31, 12, tzinfo=datetime.UTC).timestamp() * 1000)
+    assert answer["upper"] == [noon + 1]
+    run("append", "cl", "events", "b.csv", "--time", "2024-01-31T14:00:00+01:00", "--upper", "2024-02-01")
+    for asked, ids in (
+        ("2024-01-31", []),
+        (str(noon), [1]),
+        ("2024-01-31T12:59:59.999", [1]),
+        ("2024-01-31T13:00", [1, 2]),
+    ):
+        found = run("snapshot", "cl", "events", "--as-of", asked, "--json").lines
+        assert [row["id"] for row in found] == ids
+    refused = run("snapshot", "cl", "events", "--as-of", "2024-02-30")
+    assert refused.code == 2 and "give a whole number, or a date" in refused.err
+    assert run("snapshot", "cl", "events", "--as-of", "1969-12-31").code == 2
+
+
+def test_tuples_have_commas(run, tmp_path):
+    run("create", "cl", "t", *USERS, "--time", "tuple(2)")
+    (tmp_path / "a.csv").write_text("id,name\n1,a\n")
+    for arguments, said in (
+        (["append", "cl", "t", "a.csv"], "give --time, or columns _time_0, _time_1"),
+        (["append", "cl", "t", "a.csv", "--time", "1,2"], "give --upper"),
+        (["append", "cl", "t", "a.csv", "--time", "1", "--upper", "2,3"], "a tuple of 2"),
+        (["snapshot", "cl", "t"], "give --as-of"),
+    ):
+        answer = run(*arguments)
+        assert answer.code == 2 and said in answer.err
+    (answer,) = run("append", "cl", "t", "a.csv", "--time", "1,2", "--upper", "2,3", "--json").json
+    assert (answer["lower"], answer["upper"]) == ([[0, 0]], [[2, 3]])
+    (row,) = run("snapshot", "cl", "t", "--as-of", "1,2", "--json").lines
+    assert (row["_time_0"], row["_time_1"]) == (1, 2)
+
+
+# Files
+
+
+ODD = {
+    "id": pa.array([1, 2, 3], pa.int64()),
+    "s": ["", None, 'a,"b"\nc\u00e9\u2028'],
+    "na": ["NA", "null", "NaN"],
+    "f": pa.array([math.inf, 0.1, None]),
+    "nan": pa.array([math.nan, -math.inf, 5e-324]),
+    "big": pa.array([2**63 - 1, -(2**63), None], pa.int64()),
+    "u": pa.array([2**64 - 1, 0, None], pa.uint64()),
+    "dec": pa.array([decimal.Decimal("1.50"), decimal.Decimal("-99999999.99"), None], pa.decimal128(10, 2)),
+    "bool": [True, False, None],
+    "day": pa.array([datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None]),
+    "ns": pa.array([1, -1, None], pa.timestamp("ns")),
+    "zone": pa.array([0, 1_711_848_600_000_001, None], pa.timestamp("us", "Europe/Prague")),
+    "s_": pa.array([0, -62_135_596_800, None], pa.timestamp("s")),
+    "clock": pa.array([0, 86_399_999_999, None], pa.time64("us")),
+    "span": pa.array([0, -7, None], pa.duration("ns")),
+}
+NESTED = {
+    "bin": [b"", b"\xff\x00a", None],
+    "fixed": pa.array([b"abc", b"\xff\x00\x01", None], pa.binary(3)),
+    "half": pa.array([1.5, math.nan, None], pa.float16()),
+    "dec256": pa.array([decimal.Decimal("1" * 60), None, decimal.Decimal(0)], pa.decimal256(70, 2)),
+    "list": pa.array([[1, None], [], None], pa.list_(pa.int64())),
+    "st": pa.array(
+        [{"a": 1, "b": b"\xff", "at": 7}, {"a": None, "b": None, "at": None}, None],
+        pa.struct([("a", pa.int64()), ("b", pa.binary()), ("at", pa.timestamp("us", "UTC"))]),
+    ),
+    "days": pa.array([[datetime.date(2024, 1, 2), None], [], None], pa.list_(pa.date32())),
+}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "columns"), [("parquet", {**ODD, **NESTED}), ("jsonl", {**ODD, **NESTED}), ("csv", ODD)]
+)
+def test_what_is_written_reads_back_as_it_was(run, tmp_path, suffix, columns):
+    given = pa.table(columns)
+    key = given.schema.field("id").with_nullable(False)
+    schema = given.schema.set(0, key)
+    with tidelake.open("cl") as lake:
+        lake.create("a", schema, key=["id"]).append(given)
+        lake.create("b", schema, key=["id"])
+    file = f"out.{suffix}"
+    assert run("snapshot", "cl", "a", "--out", file).out == f"3 rows written to {file}\n"
+    assert run("append", "cl", "b", file).code == 0
+    with tidelake.open("cl") as lake:
+        a, b = (lake.collection(name).snapshot().read_all() for name in "ab")
+    # As text, in which NaN equals itself; Python has no nanoseconds.
+    assert str(a.drop_columns(["ns", "span"]).to_pydict()) == str(b.drop_columns(["ns", "span"]).to_pydict())
+    assert a["span"].equals(b["span"])
+    assert a["ns"].cast(pa.int64()).equals(b["ns"].cast(pa.int64()))
+    assert a.num_rows == 3
+
+
+def test_json_is_strict(run, tmp_path):
+    with tidelake.open("cl") as lake:
+        lake.create("a", pa.table(ODD).schema, key=["id"]).append(pa.table(ODD))
+
+    def no_constants(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    out = run("snapshot", "cl", "a", "--json").out
+    rows = [json.loads(line, parse_constant=no_constants) for line in out.split("\n") if line]
+    assert [row["nan"] for row in rows] == ["NaN", "-Infinity", 5e-324]
+    assert rows[0]["dec"] == "1.50"
+    assert rows[0]["big"] == 2**63 - 1
+
+
+def test_a_format_that_cannot_hold_a_column_is_refused_and_leaves_no_file(run, tmp_path):
+    with tidelake.open("cl") as lake:
+        columns = {"id": [1], "l": pa.array([[1]])}
+        lake.create("a", pa.table(columns).schema, key=["id"]).append(pa.table(columns))
+    (tmp_path / "x.csv").write_text("as it was")
+    answer = run("snapshot", "cl", "a", "--out", "x.csv")
+    assert answer.code == 2
+    assert (
+        answer.err.startswith("tidelake: --out x.csv cannot hold these rows:")
+        and "use .parquet" in answer.err
+    )
+    assert (tmp_path / "x.csv").read_text() == "as it was"
+    assert [p.name for p in tmp_path.iterdir() if p.name != "cl"] == ["x.csv"]
+
+
+def test_an_out_file_is_whole_or_as_it_was(users, tmp_path):
+    """A limit on file sizes stands for a full disk."""
+    names = [f"n{n * 7919 % 90_001}" for n in range(90_000)]
+    pq.write_table(pa.table({"id": range(10, 90_010), "name": names}), tmp_path / "m.parquet")
+    with tidelake.open(users) as lake:
+        lake.collection("users").append(pq.read_table(tmp_path / "m.parquet"))
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)); " + TIDELAKE
+    for suffix in ("csv", "jsonl", "parquet"):
+        out = tmp_path / f"x.{suffix}"
+        out.write_text("as it was")
+        answer = python(code, "snapshot", users, "users", "--out", out)
+        assert answer.returncode == 5
+        assert re.fullmatch(
+            r"tidelake: cannot write --out \S+: .*; choose another place or make room\n", answer.stderr
+        )
+        assert answer.stdout == ""
+        assert out.read_text() == "as it was"
+    assert not [p.name for p in tmp_path.iterdir() if p.name.endswith(".part")]
+
+
+BAD_FILES = {
+    "empty.csv": (b"", "empty.csv cannot be read as csv: Empty CSV file"),
+    "empty.jsonl": (b"\n\n", "empty.jsonl holds no rows"),
+    "bad.csv": (b"id,name\nx,a\n", "bad.csv cannot be read as csv: .*invalid value 'x'"),
+    "ragged.csv": (b"id,name\n1,a\n2\n", "ragged.csv cannot be read as csv: .*Expected 2 columns, got 1"),
+    "latin.csv": (b"id,name\n1,\xe9\n", "latin.csv cannot be read as csv: .*UTF8"),
+    "bad.jsonl": (b'{"id": 1, "name": "a"}\n{"id": 2,\n', "bad.jsonl line 2 is not JSON"),
+    "list.jsonl": (b"[1]\n", "list.jsonl line 1 is not a JSON object: give one object a line"),
+    "latin.jsonl": (b'{"id": 1, "name": "\xe9"}\n', "latin.jsonl line 1 is not JSON"),
+    "text.jsonl": (
+        b'{"id": 1, "name": "a"}\n{"id": "2", "name": "b"}\n',
+        "line 2: column 'id' is \"2\", expected int64",
+    ),
+    "half.jsonl": (b'{"id": 1.5, "name": "a"}\n', "line 1: column 'id' is .*1.5.*, expected int64"),
+    "huge.jsonl": (
+        b'{"id": 9223372036854775808, "name": "a"}\n',
+        "line 1: column 'id' is 9223372036854775808",
+    ),
+    "other.jsonl": (b'{"id": 1, "nmae": "a"}\n', "missing column 'name'"),
+    "more.jsonl": (b'{"id": 1, "name": "a", "extra": 1}\n', "unknown column 'extra'"),
+    "null.csv": (b"id,name\n,a\n", "column 'id' must not be null, but is in row 0"),
+    "zero.csv": (b"id,name,_diff\n1,a,0\n", "a diff must not be 0"),
+    "bad.parquet": (b"no", "bad.parquet cannot be read as parquet"),
+    "rows.xlsx": (b"x", "rows.xlsx has an unknown format: use .parquet, .csv or .jsonl"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_one_line_and_appends_nothing(run, users, tmp_path, name):
+    data, said = BAD_FILES[name]
+    (tmp_path / name).write_bytes(data)
+    before = run("show", "cl", "users", "--json").json
+    for files in ([name], ["a.csv", name]):
+        answer = run("append", "cl", "users", *files)
+        assert answer.code == 2
+        assert answer.err.startswith("tidelake: ") and answer.err.count("\n") == 1
+    assert re.search(said, run("append", "cl", "users", name).err)
+    assert run("show", "cl", "users", "--json").json == before
+
+
+def test_several_files_are_one_commit_and_must_have_the_same_columns(run, users, tmp_path):
+    (tmp_path / "c.csv").write_text("name,id\nc,7\n")
+    (tmp_path / "d.jsonl").write_text('{"id": 8, "name": null}\n')
+    (answer,) = run("append", "cl", "users", "c.csv", "d.jsonl", "--json").json
+    assert answer == {"rows": 2, "lower": [2], "upper": [3]}
+    (tmp_path / "e.csv").write_text("id,name,_diff\n7,c,-1\n")
+    refused = run("append", "cl", "users", "c.csv", "e.csv")
+    assert refused.code == 2
+    assert "e.csv has columns id, name, _diff, but c.csv has name, id: append them one by one" in refused.err
+
+
+def test_a_collection_may_be_made_like_a_file(run, users, tmp_path):
+    run("snapshot", "cl", "users", "--out", "x.parquet")
+    answer = run("create", "cl", "copy", "--key", "id", "--like", "x.parquet")
+    assert answer.out == "copy: id: int64 not null, name: string\n"
+    assert run("append", "cl", "copy", "x.parquet").code == 0
+
+
+# Errors and exit codes
+
+
+USAGE = [
+    (["nope"], "no such command 'nope'; see tidelake --help"),
+    (["snapshot", "cl"], "tidelake snapshot: missing argument 'COLLECTION'; see tidelake snapshot --help"),
+    (["snapshot", "cl", "users", "--limit", "-1"], "invalid value for '--limit'"),
+    (["snapshot", "cl", "users", "--timeout", "-1"], "invalid value for '--timeout'"),
+    (["snapshot", "cl", "users", "--as-of", "x"], "--as-of='x' is not a time of unit counter: give whole"),
+    (["snapshot", "cl", "users", "--as-of", "-1"], "--as-of=-1 is not a time"),
+    (["snapshot", "cl", "users", "--as-of", "1,2"], "--as-of=(1, 2) is not a time"),
+    (["snapshot", "cl", "userz"], "no collection 'userz'; the nearest names are 'users'"),
+    (["snapshot", "nolake", "users"], "check the path, or create the lake"),
+    (["ls", "a.csv"], "is a file, not a directory"),
+    (["snapshot", "cl", "users", "--out", "x.txt"], "unknown format: use .parquet, .csv or .jsonl"),
+    (["snapshot", "cl", "users", "--out", "no/x.csv"], "there is no directory 'no'; make it first"),
+    (["changes", "cl", "users", "1", "0"], "changes after 1 cannot end at 0"),
+    (["append", "cl", "users", "missing.csv"], "'missing.csv' does not exist"),
+    (["append", "cl", "users", "a.csv", "--time", "0"], "time 0 is not beyond the lower frontier [2]"),
+    (["append", "cl", "users", "a.csv", "--upper", "9"], "give --time, or columns _time"),
+    (["append", "cl", "users", "a.csv", "--time", "9", "--upper", "9"], "beyond the upper frontier [9]"),
+    (["create", "cl", "users", "--key", "id", "--column", "id:int64"], "exists with key(id: int64 not null) va"),
+    (["create", "cl", "x", "--column", "id:int64"], "missing option '--key'"),
+    (["create", "cl", "x", "--key", "id"], "either --column NAME:TYPE for each, or --like FILE"),
+    (["create", "cl", "x", "--key", "id", "--column", "id"], "must be NAME:TYPE, such as id:int64"),
+    (["create", "cl", "x", "--key", "id", "--column", "id:wat"], "unknown type 'wat'; use int64"),
+    (["create", "cl", "x", "--key", "no", "--column", "id:int64"], "no column named 'no'"),
+    (["create", "cl", "x", *USERS, "--time", "days"], "not a unit of time"),
+    (["create", "s3://b/x", "x", *USERS], "s3:// is not supported yet"),
+    (["merge", "cl", "users", "--since", "100"], "nothing could be read"),
+    (["demo", "--nope"], "tidelake demo: no such option '--nope'"),
+    (["demo", "--limit", "0"], "invalid value for '--limit'"),
+    (["demo", "--change-files", "."], "--change-files needs --key"),
+    (["demo", "--change-files", ".", "--repo", ".", "--key", "id"], "give one of them"),
+    (["demo", "--lake", "."], "is not empty: name a new or empty directory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), USAGE, ids=lambda x: " ".join(x) if isinstance(x, list) else ""
+)
+def test_what_must_be_mended_in_the_call_is_one_line_and_code_2(run, users, arguments, said):
+    answer = run(*arguments)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.err.startswith("tidelake") and answer.err.count("\n") == 1
+    assert answer.out == ""
+
+
+def one_line(answer, code):
+    assert answer.code == code
+    assert answer.err.startswith("tidelake: ") and answer.err.count("\n") == 1
+    assert "Traceback" not in answer.err
+
+
+def test_code_3_is_a_conflict_that_cannot_be_settled(run, users):
+    assert run("append", "cl", "users", "a.csv", "--time", str(2**63 - 1)).code == 0
+    answer = run("append", "cl", "users", "a.csv")
+    one_line(answer, 3)
+    assert "closed for good" in answer.err
+
+
+def test_code_4_is_a_time_that_is_folded_or_open(run, users):
+    answer = run("snapshot", "cl", "users", "--as-of", "9", "--timeout", "0")
+    one_line(answer, 4)
+    assert "time 9 is not closed after waiting 0 s: upper=2, 8 short of it" in answer.err
+    run("merge", "cl", "users", "--since", "1")
+    answer = run("changes", "cl", "users", "0", "1")
+    one_line(answer, 4)
+    assert "history at 0 is compacted: since=[1]" in answer.err
+    run("create", "cl", "fresh", *USERS)
+    before = time.monotonic()
+    one_line(run("snapshot", "cl", "fresh"), 4)
+    assert time.monotonic() - before < 5
+
+
+def test_code_5_is_a_store_that_did_not_do_it(users, tmp_path):
+    names = [f"n{n * 7919 % 90_001}" for n in range(90_000)]
+    pq.write_table(pa.table({"id": range(90_000), "name": names}), tmp_path / "m.parquet")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)); " + TIDELAKE
+    answer = python(limit, "append", users, "users", tmp_path / "m.parquet")
+    assert answer.returncode == 5
+    assert re.fullmatch(
+        r"tidelake: cannot write .*file too large; raise the limit.*try again\n", answer.stderr
+    )
+
+
+def test_code_6_is_damage_or_a_newer_version(run, users):
+    with tidelake.open(users) as lake:
+        (id_, part) = lake.collection("users").id, None
+    part = next((users / "blobs" / id_ / "parts").iterdir())
+    damaged = bytearray(part.read_bytes())
+    damaged[20] ^= 1
+    part.write_bytes(damaged)
+    answer = run("snapshot", "cl", "users")
+    one_line(answer, 6)
+    assert "is damaged" in answer.err and part.name in answer.err
+    part.unlink()
+    answer = run("snapshot", "cl", "users")
+    one_line(answer, 6)
+    assert part.name in answer.err
+    marker = users / "tidelake.json"
+    marker.write_text(marker.read_text().replace('"format": 1', '"format": 99'))
+    answer = run("ls", "cl")
+    one_line(answer, 6)
+    assert "upgrade Tidelake" in answer.err
+
+
+def test_every_kind_of_error_has_the_code_of_what_the_caller_does_next():
+    def code(kind):
+        return next((c for base, c in main_module._EXIT_CODES if issubclass(kind, base)), 1)
+
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+    codes = {name: code(kind) for name, kind in kinds.items() if issubclass(kind, errors.TidelakeError)}
+    assert {name for name, c in codes.items() if c == 1} == {"TidelakeError", "InternalError", "BlobExists"}
+    assert codes["CollectionNotFound"] == codes["NotALake"] == codes["InvalidUpdates"] == 2
+
+
+# Pipes, help, speed
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(users, tmp_path):
+    with tidelake.open(users) as lake:
+        lake.collection("users").append(pa.table({"id": range(10, 30_010), "name": ["x" * 20] * 30_000}))
+    for options in ("--json", "--limit 5000"):
+        command = f'"{sys.executable}" -c "{TIDELAKE}" snapshot cl users {options} | head -1'
+        command += "; echo ${PIPESTATUS[0]}"
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        )
+        assert done.stderr == ""
+        first, code = done.stdout.splitlines()
+        assert code == "0" and "id" in first
+
+
+def test_output_that_fits_the_buffer_of_a_closed_pipe_ends_quietly(users, tmp_path):
+    command = f'(sleep 1; "{sys.executable}" -c "{TIDELAKE}" ls cl; echo $? >&2) | true'
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "0\n"
+
+
+HELP = """
+import sys
+from tidelake.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as left:
+    loaded = {m.partition(".")[0] for m in sys.modules} & {"pyspark", "py4j", "pandas"}
+    print("LOADED", left.code, sorted(loaded), "pyarrow" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "merge", "demo"]
+)
+def test_help_is_there_for_every_command_and_loads_no_spark(command):
+    for option in ("--help", "-h"):
+        done = python(HELP, *command.split(), option)
+        *text, last = done.stdout.splitlines()
+        arrow = command == "demo"
+        assert last == f"LOADED 0 [] {arrow}"
+        assert text[0].startswith(f"Usage: tidelake {command}".rstrip())
+        assert max(map(len, text)) <= 80
+        assert done.stderr == ""
+    if command == "demo":
+        assert any("--change-files" in line for line in text)
+
+
+def test_reading_and_writing_load_no_spark(users):
+    done = python(HELP, "snapshot", users, "users")
+    assert not {"pyspark", "py4j"} & set(re.findall(r"\w+", done.stdout.splitlines()[-1]))
+
+
+def test_the_version_is_the_one_of_the_package(run):
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    version = tomllib.loads(project.read_text())["project"]["version"]
+    assert run("--version").out.split()[-1] == version == tidelake.__version__
+
+
+def test_the_installed_command_and_no_arguments_show_the_help():
+    command = Path(sys.executable).with_name("tidelake")
+    if not command.exists():
+        pytest.skip("tidelake is not installed beside this Python")
+    done = subprocess.run([command], capture_output=True, text=True, timeout=60, check=False, env=os.environ)
+    assert done.returncode in (0, 2)
+    assert "Commands:" in done.stdout + done.stderr
