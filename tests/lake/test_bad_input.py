@@ -208,10 +208,10 @@ def test_calls_that_contradict_themselves_are_refused(lake, collection):
     for call, said in (
         (lambda: collection.append(rows(2), upper=9), "needs times: add the column _time"),
         (lambda: collection.append(at(5, 2), lower=4), "lower=4 needs an upper"),
-        (lambda: collection.compare_and_append(at(5, 2), 9, 4), "swap them|not beyond"),
-        (lambda: collection.compare_and_append(rows(), 9, 4), "missing column|swap them"),
+        (lambda: collection.compare_and_append(at(5, 2), 9, 4), "swap them|not beyond|not at or before"),
+        (lambda: collection.compare_and_append(rows(), 9, 4), "missing column|swap them|not at or before"),
         (lambda: collection.changes(3, 1), "changes after 3 cannot end at 1"),
-        (lambda: collection.updates(3, 1), "swap them"),
+        (lambda: collection.updates(3, 1), "the lower frontier"),
         (lambda: collection.snapshot(3, timeout_s=-1), "timeout_s=-1 must be"),
         (lambda: collection.snapshot(3, timeout_s="soon"), "timeout_s='soon' must be"),
         (lambda: collection.snapshot(3, timeout_s=math.nan), "timeout_s=nan must be"),
@@ -299,7 +299,7 @@ def test_a_wait_ends_when_another_handle_closes_the_time():
 
 
 def test_a_collection_that_is_closed_for_good_says_so(lake, collection):
-    collection.append(at(INT64_MAX, 1))
+    collection.append(at(INT64_MAX, 1), upper=[])
     assert collection.upper.closed
     for call in (lambda: collection.append(rows(2)), lambda: collection.compare_and_append(at(5, 2), 5, 6)):
         with refused(lake, collection, UpperMismatch, r"closed for good \(upper=\[\]\)"):
