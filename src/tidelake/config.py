@@ -15,7 +15,7 @@ class Config:
         part_target_bytes: encoded size at which a part is cut.
         row_group_rows: rows of a Parquet row group; small, so that a look-up reads little.
         merge_chunk_rows: rows, over all runs, that the merge kernel sorts at once. It bounds memory.
-        fold_rows: runs of together at most so many rows are read whole and merged in memory first.
+        fold_rows: the smallest runs, of together at most so many rows, are read whole and merged in memory.
         stats_budget_bytes: bytes of column statistics that a part may put into the state.
         bound_bytes: length to which key bounds and statistics of strings are truncated.
         rollup_bytes_min: bytes of deltas after which a rollup may be due; more when the state is larger.
@@ -49,5 +49,8 @@ class Config:
             if not isinstance(value, int) or value < least:
                 raise UsageError(f"setting {name}={value!r} must be a whole number of at least {least}")
         for name in ("retry_deadline_s", "wait_timeout_s", "poll_interval_s"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(f"setting {name}={getattr(self, name)!r} must not be negative")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise UsageError(f"setting {name}={value!r} must be a number of seconds, not negative")
+            # An int would read back from a task as another value than was written.
+            object.__setattr__(self, name, float(value))

@@ -13,7 +13,18 @@ from shards import SCHEMA, Place, ids, rows
 
 import tidelake
 from tidelake.config import Config
-from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError, UpperMismatch, WriterFenced
+from tidelake.errors import (
+    Closed,
+    CorruptionError,
+    InternalError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+    WriterFenced,
+)
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
 
@@ -395,6 +406,138 @@ def test_following_a_collection_costs_nobody_an_earlier_read():
     assert next(iter(c.state().holds.values())).since.elements[0] > 0
     steps.close()
     assert c.since.elements == (0,) and ids(c, 0) == {0: 1}
+
+
+def test_any_error_after_the_commit_keeps_the_parts(monkeypatch):
+    """Whatever is raised once the entry is in: the parts that the state names stay."""
+    for error in (CorruptionError("log", "injected"), Closed("injected"), InternalError("injected")):
+        place = place_with_collection()
+        plan = FaultPlan()
+        lake = place.lake(plan)
+        c = lake.collection("c")
+        c.append(rows(1))
+        plan._rates_by_operation = {"log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0}}
+
+        def failing(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(c._shard._history, "_is_ours", failing)
+        with pytest.raises(OutcomeUnknown):
+            c.append(rows(2))
+        assert ids(place.lake().collection("c")) == {1: 1, 2: 1}
+
+
+def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_other_rows():
+    place = place_with_collection()
+    plan = FaultPlan()
+    c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
+    writer = c.writer("w")
+    writer.append(rows(1))
+    known = c._shard._machine.known().state
+    look, c._shard.state = c._shard.state, lambda: known
+    plan._rates_by_operation = {
+        "log.compare_and_set": {Fault.UNKNOWN_AFTER: 1.0},
+        "log.scan": {Fault.UNAVAILABLE: 1.0},
+    }
+    with pytest.raises(OutcomeUnknown):
+        writer.append(rows(2))
+    plan._rates_by_operation, c._shard.state = {}, look
+    with pytest.raises(UsageError, match=r"append 1 of writer 'w' is unknown: .* sequence=1"):
+        writer.append(rows(3))
+    assert writer.append(rows(2), sequence=1).already
+    assert not writer.append(rows(3)).already
+    assert ids(place.lake().collection("c")) == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_tidying_that_fails_does_not_take_the_place_of_the_answer():
+    place = place_with_collection()
+    plan = FaultPlan()
+    c = place.lake(plan, Config(retry_deadline_s=0)).collection("c")
+    place.lake().collection("c").append(rows(1))
+    timed = rows(2).append_column("_time", pa.array([0], pa.int64()))
+    plan._rates_by_operation = {"blob.delete": {Fault.UNAVAILABLE: 1.0}}
+    c._shard.preview = lambda command: None  # so that the conflict is met after the upload
+    with pytest.raises(UpperMismatch):
+        c.compare_and_append(timed, 0, 1)
+
+
+def test_heartbeats_do_not_make_a_merge_fail_nor_worth_while():
+    place = place_with_collection()
+    c = place.lake().collection("c")
+    nothing = rows().append_column("_time", pa.array([], pa.int64()))
+    c.append(rows(1))
+    c.append(rows(2))
+    c.append(nothing, upper=10)
+    plan = c.plan_merge(1)
+    c.append(nothing, upper=20)
+    from tidelake.shard.plan import run_merge_task
+
+    outputs = [run_merge_task(t, place.stores.blobs) for t in plan.tasks]
+    assert c.apply_merge(plan, outputs).applied
+    assert c.plan_merge(1) is None
+    assert ids(c, 19) == {1: 1, 2: 1}
+
+
+def test_uploads_given_twice_are_refused():
+    lake = tidelake.open("memory://twice")
+    c = lake.create("c", SCHEMA, key=["id"])
+    full = rows(1).append_column("_time", pa.array([0], pa.int64()))
+    full = full.append_column("_diff", pa.array([1], pa.int64())).cast(c.update_schema)
+    upload = c.uploader().upload(full.to_batches())
+    with pytest.raises(UsageError, match="twice"):
+        c.append_uploaded([upload, upload], lower=0, upper=1)
+    assert not c.append_uploaded([upload], lower=0, upper=1).already
+    with pytest.raises(UpdateNotBeyondLower):
+        c.uploader(lower=5).upload(full.to_batches())
+
+
+def test_the_last_time_closes_the_collection_only_if_it_is_said():
+    c = place_with_collection().lake().collection("c")
+    last = rows(1).append_column("_time", pa.array([2**63 - 1], pa.int64()))
+    with pytest.raises(UsageError, match=r"closes the collection for good: give upper=\[\]"):
+        c.append(last)
+    c.append(last, upper=[])
+    assert c.upper.closed and ids(c, 2**63 - 1) == {1: 1}
+    with pytest.raises(UpperMismatch, match="for good"):
+        c.append(rows(2))
+
+
+def test_a_read_is_not_kept_waiting_by_a_slow_commit():
+    place = place_with_collection()
+    c = place.lake().collection("c")
+    c.append(rows(1))
+    inside, go_on = threading.Event(), threading.Event()
+    whole = place.stores.log.compare_and_set
+
+    def slow(*args):
+        inside.set()
+        assert go_on.wait(30)
+        return whole(*args)
+
+    place.stores.log.compare_and_set = slow
+    thread = threading.Thread(target=c.append, args=(rows(2),))
+    thread.start()
+    assert inside.wait(30)
+    assert ids(c, 0) == {1: 1}
+    go_on.set()
+    thread.join()
+    assert ids(c) == {1: 1, 2: 1}
+
+
+def test_many_small_runs_are_read_in_bounded_memory():
+    """Only so many rows are folded in memory; the other runs are streams of one row group each."""
+    config = Config(fold_rows=1000, row_group_rows=64, merge_chunk_rows=1024)
+    place = Place()
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    for n in range(40):
+        c.append(rows(*range(n, 160_000, 40)))
+    reader = c.snapshot()
+    before = pa.total_allocated_bytes()
+    first = reader.read_next_batch()
+    held = pa.total_allocated_bytes() - before
+    rest = reader.read_all()
+    assert first.num_rows + rest.num_rows == 160_000
+    assert held < rest.nbytes / 4
 
 
 def test_compare_and_append_conflicts_carry_the_current_upper():

@@ -25,6 +25,8 @@ def spark() -> Iterator[object]:
     from tidelake.spark.session import local_session
 
     quick = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    # Tests end before the JVM's second compiler has paid for itself.
+    quick["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     if os.environ.get("TIDELAKE_SPARK_UI"):
         quick["spark.ui.enabled"] = "true"
     session = local_session("tidelake-tests", 2, **quick)

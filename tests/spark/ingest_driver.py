@@ -11,7 +11,7 @@ import signal
 import sys
 
 import tidelake
-from tidelake.shard.writer import Writer
+from tidelake.lake.writer import Writer
 from tidelake.spark import ingest_change_files, local_session
 from tidelake.spark.ingest import IngestedBatch
 
@@ -35,7 +35,8 @@ def main(lake: str, directory: str, checkpoint: str, moment: str = "", batch: st
             die()
         print("batch", done.batch, done.already, flush=True)
 
-    spark = local_session("kill", 2, **{"spark.sql.shuffle.partitions": "1"})
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    spark = local_session("kill", 2, **{"spark.driver.extraJavaOptions": quick})
     print("ready", flush=True)
     collection = tidelake.open(lake).collection("c")
     ingest_change_files(spark, collection, directory, checkpoint, max_files_per_trigger=1, progress=progress)

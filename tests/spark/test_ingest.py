@@ -185,7 +185,7 @@ def test_late_events_are_refused_or_advanced(folder: Folder) -> None:
 
 
 def test_other_writers_of_the_collection_do_no_harm(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidelake.shard.writer import Writer
+    from tidelake.lake.writer import Writer
 
     original = Writer.append_uploaded
     closed = iter([4, 11, 21])
@@ -230,6 +230,23 @@ def test_tuple_times_are_refused(spark: Any, tmp_path: Path) -> None:
     c = tidelake.open(tmp_path / "lake").create("t", SCHEMA, key=["id"], time="tuple(2)")
     with pytest.raises(UsageError, match="tuple"):
         ingest_change_files(spark, c, tmp_path, tmp_path / "checkpoint")
+
+
+def test_a_directory_that_is_not_there_is_named(folder: Folder) -> None:
+    folder.directory.rmdir()
+    with pytest.raises(UsageError, match=r"no directory of change files at .*create it"):
+        folder.run()
+
+
+def test_what_the_callback_raises_comes_out(folder: Folder) -> None:
+    def fail(_batch: IngestedBatch) -> None:
+        raise KeyError("mine")
+
+    folder.put(create(1, "a", 3))
+    with pytest.raises(KeyError, match="mine"):
+        folder.run(progress=fail)
+    assert folder.run().already == 1
+    assert folder.state() == {(1, "a"): 1}
 
 
 def test_options_are_checked(folder: Folder) -> None:

@@ -183,6 +183,10 @@ def a_batch(lower, upper, since=F(0), parts=("q",), **kwargs):
             ),
         ),
         ("holds-keep-since", Edits(since=Move(F(0), F(2)), retained=Move(F(0), F(2)))),
+        (
+            "times-in-bounds",
+            Edits(upper=Move(F(3), F(4)), spine=SpineEdit(3, 3, (SpineBatch(3, 4, a_batch(3, 4)),))),
+        ),
         ("owner-keeps-since", Edits(since=Move(F(0), F(2)), holds={"h0": None, "h1": None, "h2": None})),
         ("retained-never-goes-back", Edits(retained=Move(F(0), F(0)))),
         ("epoch-never-goes-back", Edits(writers={"w2": WriterRecord(1, None, "", F(0))})),

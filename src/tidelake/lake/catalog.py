@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import HistoryCompacted, UpperMismatch
+from tidelake.errors import HistoryCompacted, OutcomeUnknown, StoreUnavailable, UpperMismatch
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
@@ -85,5 +85,9 @@ class Catalog:
         state = self._shard.state()
         if sum(len(item.batch.runs) for item in state.spine) > _MERGE_ABOVE_RUNS:
             last = state.upper.just_before()
-            self._shard.advance_since(last)
-            self._shard.merge()
+            try:
+                self._shard.advance_since(last)
+                self._shard.merge()
+            except (StoreUnavailable, OutcomeUnknown):
+                # The change itself is in. Whoever makes the next one tries again.
+                self._shard.env.recorder.count("catalog.tidy.failed")

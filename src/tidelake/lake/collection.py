@@ -3,13 +3,16 @@
 Frontiers may be given as a time (the frontier of that one time), a list of times, or a `Frontier`.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelake.data.types import row_schema, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
+from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.lake.names import check_name
+from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
@@ -19,11 +22,10 @@ from tidelake.shard.plan import ReadPlan
 from tidelake.shard.reader import Reader, Step
 from tidelake.shard.shard import Shard
 from tidelake.shard.upload import Uploader
-from tidelake.shard.writer import Writer
 from tidelake.state.append import Appended
 from tidelake.state.state import ShardState
 
-FrontierLike: TypeAlias = Frontier | int | tuple[int, ...] | list[Time]
+R = TypeVar("R")
 
 
 class Collection:
@@ -152,7 +154,10 @@ class Collection:
             NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
                 once if no time was closed yet and none was asked for.
         """
-        return query.stream(self._shard, AsOf(self._as_of(as_of)), _patience(timeout_s))
+        patience_s = _patience(timeout_s)
+        if as_of is None:
+            return self._at_last(lambda asked: query.stream(self._shard, asked, patience_s))
+        return query.stream(self._shard, AsOf(self.domain.check(as_of, "as_of")), patience_s)
 
     def changes(self, after: Time, through: Time, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
         """The exact netted difference between the contents at `after` and at `through`.
@@ -190,6 +195,7 @@ class Collection:
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> Reader:
         """Hold history back from `since` (default: the current one) until the reader is closed."""
+        check_name(purpose, "purpose of a reader")
         return Reader(self._shard, purpose, None if since is None else self.frontier(since, "since"))
 
     def advance_since(self, since: FrontierLike) -> Frontier:
@@ -213,9 +219,15 @@ class Collection:
         """Merge all batches into one sorted run, in this process and in bounded memory."""
         return self._shard.merge()
 
-    def plan(self, asked: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
-        """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`)."""
-        return query.plan(self._shard, asked, parallelism, _patience(timeout_s))
+    def plan(self, asked: Query | None, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+        """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
+
+        None asks for the contents at the last closed time.
+        """
+        patience_s = _patience(timeout_s)
+        if asked is None:
+            return self._at_last(lambda last: query.plan(self._shard, last, parallelism, patience_s))
+        return query.plan(self._shard, asked, parallelism, patience_s)
 
     def plan_merge(self, parallelism: int) -> MergePlan | None:
         """Cut a merge into tasks for other processes; None if there is nothing to gain."""
@@ -225,9 +237,13 @@ class Collection:
         """Put the outputs of a planned merge in the place of its inputs."""
         return self._shard.apply_merge(plan, outputs)
 
-    def _as_of(self, as_of: Time | None) -> Time:
-        if as_of is not None:
-            return self.domain.check(as_of, "as_of")
+    def last_time(self) -> Time:
+        """The last closed time. One log scan.
+
+        Raises:
+            UsageError: there is no single one: times are tuples, or all are closed.
+            NotYetClosed: none is closed yet.
+        """
         upper = self.upper
         if not self.domain.total_order or upper.closed:
             raise UsageError(
@@ -239,15 +255,18 @@ class Collection:
         last: Time = upper.just_before().elements[0]
         return last
 
+    def _at_last(self, ask: Callable[[Query], R]) -> R:
+        """Ask for the contents at the last closed time, whichever that is when the answer is planned."""
+        while True:
+            try:
+                return ask(AsOf(self.last_time()))
+            except HistoryCompacted:
+                # Others appended and moved `since` in between: there is a later last time now.
+                continue
+
     def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
         """A frontier from a time, a list of times or a frontier; the times are checked."""
-        if isinstance(value, Frontier):
-            elements: Sequence[Time] = value.elements
-        elif isinstance(value, list):
-            elements = value
-        else:
-            elements = [value]
-        return Frontier.of_all(self.domain.check(t, name) for t in elements)
+        return frontier(value, self.domain, name)
 
 
 def _patience(timeout_s: object) -> float | None:

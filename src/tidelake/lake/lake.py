@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import unicodedata
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -15,12 +14,11 @@ from tidelake.errors import CollectionExists, CollectionNotFound, IncompatibleSc
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.gate import GatedVersionLog
+from tidelake.lake.names import check_name
 from tidelake.model.time import TimeDomain
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.url import Stores, normalize_url, open_stores
-
-_NAME_BYTES_MAX = 255
 
 
 def open_lake(
@@ -98,7 +96,7 @@ class Lake:
             CollectionExists: a collection of this name was dropped.
         """
         self._gate.check()
-        _check_name(name)
+        check_name(name, "collection name")
         _check_columns(schema, key, value)
         wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
         while True:
@@ -190,18 +188,6 @@ def _check_columns(schema: object, key: object, value: object) -> None:
 def _check_text(name: object) -> None:
     if not isinstance(name, str):
         raise UsageError(f"collection name {name!r} must be a text")
-
-
-def _check_name(name: str) -> None:
-    _check_text(name)
-    if not name or any(unicodedata.category(c) == "Cc" for c in name):
-        raise UsageError(f"collection name {name!r} must be a non-empty text without control characters")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise UsageError(f"collection name {name!r} is not valid text: {error.reason}") from error
-    if size > _NAME_BYTES_MAX:
-        raise UsageError(f"collection name {name[:20]!r}... has {size} bytes: use at most {_NAME_BYTES_MAX}")
 
 
 def _not_found(name: str, shards: dict[str, str | None]) -> str:

@@ -1,7 +1,7 @@
 """Appending tables: upload first, then one command that adds the parts and moves `upper`.
 
-The parts of a refused append are deleted, since it is certain that they are not in. After
-`OutcomeUnknown` it is not certain, and they stay.
+The parts of a refused append are deleted, since it is certain that they are not in. After any other
+error it is not certain, and they stay.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,15 +10,18 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table, normalize
-from tidelake.errors import OutcomeUnknown, TidelakeError, UpperMismatch, UsageError
+from tidelake.errors import UpdateBeyondUpper, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
 from tidelake.model import time as times
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.shard import Shard
 from tidelake.shard.upload import check_times, decode_upload, discard, time_range, write_table
-from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append
+from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed
 from tidelake.state.state import ShardState
+
+# What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
+REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper)
 
 
 def compare_and_append(
@@ -72,9 +75,7 @@ def append_rows(
     table = normalize(given, shard.spec.schema, domain)
     lower = shard.state().upper
     # The claim first: the times of an append that is in lie below the upper that it made.
-    known = (
-        shard.preview(partial(append, runs=(), when=Exactly(lower, lower), claim=claim)) if claim else None
-    )
+    known = shard.preview(partial(claimed, claim=claim)) if claim else None
     if known is not None:
         return known
     end = _end(shard, table, upper)
@@ -104,7 +105,15 @@ def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
     if not shard.spec.domain.total_order:
         raise UsageError(f"times of {shard.spec.domain} have no single last one: give upper=[...]")
     ends = time_range(table, shard.spec.domain)
-    return shard.state().upper if ends is None else Frontier.past(ends[1])
+    if ends is None:
+        return shard.state().upper
+    end = Frontier.past(ends[1])
+    if end.closed:
+        raise UsageError(
+            f"time {ends[1]} is the last there is, and appending it closes the collection for good: "
+            "give upper=[] if that is meant"
+        )
+    return end
 
 
 def commit_floor(shard: Shard, state: ShardState) -> Time:
@@ -131,8 +140,8 @@ def append_uploaded(
 ) -> Appended:
     """Add what workers uploaded, in one command. Errors as `compare_and_append`.
 
-    The parts stay the caller's until this succeeds: after a conflict the same uploads may be offered
-    again at another frontier, if their times allow.
+    After a conflict the same uploads may be offered again at another frontier, if their times allow;
+    uploads that are never appended stay in the store until collection finds them.
     """
     found = [decode_upload(data) for data in uploads if data]
     for upload in found:
@@ -148,6 +157,8 @@ def append_uploaded(
                 "in uploader(lower, upper)"
             )
     runs = tuple(run for upload in found for run in upload.runs)
+    if len({part.name for run in runs for part in run.parts}) < sum(len(run.parts) for run in runs):
+        raise UsageError("an upload is given twice: give each once")
     return shard.run(partial(append, runs=runs, when=Exactly(lower, upper), claim=claim))
 
 
@@ -161,14 +172,16 @@ def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> A
 
 
 def _keeping(shard: Shard, runs: Sequence[Run], attempt: Callable[[], Appended]) -> Appended:
-    """The answer of the attempt; the parts are deleted if they certainly did not get in."""
+    """The answer of the attempt; the parts are deleted if they certainly did not get in.
+
+    SUBTLE: only a refusal by the state makes that certain. Any other error may have come after the
+    commit, and a part that is in must never be deleted; one too many is found by collection.
+    """
     try:
         answer = attempt()
-    except OutcomeUnknown:
-        raise
-    except TidelakeError:
-        discard(shard.stores.blobs, runs)
+    except REFUSALS:
+        discard(shard.stores.blobs, shard.env, runs)
         raise
     if answer.already:
-        discard(shard.stores.blobs, runs)
+        discard(shard.stores.blobs, shard.env, runs)
     return answer

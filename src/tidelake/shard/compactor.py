@@ -81,24 +81,32 @@ class MergeReport:
 
 
 def plan_merge(spec: ShardSpec, blobs: BlobStore, state: ShardState, parallelism: int) -> MergePlan | None:
-    """Plan the merge of all batches into one; None if that would change nothing."""
-    batches = [item.batch for item in state.spine]
-    if not batches:
+    """Plan the merge of all batches that hold rows, and those between, into one.
+
+    None if there is nothing to gain. Empty batches at the end stay out: they go on growing while the
+    merge runs, and merging them would gain nothing.
+    """
+    items = list(state.spine)
+    while items and not items[-1].batch.runs:
+        items.pop()
+    batches = [item.batch for item in items]
+    full = [batch for batch in batches if batch.runs]
+    runs = [run for batch in full for run in batch.runs]
+    if not runs:
         return None
-    folded = all(batch.bounds.since == state.since for batch in batches if batch.runs)
-    whole = len(batches) == 1 and len(batches[0].runs) <= 1
-    untouched = whole and not any(run.truncated for run in batches[0].runs)
-    if untouched and folded:
+    if len(runs) == 1 and not runs[0].truncated and full[0].bounds.since == state.since:
         return None
     query = Fold(state.since)
-    needed = sources(batches, query)
     return MergePlan(
-        0,
-        state.spine.next_id,
+        items[0].lo,
+        items[-1].hi,
         Bounds(batches[0].bounds.lower, batches[-1].bounds.upper, state.since),
         tuple(part.name for batch in batches for part in batch.parts()),
         Shape.of(batches),
-        tuple(encode_record("task", task) for task in cut(spec, blobs, needed, query, parallelism)),
+        tuple(
+            encode_record("task", task)
+            for task in cut(spec, blobs, sources(batches, query), query, parallelism)
+        ),
     )
 
 

@@ -10,7 +10,7 @@ INVARIANT: entries are contiguous, and each fits the state before it; anything e
 from dataclasses import dataclass
 
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, StoreUnavailable
+from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, TidelakeError
 from tidelake.shard import names
 from tidelake.state import codec
 from tidelake.state.state import FIRST, Delta, Rollup, ShardState, apply
@@ -26,7 +26,7 @@ class Known:
 
     Attributes:
         state: as of its seqno.
-        delta_bytes: length of the log entries after the newest rollup.
+        delta_bytes: length of the log entries since the newest rollup was added.
     """
 
     state: ShardState
@@ -146,7 +146,7 @@ class History:
             except OutcomeUnknown:
                 if pause_s > _SILENCE_S_MAX:
                     raise
-            except StoreUnavailable as error:
+            except TidelakeError as error:
                 # Said of this attempt; the first one may be in all the same.
                 raise OutcomeUnknown(f"entry {seqno} of shard {self.shard_id} may be in: {error}") from error
 

@@ -2,7 +2,7 @@
 
 Take the newest known state, compute the transition, check the rules over (before, after), compare and
 set; done, or refresh and go round. A refusal or no-op is believed only on a fresh state. Commands of one
-process take turns; those of several processes meet at the compare-and-set.
+handle take turns, which reads do not wait for; those of several meet at the compare-and-set.
 """
 
 import threading
@@ -40,26 +40,28 @@ class Machine:
         self._history = history
         self._config = config
         self._env = env
-        self._lock = threading.RLock()
+        self._turn = threading.Lock()
+        self._adopting = threading.Lock()
         self._known: Known | None = None
 
     def refresh(self) -> ShardState:
-        """The newest state. One log scan, three calls the first time.
+        """The newest state. One log scan, three calls the first time. Waits for no command.
 
         Raises:
             CollectionNotFound: there is no such shard.
         """
-        with self._lock:
-            known = self._history.open() if self._known is None else self._history.refresh(self._known)
-            if known is None:
-                raise CollectionNotFound(f"shard {self._history.shard_id} does not exist")
-            self._known = known
-            return known.state
+        before = self._known
+        known = self._history.open() if before is None else self._history.refresh(before)
+        if known is None:
+            raise CollectionNotFound(f"shard {self._history.shard_id} does not exist")
+        return self.adopt(known).state
 
-    def adopt(self, known: Known) -> None:
-        """Start from a state that was just created or read."""
-        with self._lock:
-            self._known = known
+    def adopt(self, known: Known) -> Known:
+        """Take a state that was read or made, unless a newer one is known; the newest."""
+        with self._adopting:
+            if self._known is None or self._known.state.seqno < known.state.seqno:
+                self._known = known
+            return self._known
 
     def run(self, command: Command[R]) -> Done[R]:
         """Carry out a command. One log write if it commits and nobody else was first.
@@ -67,14 +69,10 @@ class Machine:
         Raises:
             TidelakeError: the command was refused on the newest state; nothing was written.
         """
-        with self._lock:
+        with self._turn:
             fresh = self._known is None
-            if self._known is None:
-                self.refresh()
             while True:
-                known = self._known
-                if known is None:
-                    raise InternalError("no state after a refresh")
+                known = self.known()
                 now_ms = max(self._env.clock.now_ms(), known.state.committed_ms)
                 outcome = command(known.state, now_ms)
                 match outcome:
@@ -87,7 +85,7 @@ class Machine:
                     case Commit(edits, result):
                         committed = self._commit(known, edits, now_ms)
                         if committed is not None:
-                            self._known = committed
+                            self.adopt(committed)
                             return Done(result, self._rollup_due(committed))
                 self.refresh()
                 fresh = True
@@ -98,10 +96,9 @@ class Machine:
         Raises:
             TidelakeError: it is refused on the newest state.
         """
-        with self._lock:
-            if isinstance(command(self.known().state, self._env.clock.now_ms()), Commit):
-                return None
-            outcome = command(self.refresh(), self._env.clock.now_ms())
+        if isinstance(command(self.known().state, self._env.clock.now_ms()), Commit):
+            return None
+        outcome = command(self.refresh(), self._env.clock.now_ms())
         match outcome:
             case Commit(_, _):
                 return None
@@ -140,9 +137,8 @@ class Machine:
 
     def known(self) -> Known:
         """The newest state that this process has seen, and what it takes to open it."""
-        with self._lock:
-            if self._known is None:
-                self.refresh()
-            if self._known is None:
-                raise InternalError("no state after a refresh")
-            return self._known
+        if self._known is None:
+            self.refresh()
+        if self._known is None:
+            raise InternalError("no state after a refresh")
+        return self._known

@@ -9,7 +9,7 @@ It is for one generator within one process: it is started by the first `next`, n
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ class _End:
         self.error = error
 
 
-def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
     """Iterate `source` in a thread, at most `depth` items ahead.
 
     Args:
@@ -77,4 +77,6 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
     finally:
         stopped.set()
         room.release()
-        thread.join()
+        # The collector may close an abandoned generator in any thread, this very one included.
+        if thread is not threading.current_thread():
+            thread.join()

@@ -69,7 +69,7 @@ def _check_since(query: Query, state: ShardState) -> None:
                 raise HistoryCompacted(after, state.since)
         case Updates(lower, upper):
             if not lower <= upper:
-                raise UsageError(f"the lower frontier {lower} is after the upper {upper}: swap them")
+                raise UsageError(f"the lower frontier {lower} is not at or before the upper {upper}")
             if state.since != state.minimum and not state.since.keeps_times_from(lower):
                 raise HistoryCompacted(lower, state.since)
         case Fold(_):
@@ -105,7 +105,7 @@ def wait(
         if reached(state):
             return state
         left_s = deadline_s - clock.monotonic_s()
-        if left_s <= 0 or state.upper.closed:
+        if left_s <= 0:
             raise NotYetClosed(asked, _plain(state.upper), patience_s)
         clock.sleep(min(pause_s, left_s))
         pause_s = min(pause_s * 2, config.poll_interval_s)

@@ -1,11 +1,11 @@
 """Bringing rows out: runs of parts become one sorted, consolidated stream.
 
-Skips parts that the query or key range cannot need, reads tiny runs together in memory, and leaves
-the k-way merge to `tidelake.data.merge`. Memory is bounded by `merge_chunk_rows` and the batches in
-flight, not by the size of the collection.
+Skips parts that the query or key range cannot need, reads the tiniest runs together in memory, and
+leaves the k-way merge to `tidelake.data.merge`. Memory is bounded by `fold_rows`, `merge_chunk_rows` and
+one row group for each further run, not by the size of the collection.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
+from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
 from tidelake.model import time as times
 from tidelake.model.batch import Batch, Part, Run
@@ -85,7 +86,7 @@ def _may_match(part: Part, query: Query) -> bool:
 
 def rows(
     spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, keys: KeyRange | None = None
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """The answer to a query over some runs: sorted by (key, value, time), consolidated.
 
     Batches have the columns of `update_schema`. Costs an `open` and a few range reads a part.
@@ -96,25 +97,34 @@ def rows(
         for source in needed
         if (parts := tuple(part for part in source.run.parts if within.may_hold(part)))
     ]
-    chunk_rows = spec.config.merge_chunk_rows
-    batch_rows = max(1024, chunk_rows // max(1, len(runs)))
-    large = [s for s in runs if s.run.rows * 2 > spec.config.fold_rows]
-    small = [s for s in runs if s.run.rows * 2 <= spec.config.fold_rows]
+    small, large = _divided(runs, spec.config.fold_rows)
+    batch_rows = max(64, spec.config.merge_chunk_rows // max(1, len(large)))
     # Fetching and decoding ahead of the kernel; with many runs they take turns enough by themselves.
-    ahead = prefetch if len(large) <= _PREFETCHED_RUNS_MAX else iter
-    streams: list[Iterable[pa.RecordBatch]] = [
-        ahead(_stream(spec, blobs, s, within, batch_rows)) for s in large
-    ]
-    if len(small) + len(streams) > 1:
-        streams.extend(_folded(spec, blobs, small, query, within))
-    else:
-        streams.extend(_stream(spec, blobs, s, within, batch_rows) for s in small)
-    yield from merge(streams, spec.schema, spec.domain, query, chunk_rows)
+    streams = [_stream(spec, blobs, s, within, batch_rows) for s in large]
+    if len(streams) <= _PREFETCHED_RUNS_MAX:
+        streams = [prefetch(stream) for stream in streams]
+    try:
+        folded = [_folded(spec, blobs, small, query, within)] if small else []
+        yield from merge([*streams, *folded], spec.schema, spec.domain, query, spec.config.merge_chunk_rows)
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
+    """The smallest runs, together of at most `rows_max` rows if they are several; and the others."""
+    by_rows = sorted(runs, key=lambda source: source.run.rows)
+    total = count = 0
+    while count < len(by_rows) and total + by_rows[count].run.rows <= rows_max:
+        total += by_rows[count].run.rows
+        count += 1
+    count = count if count > 1 else 0
+    return by_rows[:count], by_rows[count:]
 
 
 def _stream(
     spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """The rows of one run, in order, after rewrite and truncation."""
     for part in source.run.parts:
         if part.schema_id != spec.schema_id:
@@ -137,27 +147,17 @@ def _stream(
 
 def _folded(
     spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, keys: KeyRange
-) -> Iterator[list[pa.RecordBatch]]:
-    """Small runs, read whole and consolidated in memory, some `fold_rows` at a time.
+) -> list[pa.RecordBatch]:
+    """Small runs, read whole and consolidated in memory as one.
 
     A shard of many tiny appends would otherwise be a merge of as many streams.
     """
-    held: list[pa.RecordBatch] = []
-    held_rows = 0
-    for source in small:
-        for batch in _stream(spec, blobs, source, keys, spec.config.fold_rows):
-            kept = select(batch, query, spec.domain)
-            if kept.num_rows:
-                held.append(kept)
-                held_rows += kept.num_rows
-        if held_rows >= spec.config.fold_rows:
-            yield _in_memory(spec, held)
-            held, held_rows = [], 0
-    if held:
-        yield _in_memory(spec, held)
-
-
-def _in_memory(spec: ShardSpec, held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    table = consolidate(pa.Table.from_batches(held), spec.schema, spec.domain, spec.config.merge_chunk_rows)
-    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=spec.config.row_group_rows)
+    held = [
+        select(batch, query, spec.domain)
+        for source in small
+        for batch in _stream(spec, blobs, source, keys, spec.config.fold_rows)
+    ]
+    table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
+    rows_ = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+    batches: list[pa.RecordBatch] = rows_.to_batches(max_chunksize=spec.config.row_group_rows)
     return batches

@@ -10,7 +10,7 @@ from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import IncompatibleSchema, OutcomeUnknown, StoreUnavailable
+from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
 from tidelake.model.frontier import Frontier
 from tidelake.shard import compactor, names
 from tidelake.shard.compactor import MergePlan, MergeReport, Shape
@@ -53,12 +53,11 @@ class Shard:
         known = history.create(first)
         machine = Machine(history, spec.config, env)
         machine.adopt(known)
-        state = known.state
-        if state.domain != spec.domain or not state.schema.same_columns(spec.schema):
+        if known.state.domain != spec.domain:
             raise IncompatibleSchema(
-                f"shard {spec.shard_id} has {state.schema} time {state.domain}, "
-                f"which does not equal {spec.schema} time {spec.domain}"
+                f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
+        machine.run(partial(commands.register_schema, schema=spec.schema))
         return cls(stores, spec, env, machine, history)
 
     @classmethod
@@ -84,7 +83,7 @@ class Shard:
         if done.rollup_due:
             try:
                 self.write_rollup()
-            except (StoreUnavailable, OutcomeUnknown):
+            except (StoreUnavailable, OutcomeUnknown, Closed):
                 self.env.recorder.count("shard.rollup.failed")
         return done.result
 
@@ -131,5 +130,5 @@ class Shard:
         report = self.apply_merge(plan, outputs)
         if not report.applied:
             # Certain: the only attempt was answered, and refused.
-            discard(self.stores.blobs, compactor.merge_result(plan, outputs).batch.runs)
+            discard(self.stores.blobs, self.env, compactor.merge_result(plan, outputs).batch.runs)
         return report

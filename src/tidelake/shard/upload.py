@@ -15,7 +15,7 @@ from tidelake.data.ingest import normalize
 from tidelake.data.part import write_parts
 from tidelake.data.select import view
 from tidelake.env import Env
-from tidelake.errors import UpdateBeyondUpper, UpdateNotBeyondLower
+from tidelake.errors import OutcomeUnknown, StoreUnavailable, UpdateBeyondUpper, UpdateNotBeyondLower
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
@@ -47,16 +47,22 @@ def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.
             blobs.put(part.name, data)
             parts.append(part)
     except BaseException:
-        discard(blobs, [Run(tuple(parts))] if parts else [])
+        discard(blobs, env, [Run(tuple(parts))] if parts else [])
         raise
     return Run(tuple(parts)) if parts else None
 
 
-def discard(blobs: BlobStore, runs: Iterable[Run]) -> None:
-    """Delete the parts of runs that certainly no state names."""
+def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
+    """Delete the parts of runs that certainly no state names.
+
+    Only tidies up: a store that fails here must not take the place of the answer that is on its way.
+    """
     for run in runs:
         for part in run.parts:
-            blobs.delete(part.name)
+            try:
+                blobs.delete(part.name)
+            except (StoreUnavailable, OutcomeUnknown):
+                env.recorder.count("shard.discard.failed")
 
 
 def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) -> tuple[Run, ...]:
@@ -66,17 +72,16 @@ def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) ->
     return () if run is None else (run,)
 
 
-def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier, upper: Frontier) -> None:
-    """Check that all times lie in `[lower, upper)`.
+def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier | None, upper: Frontier | None) -> None:
+    """Check that all times lie in `[lower, upper)`; None is without bound.
 
     Raises:
         UpdateNotBeyondLower, UpdateBeyondUpper: naming an offending time and the frontier.
     """
-    if table.num_rows == 0:
-        return
-    if sum(view(b, domain, None, lower, None).num_rows for b in table.to_batches()) != table.num_rows:
+    batches = table.to_batches()
+    if lower is not None and sum(view(b, domain, None, lower, None).num_rows for b in batches) < len(table):
         raise UpdateNotBeyondLower(next(t for t in _times(table, domain) if not lower.less_equal(t)), lower)
-    if sum(view(b, domain, None, None, upper).num_rows for b in table.to_batches()) != table.num_rows:
+    if upper is not None and sum(view(b, domain, None, None, upper).num_rows for b in batches) < len(table):
         raise UpdateBeyondUpper(next(t for t in _times(table, domain) if upper.less_equal(t)), upper)
 
 
@@ -150,11 +155,10 @@ class Uploader:
         try:
             for piece in _pieces(batches, self.spec.config.part_target_bytes):
                 table = normalize(piece, self.spec.schema, self.spec.domain)
-                if self.lower is not None and self.upper is not None:
-                    check_times(table, self.spec.domain, self.lower, self.upper)
+                check_times(table, self.spec.domain, self.lower, self.upper)
                 runs.extend(write_table(self.spec, stores.blobs, env, table))
         except BaseException:
-            discard(stores.blobs, runs)
+            discard(stores.blobs, env, runs)
             raise
         if not runs:
             return b""

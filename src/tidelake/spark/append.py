@@ -14,7 +14,8 @@ from pyspark.sql.functions import col, lit
 
 from tidelake.env import Env
 from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
-from tidelake.lake.collection import Collection, FrontierLike
+from tidelake.lake.collection import Collection
+from tidelake.lake.frontiers import FrontierLike
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection, FrontierLike
+from tidelake.lake.collection import Collection
+from tidelake.lake.frontiers import FrontierLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time
 from tidelake.shard.plan import run_task
@@ -56,18 +56,7 @@ def snapshot(
         NotYetClosed: `as_of` is still open after `timeout_s`.
         UsageError: a column is of a type that Spark cannot hold.
     """
-    if as_of is None:
-        upper = collection.upper
-        if (
-            not collection.domain.total_order
-            or upper.closed
-            or upper.elements[0] == collection.domain.minimum
-        ):
-            raise UsageError(
-                f"collection {collection.name!r} has no last time (upper={upper}): give as_of=..."
-            )
-        as_of = upper.just_before().elements[0]
-    asked = AsOf(collection.domain.check(as_of, "as_of"))
+    asked = None if as_of is None else AsOf(collection.domain.check(as_of, "as_of"))
     return _frame(spark, collection, asked, parallelism, timeout_s)
 
 
@@ -122,7 +111,7 @@ def snapshots(
 def _frame(
     spark: SparkSession,
     collection: Collection,
-    asked: Query,
+    asked: Query | None,
     parallelism: int | None,
     timeout_s: float | None,
 ) -> DataFrame:

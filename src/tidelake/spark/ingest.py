@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
 from tidelake.lake.collection import Collection
+from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
-from tidelake.shard.writer import Writer
 from tidelake.spark.debezium import ChangeParser, Late, line_bytes
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer, answer_schema, collect, upload
@@ -171,7 +171,15 @@ def _lines(spark: SparkSession, directory: str, files: int | None) -> DataFrame:
         if files < 1:
             raise UsageError(f"max_files_per_trigger={files} must be at least 1")
         reader = reader.option("maxFilesPerTrigger", files)
-    return reader.load(directory).select("value", col("_metadata.file_path").alias("file"))
+    try:
+        found = reader.load(directory)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise UsageError(
+            f"there is no directory of change files at {directory!r}: create it first"
+        ) from error
+    return found.select("value", col("_metadata.file_path").alias("file"))
 
 
 @dataclass(frozen=True)
@@ -226,12 +234,12 @@ class _Sink:
                     self.name, owner=self._query_id, take_over=self.take_over
                 )
             done = self._ingest(self._writer, lines, batch)
+            self.report.add(done)
+            if self.progress is not None:
+                self.progress(done)
         except Exception as error:
             self.error = error
             raise
-        self.report.add(done)
-        if self.progress is not None:
-            self.progress(done)
 
     def _ingest(self, writer: Writer, lines: DataFrame, batch: int) -> IngestedBatch:
         if writer.last_sequence is not None and batch <= writer.last_sequence:

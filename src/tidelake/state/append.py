@@ -19,6 +19,8 @@ from tidelake.state import spine
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.state import Edits, Move, ShardState, WriterRecord
 
+_NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
+
 
 @dataclass(frozen=True)
 class Exactly:
@@ -81,21 +83,16 @@ def append(
     Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper` or a
     usage error; nothing is written then.
     """
-    writers: dict[str, WriterRecord] = {}
     record = state.writers.get(claim.writer) if claim else None
     if claim is not None:
-        if record is None or record.epoch < claim.epoch:
-            return Refused(
-                UsageError(f"writer {claim.writer!r} is not open: open it with collection.writer(...)")
-            )
-        if record.epoch > claim.epoch:
-            return Refused(WriterFenced(claim.writer, claim.epoch, record.epoch))
-        if record.sequence is not None and claim.sequence <= record.sequence:
-            return NoOp(Appended(record.upper, record.upper, already=True))
+        settled = _settled(record, claim)
+        if settled is not None:
+            return settled
     placed = _place(state, runs, when)
     if not isinstance(placed, Batch):
         return placed
     bounds = placed.bounds
+    writers: dict[str, WriterRecord] = {}
     if claim is not None and record is not None:
         writers[claim.writer] = replace(record, sequence=claim.sequence, upper=bounds.upper)
     answer = Appended(bounds.lower, bounds.upper)
@@ -107,14 +104,28 @@ def append(
     )
 
 
+def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | None] | Refused:
+    """The answer to an append that is in, or None if it is not; refused for a writer that may not write."""
+    return _settled(state.writers.get(claim.writer), claim) or NoOp(None)
+
+
+def _settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
+    """What the writer's record alone says to an append; None if it is the next one."""
+    if record is None or record.epoch < claim.epoch:
+        return Refused(UsageError(f"writer {claim.writer!r} is not open: call collection.writer(...)"))
+    if record.epoch > claim.epoch:
+        return Refused(WriterFenced(claim.writer, claim.epoch, record.epoch))
+    if record.sequence is not None and claim.sequence <= record.sequence:
+        return NoOp(Appended(record.upper, record.upper, already=True))
+    return None
+
+
 def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Batch | Refused | NoOp[Appended]:
     """The batch as it is to be registered: its bounds, with rewrites and truncation."""
     match when:
         case Exactly(lower, upper):
             if not lower <= upper:
-                return Refused(
-                    UsageError(f"the lower frontier {lower} is after the upper {upper}: swap them")
-                )
+                return Refused(UsageError(_NOT_BEFORE.format(lower=lower, upper=upper)))
             offence = _outside(runs, lower, upper, state)
             if offence is not None:
                 return Refused(offence)
@@ -122,9 +133,7 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Batch | Refu
                 return Refused(UpperMismatch(lower, state.upper))
         case UpTo(lower, upper):
             if not lower <= upper:
-                return Refused(
-                    UsageError(f"the lower frontier {lower} is after the upper {upper}: swap them")
-                )
+                return Refused(UsageError(_NOT_BEFORE.format(lower=lower, upper=upper)))
             offence = _outside(runs, lower, upper, state)
             if offence is not None:
                 return Refused(offence)

@@ -5,6 +5,7 @@ the latter looks only at what changes. docs/correctness.md lists each rule with 
 """
 
 from tidelake.errors import InternalError
+from tidelake.model import time as times
 from tidelake.model.batch import Batch
 from tidelake.state.spine import SpineBatch, validate
 from tidelake.state.state import Edits, ShardState
@@ -77,6 +78,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_batch(item.batch, after)
         since = item.batch.bounds.since
         _require(since <= after.since, "batch-folded-to-since", f"{since} is after {after.since}")
+        if before.upper != after.upper and after.domain.total_order:
+            _check_times(item.batch)
 
 
 def _check_tiling(
@@ -102,6 +105,17 @@ def _diff_sum(items: tuple[SpineBatch, ...]) -> int | None:
             return None
         total += diff_sum
     return total
+
+
+def _check_times(batch: Batch) -> None:
+    """The times of an appended batch, as a reader will see them, lie in its bounds."""
+    for run in batch.runs:
+        for part in run.parts:
+            first, last = part.time_lower, part.time_upper
+            if part.rewrite is not None:
+                first, last = times.join(first, part.rewrite), times.join(last, part.rewrite)
+            inside = batch.bounds.contains(first) and batch.bounds.contains(last)
+            _require(inside or run.truncated, "times-in-bounds", f"part {part.name}: {first} to {last}")
 
 
 def _check_batch(batch: Batch, state: ShardState) -> None:

@@ -1,0 +1,105 @@
+"""Named writers: appends that are decided for ever.
+
+A writer has a name, an epoch and a sequence number; the shard remembers the last number in the same
+commit that adds the data. Whoever opens the name again learns what is in, and fences the old holder.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tidelake.errors import TidelakeError, UsageError
+from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.lake.names import check_name
+from tidelake.model.frontier import Frontier
+from tidelake.shard import append
+from tidelake.shard.append import REFUSALS
+from tidelake.shard.shard import Shard
+from tidelake.state import commands
+from tidelake.state.append import Appended, Claim
+
+
+class Writer:
+    """One epoch of a named writer. Not for several threads at once: sequence numbers need one order.
+
+    Attributes:
+        name: of the writer.
+        epoch: of this handle; a later `Writer` of the same name has a higher one.
+        last_sequence: number of the last append of this name that is in; None before the first.
+    """
+
+    def __init__(self, shard: Shard, name: str, owner: str = "", take_over: bool = False) -> None:
+        self._shard = shard
+        self.name = check_name(name, "writer name")
+        command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over)
+        record = shard.run(command)
+        self.epoch = record.epoch
+        self.last_sequence = record.sequence
+        self._unsure: int | None = None
+
+    def append(
+        self, updates: object, *, upper: FrontierLike | None = None, sequence: int | None = None
+    ) -> Appended:
+        """Append as number `sequence` (default: the next one). Already in: success without writing.
+
+        Updates and `upper` as `Collection.append`.
+
+        Raises:
+            WriterFenced: a later epoch of this name is open.
+            UsageError: the outcome of an earlier number is unknown, and none is given now.
+        """
+        end = None if upper is None else self._frontier(upper, "upper")
+        return self._numbered(sequence, lambda claim: append.append_rows(self._shard, updates, end, claim))
+
+    def compare_and_append(
+        self, updates: object, lower: FrontierLike, upper: FrontierLike, *, sequence: int | None = None
+    ) -> Appended:
+        """Append all updates of `[lower, upper)` as number `sequence`, iff the upper equals `lower`.
+
+        Already in: success without writing, whatever the upper is. Errors as `append`, and
+        `UpperMismatch`.
+        """
+        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        return self._numbered(
+            sequence, lambda claim: append.compare_and_append(self._shard, updates, start, end, claim)
+        )
+
+    def append_uploaded(
+        self,
+        uploads: Sequence[bytes],
+        *,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        sequence: int | None = None,
+    ) -> Appended:
+        """Append what workers uploaded, as number `sequence`; see `Collection.append_uploaded`."""
+        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        return self._numbered(
+            sequence, lambda claim: append.append_uploaded(self._shard, uploads, start, end, claim)
+        )
+
+    def _frontier(self, value: FrontierLike, name: str) -> Frontier:
+        return frontier(value, self._shard.spec.domain, name)
+
+    def _numbered(self, sequence: int | None, attempt: Callable[[Claim], Appended]) -> Appended:
+        number = self._next() if sequence is None else sequence
+        if number < 0:
+            raise UsageError(f"sequence={number} must not be negative")
+        try:
+            answer = attempt(Claim(self.name, self.epoch, number))
+        except (*REFUSALS, UsageError):
+            raise
+        except TidelakeError:
+            # It may be in. Giving its number to other rows would take those for in as well.
+            self._unsure = number
+            raise
+        self._unsure = None
+        self.last_sequence = max(number, self.last_sequence or 0)
+        return answer
+
+    def _next(self) -> int:
+        if self._unsure is not None:
+            raise UsageError(
+                f"the outcome of append {self._unsure} of writer {self.name!r} is unknown: give the same "
+                f"rows again with sequence={self._unsure}, or open the writer again to learn it"
+            )
+        return 0 if self.last_sequence is None else self.last_sequence + 1
