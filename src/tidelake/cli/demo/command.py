@@ -4,10 +4,13 @@ Owns the order of the steps and what is printed; each step is somebody else's co
 1 if one row differs from the truth.
 """
 
-import shutil
+import os
+import shlex
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,24 +75,22 @@ def demo(
         # The export, which needs no Spark, comes first: a repository that cannot be read is told at once.
         prepare = own_files(change_files, keys, time_field) if change_files else repository(repo, limit)
         job = prepare(root, console)
-        session = _session(console, cores)
-        try:
+        with _session(console, cores, Path(scratch) / "java.log") as session:
             checks = _run(job, session, console)
-        finally:
-            session.stop()
     wrong = [check for check in checks if not check.equal]
     seconds = time.monotonic() - started
-    kept = f"; the lake is in {directory}" if directory else ""
+    console.print()
     if wrong:
+        console.print(f"[bold red]{len(wrong)} of {len(checks)} comparisons differ[/] after {seconds:.0f} s")
+    else:
+        rows = sum(check.rows for check in checks)
         console.print(
-            f"\n[bold red]{len(wrong)} of {len(checks)} comparisons differ[/] after {seconds:.0f} s{kept}"
+            f"[bold green]All {len(checks)} comparisons are equal[/]: {rows:,} rows, {seconds:.0f} s"
         )
-        return 1
-    rows = sum(check.rows for check in checks)
-    console.print(
-        f"\n[bold green]All {len(checks)} comparisons are equal[/]: {rows:,} rows, {seconds:.0f} s{kept}"
-    )
-    return 0
+    if directory is not None:
+        shown = f"tidelake show {shlex.quote(str(directory / 'lake'))} {job.name}"
+        console.print(f"The lake is kept; look around with: {shown}", markup=False, soft_wrap=True)
+    return 1 if wrong else 0
 
 
 def _root(directory: Path | None, scratch: Path) -> Path:
@@ -101,15 +102,56 @@ def _root(directory: Path | None, scratch: Path) -> Path:
     return directory
 
 
-def _session(console: Console, cores: str) -> "SparkSession":
-    if shutil.which("java") is None:
-        console.print("Looking for Java ...", style="dim")
+@contextmanager
+def _session(console: Console, cores: str, log: Path) -> "Iterator[SparkSession]":
+    """The session of this process, or a new one that ends with the block."""
     try:
+        from pyspark.sql import SparkSession
+
         from tidelake.spark.session import local_session
     except ImportError as error:
         raise UsageError(f"the demo runs on Spark: pip install 'tidelake[spark]' ({error})") from error
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
     with console.status("Starting Spark ..."):
-        return local_session("tidelake demo", cores)
+        session = _started(lambda: local_session("tidelake demo", cores), log)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _started(start: "Callable[[], SparkSession]", log: Path) -> "SparkSession":
+    try:
+        with _stderr_to(log):
+            return start()
+    except UsageError:
+        raise
+    except Exception:
+        click.echo(log.read_text(encoding="utf-8", errors="replace"), err=True)
+        raise
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Have a process that is started in here write its errors to a file.
+
+    Java greets with a line on its incubator modules, which no option turns off. What goes wrong later is
+    raised by PySpark, so nobody needs to see it twice.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _run(job: Job, session: "SparkSession", console: Console) -> list[Check]:

@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 import tidelake
 from tidelake.cli import output
-from tidelake.cli.demo import truth
+from tidelake.cli.demo import replay, truth
 from tidelake.cli.demo.export import COMMITS_PER_FILE
 from tidelake.cli.demo.rows import KEY, SCHEMA
 from tidelake.cli.demo.source import Source, open_source
@@ -79,6 +81,12 @@ class Job:
     time_field: str = "source.lsn"
     collection: Collection | None = None
     _seen: dict[str, pa.Table] = field(default_factory=dict)
+    _replayed: Counter[str] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the collection in the lake."""
+        return "files" if self.source is not None else "changes"
 
     def ingest(self, session: "SparkSession") -> None:
         """Stream the change files into a new lake."""
@@ -86,7 +94,7 @@ class Job:
 
         schema = SCHEMA if self.source is not None else _inferred(session, self.landing, self.keys)
         lake = tidelake.open(self.root / "lake")
-        collection = lake.create("files" if self.source else "changes", schema, key=list(self.keys))
+        collection = lake.create(self.name, schema, key=list(self.keys))
         self.collection = collection
         files = sum(1 for path in self.landing.iterdir() if path.name[:1] not in "._")
         with bar(self.console, "Spark streaming ingest", self.times) as update:
@@ -112,13 +120,13 @@ class Job:
         late = f", {done.late:,} late events moved to the next open time" if done.late else ""
         self.console.print(
             f"  {done.events:,} events in {done.batches} micro-batches: {done.updates:,} updates, "
-            f"upper {done.upper}; {done.tombstones:,} tombstones and {done.heartbeats:,} heartbeats{late}"
+            f"upper {done.upper}\n  {done.tombstones:,} tombstones and {done.heartbeats:,} heartbeats{late}"
         )
 
     def reads(self, session: "SparkSession", when: str) -> list[Check]:
         """As-of reads at some times and the changes between two, each compared with the truth."""
         if self.source is None:
-            return list(self._compared_with_before(session, when))
+            return list(self._compared_with_files(session, when))
         return list(self._compared_with_git(session, self.source, when))
 
     def _compared_with_git(self, session: "SparkSession", source: Source, when: str) -> Iterator[Check]:
@@ -129,7 +137,7 @@ class Job:
         with bar(self.console, f"Compare {when}", total) as update:
             for done, index in enumerate(source.checked, 1):
                 commit = source.commits[index]
-                found = _expanded(frames.snapshot(session, self._lake(), index).toArrow())
+                found = _expanded(frames.snapshot(session, self._lake(), index, timeout_s=0).toArrow())
                 whole = truth.compare(source.tree(commit.sha), found)
                 sampled = truth.compare_sample(source.sample(commit.sha), found)
                 what = f"as of {index} ({commit.sha[:10]})"
@@ -140,7 +148,7 @@ class Job:
                 )
                 update(done, total)
             a, b = source.pair
-            found = frames.changes(session, self._lake(), a, b).toArrow()
+            found = frames.changes(session, self._lake(), a, b, timeout_s=0).toArrow()
             expected = source.diff(source.commits[a].sha, source.commits[b].sha)
             got = truth.diff_of(_sides(found, -1), _sides(found, 1))
             wrong = tuple(str(entry) for entry in sorted(expected ^ got)[:5])
@@ -148,22 +156,50 @@ class Job:
             yield Check(what, when, len(expected), not wrong, wrong)
             shown.append({"read": what, "rows": len(got), "git": "diff --raw", "equal": _tick(not wrong)})
             update(total, total)
+        click.echo()
         output.table(shown, False, f"Reads {when}, compared with git row by row")
 
-    def _compared_with_before(self, session: "SparkSession", when: str) -> Iterator[Check]:
-        """Without another source of truth: every read must stay what it was before the merge."""
+    def _compared_with_files(self, session: "SparkSession", when: str) -> Iterator[Check]:
+        """The end against a plain replay of the files; every read must stay what it was before the merge.
+
+        At which time a late event counts depends on the micro-batches, so only the end can be told from the
+        files alone.
+        """
         from tidelake.spark import frames
 
-        upper = self._lake().upper.elements[0]
+        lake = self._lake()
+        upper = lake.upper.elements[0]
         last = upper - 1 if isinstance(upper, int) else 0
+        if self._replayed is None:
+            self._replayed = replay.replay(self.landing, lake.schema)
         shown = []
         for time_ in sorted({last * i // 4 for i in range(5)}):
-            found = frames.snapshot(session, self._lake(), time_).toArrow()
+            found = frames.snapshot(session, lake, time_, timeout_s=0).toArrow()
             what = f"as of {time_}"
-            first = self._seen.setdefault(what, found)
-            equal = found.equals(first)
-            yield Check(what, when, found.num_rows, equal)
-            shown.append({"read": what, "rows": found.num_rows, "equal to the first read": _tick(equal)})
+            judged = []
+            if time_ == last:
+                result = replay.compare(self._replayed, found, lake.schema)
+                judged.append("a replay of the files")
+                yield Check(what, when, result.rows, result.equal, result.examples)
+                equal = result.equal
+            else:
+                equal = True
+            if what in self._seen:
+                judged.append("the read before the merge")
+                same = found.equals(self._seen[what])
+                yield Check(f"{what}, again", when, found.num_rows, same)
+                equal = equal and same
+            self._seen.setdefault(what, found)
+            tick = _tick(equal) if judged else "–"
+            shown.append(
+                {
+                    "read": what,
+                    "rows": found.num_rows,
+                    "compared with": " and ".join(judged) or "–",
+                    "equal": tick,
+                }
+            )
+        click.echo()
         output.table(shown, False, f"Reads {when}")
 
     def merge(self, session: "SparkSession") -> None:
@@ -172,6 +208,7 @@ class Job:
 
         with self.console.status("Merging as a Spark job ..."):
             report = merge(session, self._lake())
+        click.echo()
         output.table(output.merge_rows(report), False, "Merge of all batches, a Spark job")
 
     def _lake(self) -> Collection:
@@ -185,9 +222,11 @@ def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console]
 
     def prepare(root: Path, console: Console) -> Job:
         source = open_source(repo, limit=limit)
-        console.print(f"[bold]Tidelake demo[/] on {source.description}: {len(source.commits):,} commits")
+        about = f"{source.description}: {len(source.commits):,} commits"
+        console.print(Text.assemble(("Tidelake demo", "bold"), f" on {about}"))
         if source.note:
-            console.print(f"  {source.note}")
+            console.print(f"  {source.note}", markup=False)
+        console.print("  Every commit is a time, every path a key; git says whether the answers are right.")
         landing = root / "landing"
         # So many files that even a young repository makes several micro-batches, which is the point.
         each = max(1, min(COMMITS_PER_FILE, len(source.commits) // _FILES_MIN))
@@ -207,7 +246,7 @@ def own_files(directory: Path, keys: Sequence[str], time_field: str) -> Callable
     """A job on change files that the user brings."""
 
     def prepare(root: Path, console: Console) -> Job:
-        console.print(f"[bold]Tidelake demo[/] on the change files in {directory}")
+        console.print(Text.assemble(("Tidelake demo", "bold"), f" on the change files in {directory}"))
         return Job(console, root, directory, None, keys, time_field=time_field)
 
     return prepare
