@@ -226,7 +226,7 @@ def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console]
         console.print(Text.assemble(("Tidelake demo", "bold"), f" on {about}"))
         if source.note:
             console.print(f"  {source.note}", markup=False)
-        console.print("  Every commit is a time, every path a key; git says whether the answers are right.")
+        console.print("  Each commit is a time, each path a key, and git judges every answer.")
         landing = root / "landing"
         # So many files that even a young repository makes several micro-batches, which is the point.
         each = max(1, min(COMMITS_PER_FILE, len(source.commits) // _FILES_MIN))
