@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-# PySpark 4.3 says so at every mapInArrow; what it means (pyspark.pandas) is not used here.
-PANDAS_3 = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 
 
 @pytest.hookimpl(tryfirst=True)  # before the one that gives all of Spark's tests one worker
@@ -16,7 +14,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.filterwarnings(PANDAS_3))
 
 
 @pytest.fixture(scope="session")

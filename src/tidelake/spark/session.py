@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,10 +49,6 @@ def local_session(app: str = "tidelake", cores: int | str = "*", **conf: str) ->
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Py4J logs, with a trace, what a callback raised; whoever started the query gets it as an exception.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    # PySpark 4.3 warns at every mapInArrow; what it warns of (pyspark.pandas) is not used here.
-    warnings.filterwarnings(
-        "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
-    )
     settings = {**_settings(), **conf}
     options = (_java_options(), settings.get("spark.driver.extraJavaOptions", ""))
     settings["spark.driver.extraJavaOptions"] = " ".join(o for o in options if o)
