@@ -204,7 +204,7 @@ class Collection:
         Readers' holds may keep it back; it follows when they move on or close.
 
         Raises:
-            UsageError: no closed time would be left to read. Nothing was written.
+            UsageError: `since` is past the last closed time (for tuples: past the upper); nothing changed.
         """
         wanted, upper = self.frontier(since, "since"), self.upper
         last = upper.just_before() if self.domain.total_order else upper

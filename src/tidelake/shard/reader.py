@@ -49,7 +49,7 @@ class Reader:
         self._downgraded_s = shard.env.clock.monotonic_s()
 
     def downgrade(self, since: Frontier) -> None:
-        """Let history before `since` go. One log write, none if it does not move.
+        """No longer hold history before `since`. One log write, none if it does not move.
 
         Raises:
             LeaseExpired: the hold is gone.
