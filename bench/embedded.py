@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tidelake
-from bench.kernels import CHUNK_ROWS, DOMAIN, GROUP_ROWS, SCHEMA, TIMES, best, table
+from bench.kernels import CHUNK_ROWS, DOMAIN, GROUP_ROWS, SCHEMA, TIMES, best, ratios, table
 from tidelake.data.types import row_schema, update_schema
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.plan import decode_run, run_merge_task
@@ -69,15 +69,7 @@ def measured(c: tidelake.Collection, folder: Path) -> dict[str, float]:
         lambda: merge(c),
         lambda: [None for _ in c.snapshot(TIMES - 1)],
     )
-    return {
-        "rows": total,
-        "copy_rows_s": total / copied,
-        "scan_rows_s": total / scanned,
-        "merge_rows_s": total / merge_s,
-        "merge_to_copy": copied / merge_s,
-        "snapshot_rows_s": total / snapshot_s,
-        "snapshot_to_scan": scanned / snapshot_s,
-    }
+    return ratios(total, copied, scanned, merge_s, snapshot_s)
 
 
 def run(rows: int = 10_000_000, runs: tuple[int, ...] = (2, 8, 64)) -> dict[str, dict[str, float]]:

@@ -119,6 +119,18 @@ def measured(stored: list) -> list[float]:
     )
 
 
+def ratios(rows: int, copied: float, scanned: float, merge_s: float, snapshot_s: float) -> dict[str, float]:
+    return {
+        "rows": rows,
+        "copy_rows_s": rows / copied,
+        "scan_rows_s": rows / scanned,
+        "merge_rows_s": rows / merge_s,
+        "merge_to_copy": copied / merge_s,
+        "snapshot_rows_s": rows / snapshot_s,
+        "snapshot_to_scan": scanned / snapshot_s,
+    }
+
+
 def run(rows: int = 10_000_000, runs: tuple[int, ...] = (2, 8, 64)) -> dict[str, dict[str, float]]:
     """Measure; ratios above 1 mean faster than the copy or the scan."""
     result: dict[str, dict[str, float]] = {}
@@ -130,15 +142,7 @@ def run(rows: int = 10_000_000, runs: tuple[int, ...] = (2, 8, 64)) -> dict[str,
         total = sum(t.num_rows for t in tables)
         del tables
         copied, scanned, merge_s, snapshot_s = measured(stored)
-        result[f"R={count}"] = {
-            "rows": total,
-            "copy_rows_s": total / copied,
-            "scan_rows_s": total / scanned,
-            "merge_rows_s": total / merge_s,
-            "merge_to_copy": copied / merge_s,
-            "snapshot_rows_s": total / snapshot_s,
-            "snapshot_to_scan": scanned / snapshot_s,
-        }
+        result[f"R={count}"] = ratios(total, copied, scanned, merge_s, snapshot_s)
     whole = table(rows, 0, keys)
     (seconds,) = best(lambda: consolidate(whole, SCHEMA, DOMAIN))
     first = next(iter(result.values()))

@@ -442,11 +442,51 @@ def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_oth
     with pytest.raises(OutcomeUnknown):
         writer.append(rows(2))
     plan._rates_by_operation, c._shard.state = {}, look
+    assert writer.append(rows(1), sequence=0).already  # says nothing about number 1
     with pytest.raises(UsageError, match=r"append 1 of writer 'w' is unknown: .* sequence=1"):
         writer.append(rows(3))
     assert writer.append(rows(2), sequence=1).already
     assert not writer.append(rows(3)).already
     assert ids(place.lake().collection("c")) == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_writer_that_was_interrupted_does_not_know_its_last_outcome_either(monkeypatch):
+    place = place_with_collection()
+    c = place.lake().collection("c")
+    writer = c.writer("w")
+    whole = c._shard.run
+
+    def interrupted(command):
+        whole(command)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(c._shard, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(rows(1))
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="append 0 of writer 'w' is unknown"):
+        writer.append(rows(2))
+    assert writer.append(rows(1), sequence=0).already
+    assert ids(place.lake().collection("c")) == {1: 1}
+
+
+def test_since_leaves_a_time_to_read():
+    lake = place_with_collection().lake()
+    pair = lake.create("pair", SCHEMA, key=["id"], time="tuple(2)")
+    nothing = rows().append_column("_time_0", pa.array([], pa.int64()))
+    nothing = nothing.append_column("_time_1", pa.array([], pa.int64()))
+    pair.compare_and_append(nothing, [(0, 0)], [(2, 2)])
+    for since in ([(2, 2)], [(3, 2)], []):
+        with pytest.raises(UsageError, match="nothing could be read"):
+            pair.advance_since(since)
+    assert pair.advance_since([(1, 5)]).elements == ((1, 5),)
+    assert pair.snapshot((1, 5)).read_all().num_rows == 0
+    c = lake.collection("c")
+    c.append(rows(1), upper=None)
+    c.compare_and_append(rows().append_column("_time", pa.array([], pa.int64())), 1, [])
+    with pytest.raises(UsageError, match="nothing could be read"):
+        c.advance_since([])
+    assert c.advance_since(7).elements == (7,) and ids(c, 7) == {1: 1}
 
 
 def test_a_tidying_that_fails_does_not_take_the_place_of_the_answer():

@@ -204,14 +204,14 @@ class Collection:
         Readers' holds may keep it back; it follows when they move on or close.
 
         Raises:
-            UsageError: `since` is past the last closed time (for tuples: past the upper); nothing changed.
+            UsageError: no closed time would be left to read from; nothing changed.
         """
-        wanted, upper = self.frontier(since, "since"), self.upper
-        last = upper.just_before() if self.domain.total_order else upper
-        if not wanted <= last:
+        wanted, state = self.frontier(since, "since"), self.state()
+        # An element of `since` that is closed is a time that can be read; without one there is none.
+        if not wanted <= state.since and all(state.upper.less_equal(t) for t in wanted):
             raise UsageError(
-                f"since={wanted} is past the upper {upper} of collection {self.name!r} or at it: "
-                f"nothing could be read; give at most {upper.just_before()}, the last closed time"
+                f"since={wanted} is past the upper {state.upper} of collection {self.name!r} or at it: "
+                f"nothing could be read; give at most {state.upper.just_before()}"
             )
         return self._shard.advance_since(wanted)
 

@@ -7,7 +7,7 @@ commit that adds the data. Whoever opens the name again learns what is in, and f
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tidelake.errors import TidelakeError, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_name
 from tidelake.model.frontier import Frontier
@@ -88,11 +88,12 @@ class Writer:
             answer = attempt(Claim(self.name, self.epoch, number))
         except (*REFUSALS, UsageError):
             raise
-        except TidelakeError:
+        except BaseException:
             # It may be in. Giving its number to other rows would take those for in as well.
-            self._unsure = number
+            self._unsure = number if self._unsure is None else max(number, self._unsure)
             raise
-        self._unsure = None
+        if self._unsure is not None and self._unsure <= number:
+            self._unsure = None
         self.last_sequence = max(number, self.last_sequence or 0)
         return answer
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -67,7 +68,7 @@ def slots(spark: SparkSession) -> int:
     """Tasks that the cluster runs at once, as far as the session knows."""
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))
-    except Exception:
+    except PySparkException:
         # Spark Connect has no context; its setting for shuffles is the best that it tells.
         return max(1, int(spark.conf.get("spark.sql.shuffle.partitions") or "1"))
 
@@ -78,7 +79,7 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
     try:
         context = spark.sparkContext
         before = context.getLocalProperty("spark.job.description")
-    except Exception:
+    except PySparkException:
         yield
         return
     context.setJobDescription(text)
