@@ -3,10 +3,11 @@
     from bench.embedded import run; run(5_000_000)
 
 The same rows as `bench.kernels`, through the whole product: append, read, merge, on disk. The copy reads
-the very parts with pyarrow and writes them to one file; the scan reads them. The file system's cache is
-warm for all of them.
+the very parts with pyarrow and writes them to one file, which it flushes to disk as a merge does; the scan
+reads them. The file system's cache is warm for all of them.
 """
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tidelake
-from bench.kernels import CHUNK_ROWS, DOMAIN, GROUP_ROWS, SCHEMA, TIMES, best, ratios, table
-from tidelake.data.types import row_schema, update_schema
+from bench.kernels import CHUNK_ROWS, GROUP_ROWS, SCHEMA, TIMES, best, plain_writer, ratios, table
+from tidelake.data.types import row_schema
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.plan import decode_run, run_merge_task
 
@@ -39,13 +40,12 @@ def scan(paths: list[str]) -> None:
 
 def copy(paths: list[str], out: Path) -> None:
     batches = (b for path in paths for b in pq.ParquetFile(path, pre_buffer=False).iter_batches(CHUNK_ROWS))
-    with pq.ParquetWriter(
-        out, update_schema(SCHEMA, DOMAIN), compression="zstd", compression_level=1, use_dictionary=False,
-        column_encoding=dict.fromkeys(("key", "_time", "_diff"), "DELTA_BINARY_PACKED")
-        | {"text": "DELTA_LENGTH_BYTE_ARRAY"}, write_page_checksum=True,
-    ) as writer:  # fmt: skip
-        for batch in prefetch(batches, 2):
-            writer.write_table(pa.Table.from_batches([batch]), GROUP_ROWS)
+    with out.open("wb") as file:
+        with plain_writer(file) as writer:
+            for batch in prefetch(batches, 2):
+                writer.write_table(pa.Table.from_batches([batch]), GROUP_ROWS)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def merge(c: tidelake.Collection) -> None:

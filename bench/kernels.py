@@ -77,20 +77,24 @@ def plain(data: bytes, rows: int) -> Iterator[pa.RecordBatch]:
     yield from pq.ParquetFile(io.BytesIO(data), pre_buffer=False).iter_batches(rows)
 
 
+def plain_writer(sink: object) -> pq.ParquetWriter:
+    """Writes as parts are written, without anything of ours."""
+    encodings = dict.fromkeys(("key", "_time", "_diff"), "DELTA_BINARY_PACKED")
+    return pq.ParquetWriter(
+        sink,
+        update_schema(SCHEMA, DOMAIN),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        column_encoding={**encodings, "text": "DELTA_LENGTH_BYTE_ARRAY"},
+        write_page_checksum=True,
+    )
+
+
 def copy(runs: list) -> None:
     """What a merge cannot do without: read all, write all, with a reader thread beside the writer."""
-    sink = io.BytesIO()
     batches = (b for run in runs for _, data in run for b in plain(data, CHUNK_ROWS))
-    encodings = {
-        "key": "DELTA_BINARY_PACKED",
-        "text": "DELTA_LENGTH_BYTE_ARRAY",
-        "_time": "DELTA_BINARY_PACKED",
-    }
-    encodings["_diff"] = "DELTA_BINARY_PACKED"
-    with pq.ParquetWriter(
-        sink, update_schema(SCHEMA, DOMAIN), compression="zstd", compression_level=1, use_dictionary=False,
-        column_encoding=encodings, write_page_checksum=True,
-    ) as writer:  # fmt: skip
+    with plain_writer(io.BytesIO()) as writer:
         for batch in prefetch(batches, 2):
             writer.write_table(pa.Table.from_batches([batch]), GROUP_ROWS)
 

@@ -17,6 +17,7 @@ from tidelake.errors import (
     Closed,
     CorruptionError,
     InternalError,
+    InvalidUpdates,
     OutcomeUnknown,
     StoreUnavailable,
     TidelakeError,
@@ -578,6 +579,18 @@ def test_many_small_runs_are_read_in_bounded_memory():
     rest = reader.read_all()
     assert first.num_rows + rest.num_rows == 160_000
     assert held < rest.nbytes / 4
+
+
+@pytest.mark.parametrize("fold_rows", [1, 2, 3, 4, 5, 262_144])
+def test_a_sum_that_fits_is_read_whatever_is_summed_first(fold_rows):
+    most = 2**63 - 1
+    c = Place().lake(config=Config(fold_rows=fold_rows)).create("c", SCHEMA, key=["id"])
+    for diff in (most, most, -most, -most, 5):
+        c.append(rows(1).append_column("_diff", pa.array([diff], pa.int64())))
+    assert ids(c) == {1: 5}
+    with pytest.raises(InvalidUpdates, match=str(2 * most)):
+        c.snapshot(1).read_all()
+    assert c.merge().applied and ids(c) == {1: 5}
 
 
 def test_compare_and_append_conflicts_carry_the_current_upper():

@@ -15,7 +15,7 @@ from tidelake.data.merge import merge
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
-from tidelake.errors import InternalError
+from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model import time as times
 from tidelake.model.batch import Batch, Part, Run
 from tidelake.model.frontier import Frontier
@@ -103,8 +103,13 @@ def rows(
     streams = [_stream(spec, blobs, s, within, batch_rows) for s in large]
     if len(streams) <= _PREFETCHED_RUNS_MAX:
         streams = [prefetch(stream) for stream in streams]
+    folded: list[list[pa.RecordBatch]] = []
     try:
-        folded = [_folded(spec, blobs, small, query, within)] if small else []
+        try:
+            folded = [_folded(spec, blobs, small, query, within)] if small else []
+        except InvalidUpdates:
+            # A sum over some of the runs may not fit where the sum over all of them does.
+            streams.extend(_stream(spec, blobs, s, within, batch_rows) for s in small)
         yield from merge([*streams, *folded], spec.schema, spec.domain, query, spec.config.merge_chunk_rows)
     finally:
         for stream in streams:

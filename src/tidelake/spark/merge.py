@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from tidelake.lake.collection import Collection
-from tidelake.shard.compactor import MergeReport, Shape
+from tidelake.shard.compactor import MergePlan, MergeReport, Shape
 from tidelake.shard.plan import run_merge_task
 from tidelake.spark.tasks import described, run_tasks, slots
 
@@ -46,9 +46,13 @@ def merge(spark: SparkSession, collection: Collection, *, parallelism: int | Non
     if plan is None:
         shape = Shape.of([item.batch for item in collection.state().spine])
         return MergeReport(False, shape, shape)
+    return collection.apply_merge(plan, run_plan(spark, plan, f"tidelake: merge {collection.name}"))
+
+
+def run_plan(spark: SparkSession, plan: MergePlan, description: str) -> list[bytes]:
+    """Carry out a planned merge up to its commit: the outputs for `Collection.apply_merge`."""
     numbered = [i.to_bytes(8, "big") + task for i, task in enumerate(plan.tasks)]
-    text = f"tidelake: merge {collection.name}, {plan.before.rows:,} updates in {plan.before.runs} runs"
-    with described(spark, text):
+    with described(spark, f"{description}, {plan.before.rows:,} updates in {plan.before.runs} runs"):
         rows = run_tasks(spark, numbered, _Merge(), _OUTPUT).collect()
     outputs = {int(row.task): bytes(row.run) for row in rows}
-    return collection.apply_merge(plan, [outputs[i] for i in range(len(plan.tasks))])
+    return [outputs[i] for i in range(len(plan.tasks))]
