@@ -581,6 +581,33 @@ def test_many_small_runs_are_read_in_bounded_memory():
     assert held < rest.nbytes / 4
 
 
+def test_an_append_at_commit_that_meets_a_conflict_gets_its_time_without_another_upload():
+    place = place_with_collection()
+    c, other = place.lake().collection("c"), place.lake().collection("c")
+    stale = c.state()
+    for n in range(3):
+        other.append(rows(n))
+    look, c._shard.state = c._shard.state, lambda: stale
+    answer = c.append(rows(7, 8))
+    c._shard.state = look
+    assert (answer.lower.elements, answer.upper.elements) == ((3,), (4,))
+    assert [r["_time"] for r in c.updates(3, 4).read_all().to_pylist()] == [3, 3]
+    assert ids(c, 2) == {0: 1, 1: 1, 2: 1} and ids(c, 3) == {0: 1, 1: 1, 2: 1, 7: 1, 8: 1}
+    assert c.merge().applied
+    assert [r["_time"] for r in c.updates(0, 4).read_all().to_pylist()] == [0, 1, 2, 3, 3]
+
+
+def test_wide_rows_are_streamed_rather_than_folded(monkeypatch):
+    from tidelake.shard import read
+
+    monkeypatch.setattr(read, "_FOLD_BYTES_MAX", 4096)
+    c = place_with_collection().lake().collection("c")
+    for n in range(6):
+        c.append(rows(n, 10, v="x" * 1500))
+    assert ids(c) == {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 10: 6}
+    assert c.merge().applied and ids(c)[10] == 6
+
+
 @pytest.mark.parametrize("fold_rows", [1, 2, 3, 4, 5, 262_144])
 def test_a_sum_that_fits_is_read_whatever_is_summed_first(fold_rows):
     most = 2**63 - 1

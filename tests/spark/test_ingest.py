@@ -121,7 +121,7 @@ def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(folder: Folder) -> N
     for path in folder.directory.iterdir():
         path.unlink()
     folder.put(create(2, "b", 4))
-    with pytest.raises(UsageError, match=r"restore the lost checkpoint.*take_over=True"):
+    with pytest.raises(UsageError, match=r"go on with the checkpoint that wrote it.*take_over=True"):
         folder.run()
     assert folder.state() == {(1, "a"): 1}
     folder.run(take_over=True)
@@ -261,3 +261,44 @@ def test_changes_can_be_parsed_as_a_frame(folder: Folder) -> None:
     lines = folder.spark.read.text(str(folder.directory))
     got = parse_changes(lines, folder.c).collect()
     assert [tuple(r) for r in got] == [(1, "a", 3, 1), (1, "a", 4, -1), (1, "b", 4, 1)]
+
+
+def test_an_older_checkpoint_is_refused_rather_than_losing_new_files(folder: Folder, tmp_path: Path) -> None:
+    folder.put(create(1, "a", 1))
+    folder.run()
+    shutil.copytree(folder.checkpoint, tmp_path / "saved")
+    folder.put(create(2, "b", 2))
+    folder.run()
+    shutil.rmtree(folder.checkpoint)
+    shutil.move(tmp_path / "saved", folder.checkpoint)
+    (folder.directory / "0002.json").unlink()
+    folder.put(create(3, "c", 3))
+    with pytest.raises(
+        UsageError, match="append 1 of writer 'spark-ingest' is in, but was made of something else"
+    ):
+        folder.run()
+    assert folder.state() == {(1, "a"): 1, (2, "b"): 1}
+
+
+def test_a_checkpoint_that_lost_its_last_commit_goes_on(folder: Folder) -> None:
+    folder.put(create(1, "a", 1))
+    folder.run()
+    folder.put(create(2, "b", 2))
+    folder.run()
+    # As after a kill between the append and Spark's own commit.
+    (folder.checkpoint / "commits" / "1").unlink()
+    (folder.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    folder.put(create(3, "c", 3))
+    report = folder.run()
+    assert (report.already, report.batches) == (1, 1)
+    assert folder.state() == {(1, "a"): 1, (2, "b"): 1, (3, "c"): 1}
+
+
+def test_a_directory_is_read_by_its_very_name(folder: Folder, tmp_path: Path) -> None:
+    other = tmp_path / "land1"
+    other.mkdir()
+    (other / "1.json").write_text(json.dumps(create(99, "wrong", 1)) + "\n")
+    folder.directory = folder.directory.rename(tmp_path / "land[1]{a,b}*")
+    folder.put(create(1, "a", 1))
+    folder.run()
+    assert folder.state() == {(1, "a"): 1}

@@ -161,6 +161,14 @@ def test_a_claim_with_an_empty_interval_is_remembered_too(shard):
     assert shard.state.writers["w"].sequence == 0 and shard.state.upper == F(0)
 
 
+def test_a_number_that_comes_again_with_other_content_is_refused(shard):
+    shard.do(commands.open_writer, "w")
+    shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 0, "files a"))
+    assert shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 0, "files a")).result.already
+    error = shard.refused(append, (run("q"),), Exactly(F(1), F(2)), Claim("w", 0, 0, "files b"))
+    assert isinstance(error, UsageError) and "older than the collection" in str(error)
+
+
 def test_a_later_epoch_fences_the_earlier_one(shard):
     assert shard.do(commands.open_writer, "w").result.epoch == 0
     assert shard.do(commands.open_writer, "w").result.epoch == 1
@@ -179,7 +187,9 @@ def test_another_owner_must_take_over_and_starts_counting_anew(shard):
     error = shard.refused(commands.open_writer, "w", owner="query-2")
     assert "query-1" in str(error) and "take_over=True" in str(error)
     record = shard.do(commands.open_writer, "w", owner="query-2", take_over=True).result
-    assert (record.epoch, record.sequence) == (1, None)
+    assert (record.epoch, record.sequence) == (1, -1)
+    # ... also if the one who took over died before it wrote.
+    assert isinstance(shard.refused(commands.open_writer, "w", owner="query-3"), UsageError)
     assert not shard.do(append, (run("q", 1, 1),), Exactly(F(1), F(2)), Claim("w", 1, 0)).result.already
 
 

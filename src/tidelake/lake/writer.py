@@ -24,7 +24,9 @@ class Writer:
     Attributes:
         name: of the writer.
         epoch: of this handle; a later `Writer` of the same name has a higher one.
-        last_sequence: number of the last append of this name that is in; None before the first.
+        last_sequence: number of the last append of this name that is in; None before the first, -1 if this
+            owner took the name over and has not written yet.
+        last_content: what that append said it was made of.
     """
 
     def __init__(self, shard: Shard, name: str, owner: str = "", take_over: bool = False) -> None:
@@ -34,6 +36,7 @@ class Writer:
         record = shard.run(command)
         self.epoch = record.epoch
         self.last_sequence = record.sequence
+        self.last_content = record.content
         self._unsure: int | None = None
 
     def append(
@@ -70,22 +73,30 @@ class Writer:
         lower: FrontierLike,
         upper: FrontierLike,
         sequence: int | None = None,
+        content: str = "",
     ) -> Appended:
-        """Append what workers uploaded, as number `sequence`; see `Collection.append_uploaded`."""
+        """Append what workers uploaded, as number `sequence`; see `Collection.append_uploaded`.
+
+        `content` says what the data was made of. The same number with another content is refused.
+        """
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         return self._numbered(
-            sequence, lambda claim: append.append_uploaded(self._shard, uploads, start, end, claim)
+            sequence,
+            lambda claim: append.append_uploaded(self._shard, uploads, start, end, claim),
+            content,
         )
 
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return frontier(value, self._shard.spec.domain, name)
 
-    def _numbered(self, sequence: int | None, attempt: Callable[[Claim], Appended]) -> Appended:
+    def _numbered(
+        self, sequence: int | None, attempt: Callable[[Claim], Appended], content: str = ""
+    ) -> Appended:
         number = self._next() if sequence is None else sequence
         if number < 0:
             raise UsageError(f"sequence={number} must not be negative")
         try:
-            answer = attempt(Claim(self.name, self.epoch, number))
+            answer = attempt(Claim(self.name, self.epoch, number, content))
         except (*REFUSALS, UsageError):
             raise
         except BaseException:
@@ -94,7 +105,8 @@ class Writer:
             raise
         if self._unsure is not None and self._unsure <= number:
             self._unsure = None
-        self.last_sequence = max(number, self.last_sequence or 0)
+        if self.last_sequence is None or self.last_sequence < number:
+            self.last_sequence, self.last_content = number, content
         return answer
 
     def _next(self) -> int:

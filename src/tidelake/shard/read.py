@@ -25,6 +25,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 _PREFETCHED_RUNS_MAX = 8
+_FOLD_BYTES_MAX = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,12 @@ def rows(
     streams = [_stream(spec, blobs, s, within, batch_rows) for s in large]
     if len(streams) <= _PREFETCHED_RUNS_MAX:
         streams = [prefetch(stream) for stream in streams]
-    folded: list[list[pa.RecordBatch]] = []
     try:
-        try:
-            folded = [_folded(spec, blobs, small, query, within)] if small else []
-        except InvalidUpdates:
-            # A sum over some of the runs may not fit where the sum over all of them does.
+        folded = _folded(spec, blobs, small, query, within)
+        if folded is None:
             streams.extend(_stream(spec, blobs, s, within, batch_rows) for s in small)
-        yield from merge([*streams, *folded], spec.schema, spec.domain, query, spec.config.merge_chunk_rows)
+        runs_ = [*streams, *([folded] if folded else [])]
+        yield from merge(runs_, spec.schema, spec.domain, query, spec.config.merge_chunk_rows)
     finally:
         for stream in streams:
             stream.close()
@@ -152,17 +151,24 @@ def _stream(
 
 def _folded(
     spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, keys: KeyRange
-) -> list[pa.RecordBatch]:
-    """Small runs, read whole and consolidated in memory as one.
+) -> list[pa.RecordBatch] | None:
+    """Small runs, read whole and consolidated in memory as one; None if that cannot be done.
 
-    A shard of many tiny appends would otherwise be a merge of as many streams.
+    A shard of many tiny appends would otherwise be a merge of as many streams. It cannot be done if the
+    rows are wide, or if a sum over these runs does not fit where the sum over all runs may.
     """
-    held = [
-        select(batch, query, spec.domain)
-        for source in small
-        for batch in _stream(spec, blobs, source, keys, spec.config.fold_rows)
-    ]
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for source in small:
+        for batch in _stream(spec, blobs, source, keys, spec.config.fold_rows):
+            held.append(select(batch, query, spec.domain))
+            held_bytes += held[-1].nbytes
+            if held_bytes > _FOLD_BYTES_MAX:
+                return None
     table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
-    rows_ = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+    try:
+        rows_ = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+    except InvalidUpdates:
+        return None
     batches: list[pa.RecordBatch] = rows_.to_batches(max_chunksize=spec.config.row_group_rows)
     return batches

@@ -203,7 +203,7 @@ def _event(line: bytes | None) -> dict[str, Any] | None:
         event = loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise _Unfit(f"not UTF-8: {error}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise _Unfit(f"not JSON: {error}") from None
     if isinstance(event, dict) and "payload" in event and "op" not in event:
         event = event["payload"]

@@ -16,9 +16,11 @@ see files whose name begins with `.` or `_`, files in subdirectories, nor a chan
 has taken: write files elsewhere and move them into the directory when they are complete.
 """
 
+import hashlib
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -34,7 +36,7 @@ from tidelake.model.time import TIME_MAX
 from tidelake.spark.debezium import ChangeParser, Late, line_bytes
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer, answer_schema, collect, upload
-from tidelake.state.append import Appended
+from tidelake.state.append import Appended, other_content
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _lines(spark: SparkSession, directory: str, files: int | None) -> DataFrame:
             raise UsageError(f"max_files_per_trigger={files} must be at least 1")
         reader = reader.option("maxFilesPerTrigger", files)
     try:
-        found = reader.load(directory)
+        found = reader.load(_literal(directory))
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -194,6 +196,7 @@ class _UploadLines:
 
     def _updates(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            answer.see_files(batch.column(1))
             parsed = self.parser.parse(line_bytes(batch.column(0)), batch.column(1).to_pylist())
             answer.see_rows(parsed.updates, "_time")
             answer.see_times(None, parsed.time_upper)
@@ -203,6 +206,16 @@ class _UploadLines:
             answer.late += parsed.late
             if parsed.updates.num_rows:
                 yield parsed.updates
+
+
+def content_of(files: Iterable[str]) -> str:
+    """A digest of the files of a micro-batch: the same for the same files."""
+    return hashlib.blake2b("\n".join(sorted(files)).encode(), digest_size=16).hexdigest()
+
+
+def _literal(directory: str) -> str:
+    """A directory's name as a pattern that matches only itself: Spark reads paths as patterns."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", directory)
 
 
 @dataclass
@@ -243,6 +256,7 @@ class _Sink:
 
     def _ingest(self, writer: Writer, lines: DataFrame, batch: int) -> IngestedBatch:
         if writer.last_sequence is not None and batch <= writer.last_sequence:
+            self._check_replay(writer, lines, batch)
             return IngestedBatch(batch, True, self.collection.upper)
         while True:
             lower = self.collection.upper
@@ -260,6 +274,17 @@ class _Sink:
             answer.tombstones,
             answer.late,
         )
+
+    def _check_replay(self, writer: Writer, lines: DataFrame, batch: int) -> None:
+        """Check that a batch that comes again is the one that is in.
+
+        A driver that died before it finished its last batch repeats that one, with the same files. A
+        checkpoint that is older than the collection (a restored copy, or one that lost its tail) gives
+        known numbers to new files; to take them for repeated would lose them without a word.
+        """
+        files = tuple(row.file for row in lines.select("file").distinct().collect())
+        if batch != writer.last_sequence or content_of(files) != writer.last_content:
+            raise UsageError(other_content(writer.name, batch))
 
     def _uploaded(self, lines: DataFrame, lower: Frontier, batch: int) -> Answer:
         if lower.closed:
@@ -283,7 +308,9 @@ class _Sink:
                     )
                 upper = Frontier.past(answer.time_upper)
             try:
-                return writer.append_uploaded(answer.uploads, lower=lower, upper=upper, sequence=batch)
+                return writer.append_uploaded(
+                    answer.uploads, lower=lower, upper=upper, sequence=batch, content=content_of(answer.files)
+                )
             except UpperMismatch:
                 # Another writer was faster. What was uploaded is as good, unless a time is now closed.
                 lower = self.collection.upper

@@ -30,6 +30,7 @@ _ANSWER = pa.schema(
         pa.field("heartbeats", pa.int64(), nullable=False),
         pa.field("tombstones", pa.int64(), nullable=False),
         pa.field("late", pa.int64(), nullable=False),
+        pa.field("files", pa.list_(pa.string()), nullable=False),
         pa.field("fault", pa.string()),
     ]
 )
@@ -48,6 +49,7 @@ class Answer:
         heartbeats: heartbeat lines read.
         tombstones: lines ignored.
         late: events moved to a later time.
+        files: that the rows came from, if they came from files.
     """
 
     uploads: tuple[bytes, ...] = ()
@@ -58,6 +60,11 @@ class Answer:
     heartbeats: int = 0
     tombstones: int = 0
     late: int = 0
+    files: tuple[str, ...] = ()
+
+    def see_files(self, names: pa.Array) -> None:
+        """Remember which files there were."""
+        self.files = tuple(sorted({*self.files, *names.unique().to_pylist()}))
 
     def see_rows(self, batch: pa.RecordBatch, time_column: str | None) -> None:
         """Count the rows of a batch, and look at their times."""
@@ -80,6 +87,7 @@ class Answer:
         self.heartbeats += other.heartbeats
         self.tombstones += other.tombstones
         self.late += other.late
+        self.files = tuple(sorted({*self.files, *other.files}))
 
 
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:

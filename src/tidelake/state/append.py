@@ -53,11 +53,12 @@ When: TypeAlias = Exactly | UpTo | AtCommit
 
 @dataclass(frozen=True)
 class Claim:
-    """A writer's word that this is its append number `sequence`."""
+    """A writer's word that this is its append number `sequence`, and what it is made of."""
 
     writer: str
     epoch: int
     sequence: int
+    content: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ def append(
     bounds = placed.bounds
     writers: dict[str, WriterRecord] = {}
     if claim is not None and record is not None:
-        writers[claim.writer] = replace(record, sequence=claim.sequence, upper=bounds.upper)
+        writers[claim.writer] = replace(
+            record, sequence=claim.sequence, upper=bounds.upper, content=claim.content
+        )
     answer = Appended(bounds.lower, bounds.upper)
     if bounds.empty:
         return Commit(Edits(writers=writers), answer) if writers else NoOp(replace(answer, already=True))
@@ -109,12 +112,22 @@ def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | No
     return _settled(state.writers.get(claim.writer), claim) or NoOp(None)
 
 
+def other_content(writer: str, sequence: int) -> str:
+    """The message for a number that comes again with other data."""
+    return (
+        f"append {sequence} of writer {writer!r} is in, but was made of something else: the checkpoint or "
+        "counter that numbered this one is older than the collection; give the data to another writer name"
+    )
+
+
 def _settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
     """What the writer's record alone says to an append; None if it is the next one."""
     if record is None or record.epoch < claim.epoch:
         return Refused(UsageError(f"writer {claim.writer!r} is not open: call collection.writer(...)"))
     if record.epoch > claim.epoch:
         return Refused(WriterFenced(claim.writer, claim.epoch, record.epoch))
+    if record.sequence == claim.sequence and record.content != claim.content:
+        return Refused(UsageError(other_content(claim.writer, claim.sequence)))
     if record.sequence is not None and claim.sequence <= record.sequence:
         return NoOp(Appended(record.upper, record.upper, already=True))
     return None

@@ -74,7 +74,8 @@ def open_writer(
     elif old.owner == owner:
         record = replace(old, epoch=old.epoch + 1)
     elif take_over or old.sequence is None:
-        record = WriterRecord(old.epoch + 1, None, owner, old.upper)
+        # Somebody has written under this name: the next owner must take over as well.
+        record = WriterRecord(old.epoch + 1, None if old.sequence is None else -1, owner, old.upper)
     else:
         return Refused(UsageError(_taken(name, old, owner)))
     return Commit(Edits(writers={name: record}), record)
@@ -83,9 +84,9 @@ def open_writer(
 def _taken(name: str, record: WriterRecord, owner: str) -> str:
     nobody = "a writer without owner"
     return (
-        f"writer {name!r} belongs to {record.owner or nobody!r}, which has written up to {record.sequence}; "
-        f"{owner or nobody!r} might write the same data again: restore the lost checkpoint, use another "
-        "writer name, or pass take_over=True if its data is new"
+        f"writer {name!r} belongs to {record.owner or nobody!r}, and data was written under this name; "
+        f"{owner or nobody!r} might write the same data again: go on with the checkpoint that wrote it, use "
+        "another writer name, or pass take_over=True if the data is new"
     )
 
 

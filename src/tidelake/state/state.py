@@ -28,15 +28,17 @@ class WriterRecord:
 
     Attributes:
         epoch: of the process that may write; a higher one fences the lower.
-        sequence: number of the last append that is in; None before the first.
+        sequence: number of the last append that is in; None before the first, -1 after a take-over.
         owner: whose sequence numbers these are, such as a streaming query's id; may be empty.
         upper: the shard's upper right after that append.
+        content: what that append said it was made of, such as a digest of file names; may be empty.
     """
 
     epoch: int
     sequence: int | None
     owner: str
     upper: Frontier
+    content: str = ""
 
 
 @dataclass(frozen=True)
