@@ -296,6 +296,43 @@ def test_json_is_strict(run, tmp_path):
     assert rows[0]["big"] == 2**63 - 1
 
 
+FAR = {
+    "day": pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
+    "old": pa.array([-800_000], pa.int32()).cast(pa.date32()),
+    "us": pa.array([2**62], pa.timestamp("us")),
+    "zone": pa.array([2**62], pa.timestamp("us", "UTC")),
+    "ns": pa.array([1], pa.timestamp("ns")),
+    "span": pa.array([2**62], pa.duration("s")),
+    "days": pa.array([[2**31 - 1]], pa.list_(pa.int32())).cast(pa.list_(pa.date32())),
+    "st": pa.array([{"at": 2**62}], pa.struct([("at", pa.timestamp("us"))])),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_times_that_python_does_not_hold_are_shown_in_a_table(run, name):
+    given = pa.table({"id": [1], name: FAR[name]})
+    with tidelake.open("cl") as lake:
+        lake.create("a", given.schema, key=["id"]).append(given)
+    answer = run("snapshot", "cl", "a")
+    assert answer.code == 0 and len(answer.out.splitlines()) == 2
+    refused = run("snapshot", "cl", "a", "--json")
+    if "<value out of range" in answer.out:
+        assert refused.code == 2 and "outside of the years 1 to 9999" in refused.err
+    else:
+        assert refused.code == 0
+    assert ("<value out of range" in answer.out) == (name in ("day", "us", "days", "st"))
+
+
+def test_a_text_that_reads_like_a_time_out_of_range_is_a_text(run):
+    text = "<value out of range: 7>"
+    nested = pa.struct([("s", pa.string()), ("at", pa.timestamp("us"))])
+    given = pa.table({"id": [1], "s": [text], text: [1], "st": pa.array([{"s": text, "at": 0}], nested)})
+    with tidelake.open("cl") as lake:
+        lake.create("a", given.schema, key=["id"]).append(given)
+    (row,) = run("snapshot", "cl", "a", "--json").lines
+    assert row["s"] == row["st"]["s"] == text and row[text] == 1
+
+
 def test_a_format_that_cannot_hold_a_column_is_refused_and_leaves_no_file(run, tmp_path):
     with tidelake.open("cl") as lake:
         columns = {"id": [1], "l": pa.array([[1]])}
@@ -369,6 +406,102 @@ def test_a_bad_file_is_one_line_and_appends_nothing(run, users, tmp_path, name):
         assert answer.err.startswith("tidelake: ") and answer.err.count("\n") == 1
     assert re.search(said, run("append", "cl", "users", name).err)
     assert run("show", "cl", "users", "--json").json == before
+
+
+TYPED = {
+    "l": pa.list_(pa.string()),
+    "pair": pa.list_(pa.string(), 3),
+    "st": pa.struct([("a", pa.int64())]),
+    "t32": pa.time32("s"),
+    "t64": pa.time64("us"),
+    "f16": pa.float16(),
+    "f32": pa.float32(),
+    "f64": pa.float64(),
+    "fs": pa.list_(pa.float32()),
+    "dec": pa.decimal128(10, 2),
+    "s": pa.string(),
+}
+NOT_OF_THE_TYPE = [
+    ("l", '"abc"'),
+    ("l", '{"a": 1}'),
+    ("pair", '"abc"'),
+    ("st", '"abc"'),
+    ("st", '["a"]'),
+    ("st", "1"),
+    ("t32", '"12:00:00Z"'),
+    ("t64", '"12:00:00.5+01:00"'),
+    ("f16", "1e5"),
+    ("f32", "1e300"),
+    ("f32", "16777217"),
+    ("fs", "[1.5, 1e300]"),
+    ("f64", "1e400"),
+    ("f64", "9007199254740993"),
+    ("f64", "1" * 400),
+    ("dec", "1e999999999"),
+]
+
+
+@pytest.fixture
+def typed(run):
+    """A lake `cl` with an empty collection `typed`, and what appends a line to it, after a good one."""
+    schema = pa.schema([pa.field("id", pa.int64(), False), *(pa.field(n, t) for n, t in TYPED.items())])
+    with tidelake.open("cl") as lake:
+        lake.create("typed", schema, key=["id"])
+
+    def append(**texts):
+        good = dict.fromkeys(TYPED, "null")
+        lines = [{"id": "1", **good}, {"id": "2", **good, **texts}]
+        rows = ["{" + ", ".join(f'"{k}": {v}' for k, v in line.items()) + "}\n" for line in lines]
+        Path("rows.jsonl").write_text("".join(rows))
+        return run("append", "cl", "typed", "rows.jsonl")
+
+    return append
+
+
+@pytest.mark.parametrize(("column", "text"), NOT_OF_THE_TYPE)
+def test_a_json_value_that_is_not_of_the_type_is_refused(typed, column, text):
+    answer = typed(**{column: text})
+    assert answer.code == 2 and answer.err.count("\n") == 1
+    assert answer.err.startswith(f"tidelake: rows.jsonl line 2: column '{column}' is ")
+    assert f", expected {TYPED[column]}" in answer.err
+
+
+def test_numbers_that_a_float_holds_or_rounds_are_taken(run, typed):
+    assert typed(f32="0.1", f64="9007199254740992", fs='[1e38, "Infinity", 16777216]').code == 0
+    row = run("snapshot", "cl", "typed", "--json").lines[1]
+    assert row["f32"] == pytest.approx(0.1) and row["f64"] == 2**53
+    assert row["fs"] == [pytest.approx(1e38), "Infinity", 2**24]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("column", ["id", "st", "f64", "s", "extra"])
+@pytest.mark.parametrize(
+    "text",
+    ["1e9999999999999999999", "[1e9999999999999999999]", DEEP, *("[" * n + "]" * n for n in (400, 800, 900))],
+)
+def test_huge_exponents_and_deep_nesting_are_one_line(run, typed, column, text):
+    answer = typed(**{column: text})
+    assert answer.code == 2 and answer.err.count("\n") == 1
+    if (
+        column == "extra" and text.startswith("[[") and text is not DEEP
+    ):  # may be parsed, and be refused by its name
+        assert re.match("tidelake: (rows.jsonl line 2|unknown column 'extra')", answer.err)
+    else:
+        assert answer.err.startswith("tidelake: rows.jsonl line 2")
+    Path("like.jsonl").write_text(f'{{"id": 1}}\n{{"id": 2, "x": {text}}}\n')
+    like = run("create", "cl", "new", "--like", "like.jsonl", "--key", "id")
+    assert like.code in (0, 2) and "Traceback" not in like.err
+    if text is DEEP or "e" in text:
+        assert like.err.startswith("tidelake: like.jsonl line 2 ")
+
+
+def test_a_guessed_number_does_not_become_infinite(run, tmp_path):
+    (tmp_path / "like.jsonl").write_text('{"id": 1, "x": 1.5}\n{"id": 2, "x": 1e400}\n')
+    answer = run("create", "cl", "new", "--like", "like.jsonl", "--key", "id")
+    assert answer.code == 2
+    assert answer.err == "tidelake: like.jsonl line 2: column 'x' is \"1E+400\", expected double\n"
 
 
 def test_several_files_are_one_commit_and_must_have_the_same_columns(run, users, tmp_path):

@@ -39,13 +39,18 @@ def lines(batch: pa.RecordBatch) -> Iterator[str]:
     Raises:
         UsageError: a time is after the year 9999 or before the year 1, which have no text.
     """
-    columns = [column.cast(_texts(column.type)).to_pylist() for column in batch.columns]
-    names = batch.schema.names
+    columns = [column.to_pylist() for column in texts(batch).columns]
+    names, types = batch.schema.names, batch.schema.types
     for values in zip(*columns, strict=True):
-        line = dump(dict(zip(names, values, strict=True)))
-        if "<value out of range" in line:
+        if any(map(_has_no_text, values, types)):
             raise UsageError("a time lies outside of the years 1 to 9999, which have no text: use .parquet")
-        yield line
+        yield dump(dict(zip(names, values, strict=True)))
+
+
+def texts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with texts for times and numbers for durations: Python's own types do not hold them all."""
+    columns = [column.cast(_texts(column.type)) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def read(path: Path, schema: pa.Schema | None) -> pa.Table:
@@ -78,6 +83,10 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
         row = json.loads(line, parse_float=decimal.Decimal)
     except ValueError as error:
         raise InvalidUpdates(f"{where} is not JSON: {error}") from error
+    except ArithmeticError as error:
+        raise InvalidUpdates(f"{where} has a number with too large an exponent") from error
+    except RecursionError as error:
+        raise InvalidUpdates(f"{where} is nested too deeply") from error
     if not isinstance(row, dict):
         raise InvalidUpdates(f"{where} is not a JSON object: give one object a line")
     return row
@@ -94,15 +103,24 @@ def _column(
             if type_ is not None:
                 pa.scalar(value, type_)  # here, where the line is known
         except (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException) as error:
-            shown = json.dumps(row.get(name), default=str)
+            expected = pa.float64() if type_ is None else type_  # only floats are checked in a guess
             raise InvalidUpdates(
-                f"{path} line {number}: column {name!r} is {shown}, expected {type_}"
+                f"{path} line {number}: column {name!r} is {_shown(row.get(name))}, expected {expected}"
             ) from error
+        except RecursionError as error:
+            raise InvalidUpdates(f"{path} line {number}: column {name!r} is nested too deeply") from error
         values.append(value)
     try:
         return pa.array(values, type_)
     except pa.ArrowException as error:
         raise InvalidUpdates(f"{path}: column {name!r} holds values of several types: {error}") from error
+
+
+def _shown(value: Any) -> str:
+    try:
+        return json.dumps(value, default=str)
+    except RecursionError:
+        return "nested too deeply"
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:
@@ -115,6 +133,8 @@ def _value(value: Any, type_: pa.DataType) -> Any:
     if value is None:
         return None
     if is_.is_struct(type_):
+        if not isinstance(value, dict):
+            raise TypeError("not an object")
         unknown = value.keys() - {type_.field(i).name for i in range(type_.num_fields)}
         if unknown:
             raise ValueError(f"no field {min(unknown)}")
@@ -123,9 +143,11 @@ def _value(value: Any, type_: pa.DataType) -> Any:
             for f in (type_.field(i) for i in range(type_.num_fields))
         }
     if is_.is_list(type_) or is_.is_fixed_size_list(type_):
+        if not isinstance(value, list):
+            raise TypeError("not a list")
         return [_value(item, type_.value_type) for item in value]
     if is_.is_floating(type_):
-        return _NOT_FINITE[value] if isinstance(value, str) else float(_number(value))
+        return _NOT_FINITE[value] if isinstance(value, str) else _float(_number(value), type_)
     if is_.is_decimal(type_):
         return decimal.Decimal(value) if isinstance(value, str) else decimal.Decimal(_number(value))
     if is_.is_binary(type_) or is_.is_fixed_size_binary(type_):
@@ -145,6 +167,16 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _float(value: Any, type_: pa.DataType) -> float:
+    """A number as the type holds it: rounded if it has a fraction or an exponent, otherwise exactly."""
+    held: float = pa.scalar(float(value), type_).as_py()
+    if math.isinf(held) and not isinstance(value, float):  # JSON's own numbers are int or Decimal: finite
+        raise ValueError("a number that is too large for the type")
+    if isinstance(value, int) and held != value:
+        raise ValueError("a whole number that the type does not hold")
+    return held
+
+
 def _count(text: str, type_: pa.DataType) -> int:
     """A time or timestamp as a count of the type's unit, exactly."""
     per_second = _UNITS[type_.unit]
@@ -153,6 +185,8 @@ def _count(text: str, type_: pa.DataType) -> int:
     whole = _FRACTION.sub("", text, count=1)
     if pa.types.is_time(type_):
         clock = datetime.time.fromisoformat(whole)
+        if clock.tzinfo is not None:
+            raise ValueError("a zone where there is none in the type")
         seconds = clock.hour * 3600 + clock.minute * 60 + clock.second
     else:
         at = datetime.datetime.fromisoformat(whole)
@@ -169,7 +203,7 @@ def _guessed(value: Any) -> Any:
     """A JSON value as Arrow guesses types from: fractions as floats."""
     match value:
         case decimal.Decimal():
-            return float(value)
+            return _float(value, pa.float64())
         case dict():
             return {k: _guessed(v) for k, v in value.items()}
         case list():
@@ -191,6 +225,21 @@ def _texts(type_: pa.DataType) -> pa.DataType:
     if is_.is_list(type_):
         return pa.list_(type_.value_field.with_type(_texts(type_.value_type)))
     return type_
+
+
+def _has_no_text(value: Any, type_: pa.DataType) -> bool:
+    """Whether a value of `_texts` has a time, at any depth, that Arrow has no text for."""
+    is_ = pa.types
+    if value is None:
+        return False
+    if is_.is_temporal(type_):
+        return isinstance(value, str) and value.startswith("<value out of range")
+    if is_.is_struct(type_):
+        fields = [type_.field(i) for i in range(type_.num_fields)]
+        return any(_has_no_text(value[field.name], field.type) for field in fields)
+    if is_.is_list(type_) or is_.is_fixed_size_list(type_):
+        return any(_has_no_text(item, type_.value_type) for item in value)
+    return False
 
 
 def _plain(value: object) -> object:

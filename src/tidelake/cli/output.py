@@ -84,7 +84,7 @@ def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_j
         head = [
             {name: None if value is None else str(value) for name, value in row.items()}
             for batch in _first(reader, most + 1)
-            for row in batch.to_pylist()
+            for row in jsonlines.texts(batch).to_pylist()
         ]
         if most or not head:
             table(head[:most], False, empty="no rows")
