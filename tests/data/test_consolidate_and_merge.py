@@ -7,6 +7,7 @@ from data_reference import NESTED, PRIMITIVES, consolidated, queries, rows_of, s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelake.data import consolidate as consolidate_module
 from tidelake.data.consolidate import consolidate
 from tidelake.data.ingest import normalize
 from tidelake.data.merge import merge
@@ -161,3 +162,26 @@ def test_large_random_merge_matches_group_by():
     )
     rows = [(k, v, max(t, 25), d) for t_ in tables for k, v, t, d in rows_of(t_)]
     assert rows_of(found) == consolidated(rows)
+
+
+def test_slices_are_cut_by_bytes_and_no_sum_needs_the_whole_table(monkeypatch):
+    table = pa.table({"k": ["x" * (i % 9) * 20 for i in range(60)], "_time": [0] * 60, "_diff": [1] * 60})
+    schema = schema_from_arrow(table.select(["k"]).schema, ["k"])
+    table = normalize(table, schema, INT)
+    table = pa.concat_tables([table.slice(0, 25), table.slice(25)])
+    expected = consolidate(table, schema, INT)
+    # Within a slice the sum leaves an int64, over all it does not.
+    diffs = [2**63 - 1, 2**63 - 1, -(2**63), -(2**63) + 1]
+    extreme = pa.table({"k": ["y" * 150] * 4, "_time": [0] * 4, "_diff": diffs})
+    extreme = normalize(extreme, schema, INT)
+    both = pa.concat_tables([table, extreme])
+    monkeypatch.setattr(consolidate_module, "_SLICE_BYTES", 500)
+    for rows in (7, 1000):
+        slices = list(consolidate_module._slices(both, rows))
+        assert len(slices) > 10
+        assert all(s.num_rows <= rows and (s.nbytes <= 500 or s.num_rows == 1) for s in slices)
+        assert pa.Table.from_batches(slices).equals(both)
+        assert consolidate(table, schema, INT, rows).equals(expected)
+        found = consolidate(both, schema, INT, rows)
+        assert rows_of(found)[:-1] == rows_of(expected)
+        assert rows_of(found)[-1][-1] == -1

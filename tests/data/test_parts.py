@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelake.data import container
+from tidelake.data import part as part_module
 from tidelake.data.consolidate import consolidate
 from tidelake.data.encode import encode, encode_key
 from tidelake.data.ingest import normalize
@@ -292,3 +293,56 @@ def test_row_groups_are_exact_whatever_the_batches_are():
         assert rows[:-1] == (group,) * (len(rows) - 1)
         assert sum(rows) == n
         assert same(back(data, part, schema, INT), table)
+
+
+def test_wide_rows_are_cut_by_bytes(monkeypatch):
+    rng = np.random.default_rng(1)
+    wide = [rng.bytes(2_000 if i > 20 else 20) for i in range(40)]
+    table = pa.table({"k": range(40), "v": wide, "_time": [0] * 40})
+    schema = schema_from_arrow(table.select(["k", "v"]).schema, ["k"])
+    table = normalize(table, schema, INT)
+    monkeypatch.setattr(part_module, "_GROUP_BYTES", 5_000)
+    part, data = written(table, schema, INT, group=1_000)
+    index = read_index(io.BytesIO(data), part)
+    assert len(index.rows) > 1
+    assert index.rows[0] > index.rows[1]
+    assert same(back(data, part, schema, INT), table)
+    options = {"row_group_rows": 1_000, "stats_budget_bytes": 10_000, "bound_bytes": 64}
+    cut = write_parts(table.to_batches(), schema, INT, 0, **options, target_bytes=5_000, name=lambda: "p")
+    parts = list(cut)
+    assert len(parts) > 2
+    assert all(p.rows <= 6 for p, _ in parts[1:])
+    assert same(pa.concat_tables([back(d, p, schema, INT) for p, d in parts]), table)
+
+
+def test_nulls_under_null_parents_are_stored():
+    inner = pa.struct([pa.field("s", pa.string(), nullable=False), ("n", pa.int64())])
+    outer = pa.struct([
+        pa.field("i", pa.int64(), nullable=False),
+        pa.field("d", pa.date64(), nullable=False),
+        pa.field("f", pa.float64(), nullable=False),
+        pa.field("x", inner, nullable=False),
+        pa.field("l", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
+        pa.field("z", pa.list_(pa.float32(), 2)),
+    ])  # fmt: skip
+    value = {"i": 1, "d": 0, "f": -0.5, "x": {"s": "a", "n": None}, "l": [1, 2], "z": [1.0, None]}
+    structs = pa.array([None, value, None, value], outer).take(pa.array([0, 1, None, 3, 1]))
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3, 5, 5], pa.int32()), structs)
+    table = pa.table({"k": range(5), "v": structs, "w": lists, "_time": [0] * 5})
+    assert table["v"].chunk(0).field("i").null_count
+    schema = schema_from_arrow(table.select(["k", "v", "w"]).schema, ["k"])
+    for source in (table, table.slice(1)):
+        rows = normalize(source, schema, INT)
+        for kept in (rows, consolidate(rows, schema, INT), rows.take([0, 2, 3])):
+            part, data = written(kept, schema, INT, group=2)
+            assert same(back(data, part, schema, INT), kept)
+
+
+@pytest.mark.parametrize("names", [["a.b", "a"], ["a", "a.b"]])
+def test_a_dot_in_a_name_is_no_path(names):
+    columns = {"a.b": [f"x{i}" for i in range(40)], "a": [{"b": f"y{i}"} for i in range(40)]}
+    table = pa.table({"k": range(40), **{n: columns[n] for n in names}, "_time": [0] * 40})
+    schema = schema_from_arrow(table.select(["k", *names]).schema, ["k"])
+    table = normalize(table, schema, INT)
+    part, data = written(table, schema, INT)
+    assert same(back(data, part, schema, INT), table)

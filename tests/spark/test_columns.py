@@ -144,3 +144,21 @@ def test_a_value_that_does_not_fit_names_its_column() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([300], pa.int16())], names=["k"])
     with pytest.raises(InvalidUpdates, match="column 'k' does not fit uint8"):
         convert(batch, pa.schema([("k", pa.uint8())]))
+
+
+def test_a_float_is_not_rounded() -> None:
+    half = pa.list_(pa.struct([("x", pa.float16())]))
+    single = pa.list_(pa.struct([("x", pa.float32())]))
+    schema = pa.schema([("f", pa.float16()), ("n", half)])
+
+    def given(f: list[float | None], n: float) -> pa.RecordBatch:
+        nested = pa.array([[{"x": n}]] * len(f), single)
+        return pa.RecordBatch.from_arrays([pa.array(f, pa.float32()), nested], names=["f", "n"])
+
+    good = given([1.5, None, float("nan"), float("inf"), -0.0], 0.25)
+    assert repr(convert(good, schema).to_pylist()) == repr(good.to_pylist())
+    for bad in (0.1, 1e6, 1e-9):
+        with pytest.raises(InvalidUpdates, match="column 'f' does not fit halffloat"):
+            convert(given([1.0, bad], 0.25), schema)
+        with pytest.raises(InvalidUpdates, match="column 'n' does not fit"):
+            convert(given([1.0], bad), schema)

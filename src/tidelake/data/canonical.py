@@ -1,6 +1,7 @@
 """Canonical values: one form for values that count as equal.
 
-Owns what `-0.0` and NaN become; must not know columns, updates or messages. Invariant: afterwards
+Owns what `-0.0` and NaN become, and what stands under a null; must not know columns, updates or
+messages. Invariant: after `canonical`
 equal values have equal bits, at any depth, so that grouping by bits and by order agree.
 """
 
@@ -38,6 +39,38 @@ def canonical(array: pa.Array) -> pa.Array:
         return array
     own = 2 if pa.types.is_list(kind) else 1
     return pa.Array.from_buffers(kind, len(array), array.buffers()[:own], children=changed)
+
+
+def filled(array: pa.Array, nullable: bool = True) -> pa.Array:
+    """The same values with no null in a field that is "not null", where its parent is null.
+
+    Arrow's `take` leaves such nulls, and Parquet refuses them. The validity goes and the bytes below it,
+    which Parquet does not write, stay. The array itself where nothing changes.
+    """
+    kind = array.type
+    drop = not nullable and array.null_count > 0
+    if not drop and not _has_required(kind):
+        return array
+    if array.offset:
+        array = array.take(pa.array(np.arange(len(array))))
+    buffers = array.buffers()
+    if not pa.types.is_nested(kind):
+        return pa.Array.from_buffers(kind, len(array), [None, *buffers[1:]])
+    if pa.types.is_struct(kind):
+        children = [array.field(i) for i in range(kind.num_fields)]
+    else:
+        children = [array.values]
+    changed = [filled(child, kind.field(i).nullable) for i, child in enumerate(children)]
+    if not drop and all(new is old for new, old in zip(changed, children, strict=True)):
+        return array
+    validity = None if drop else buffers[0]
+    own = buffers[1:2] if pa.types.is_list(kind) else []
+    return pa.Array.from_buffers(kind, len(array), [validity, *own], children=changed)
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    fields = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return any(not field.nullable or _has_required(field.type) for field in fields)
 
 
 def _floats(array: pa.Array) -> pa.Array:

@@ -5,6 +5,8 @@ Invariant: the result has the same sum for every (key, value, time) as the input
 exact.
 """
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 from tidelake.data.merge import merge
@@ -15,6 +17,9 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
+
+# Wide rows fill memory before they fill a slice; 32-bit offsets end at 2 GiB, far above.
+_SLICE_BYTES = 128 * 1024 * 1024
 
 
 def consolidate(table: pa.Table, schema: Schema, domain: TimeDomain, chunk_rows: int = 262_144) -> pa.Table:
@@ -38,15 +43,47 @@ def consolidate(table: pa.Table, schema: Schema, domain: TimeDomain, chunk_rows:
         runs = [[_consolidated(batch)] for batch in _slices(table, chunk_rows)]
         merged = runs[0] if len(runs) == 1 else list(merge(runs, schema, domain, everything, chunk_rows))
     except InvalidUpdates:
-        # The sum within one slice may leave an int64 where the sum over all does not: let all decide.
-        merged = [_consolidated(batch) for batch in _slices(table, max(1, table.num_rows))]
+        # The sum within one slice may leave an int64 where the sum over all does not: merge, whose sums
+        # stay exact from chunk to chunk, decides.
+        runs = [[sort_batch(batch)] for batch in _slices(table, chunk_rows)]
+        merged = list(merge(runs, schema, domain, everything, chunk_rows))
     return pa.Table.from_batches(merged, rows_schema)
 
 
-def _slices(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
-    """The table as batches of `rows` rows, whatever its chunks are."""
-    slices = (table.slice(start, rows) for start in range(0, table.num_rows, rows))
-    return [pa.concat_batches(piece.to_batches()) for piece in slices]
+def pieces(batch: pa.RecordBatch, rows: int, size: int) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces of at most `rows` rows and `size` bytes, or of one row that is larger."""
+    for start in range(0, batch.num_rows, rows):
+        waiting = [batch.slice(start, rows)]
+        while waiting:
+            piece = waiting.pop()
+            if piece.num_rows <= 1 or piece.nbytes <= size:
+                yield piece
+            else:
+                half = piece.num_rows // 2
+                waiting += [piece.slice(half), piece.slice(0, half)]
+
+
+def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
+    """The table as batches of `rows` rows, whatever its chunks are, or of fewer that fill `_SLICE_BYTES`."""
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in table.to_batches():
+        start = 0
+        while start < batch.num_rows:
+            part = batch.slice(start, rows - count)
+            start += part.num_rows
+            for piece in pieces(part, rows, _SLICE_BYTES):
+                if held and size + piece.nbytes > _SLICE_BYTES:
+                    yield pa.concat_batches(held)
+                    held, count, size = [], 0, 0
+                held.append(piece)
+                count += piece.num_rows
+                size += piece.nbytes
+            if count >= rows:
+                yield pa.concat_batches(held)
+                held, count, size = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.canonical import canonical
+from tidelake.data.canonical import canonical, filled
 from tidelake.data.types import data_type, stored_type, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, DataType, Schema
@@ -135,7 +135,7 @@ def _column(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> pa.
             chunk.validate(full=True)
             # Seconds are stored as milliseconds, and a time beyond their range could not be.
             if not field.type.equals(stored := stored_type(field.type)):
-                chunk.cast(stored)
+                filled(chunk).cast(stored)
         except pa.ArrowInvalid as error:
             raise InvalidUpdates(
                 f"column {field.name!r} holds invalid values: {_first_line(error)}"

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelake.data.canonical import filled
+from tidelake.data.consolidate import pieces
 from tidelake.data.container import checksum, index_metadata, sealed, verify
 from tidelake.data.encode import encode_key, truncate_lower, truncate_upper
 from tidelake.data.scan import PartIndex, read_index, read_part
@@ -28,6 +30,8 @@ __all__ = ["PartIndex", "PartWriter", "checksum", "read_index", "read_part", "ve
 # A dictionary pays where values repeat: on strings with fewer distinct values in a row group than one
 # in four rows a part was measured 35 to 55 % smaller; above that the gain fades and reading slows.
 _DICTIONARY_SHARE = 4
+# A row group of wide rows ends here, so that a part of them is cut near its target.
+_GROUP_BYTES = 32 * 1024 * 1024
 
 
 class PartWriter:
@@ -49,7 +53,7 @@ class PartWriter:
             schema: of the rows.
             domain: of the times.
             schema_id: noted in the part's description.
-            row_group_rows: rows of every row group but the last.
+            row_group_rows: rows of a row group; fewer in the last one and where rows are wide.
             stats_budget_bytes: column statistics are dropped, the largest first, until they fit.
             bound_bytes: to which key bounds and statistics are truncated.
         """
@@ -61,7 +65,7 @@ class PartWriter:
         self._writer: pq.ParquetWriter | None = None
         self._tally = Tally(schema, domain)
         self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
+        self._pending_rows = self._pending_bytes = 0
         self._first_keys: list[bytes] = []
         self._ends: list[int] = []
         self._crcs: list[int] = []
@@ -85,7 +89,10 @@ class PartWriter:
         self._last = batch.slice(batch.num_rows - 1)
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
-        if self._pending_rows >= self._row_group_rows:
+        self._pending_bytes += batch.nbytes
+        if self._pending_bytes >= _GROUP_BYTES:
+            self._flush(whole_groups=False)
+        elif self._pending_rows >= self._row_group_rows:
             self._flush(whole_groups=True)
 
     def finish(self, name: str) -> tuple[Part, bytes]:
@@ -136,13 +143,15 @@ class PartWriter:
         for start in range(0, end, self._row_group_rows):
             self._write_group(joined.slice(start, min(self._row_group_rows, end - start)))
         rest = joined.slice(end)
-        self._pending, self._pending_rows = ([rest], rest.num_rows) if rest.num_rows else ([], 0)
+        self._pending = [rest] if rest.num_rows else []
+        self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
 
     def _write_group(self, group: pa.RecordBatch) -> None:
         if self._writer is None:
             self._writer = self._opened(group)
         start = self._ends[-1] if self._ends else 4
-        self._writer.write_table(pa.Table.from_arrays(group.columns, schema=self._arrow), group.num_rows)
+        columns = [filled(column) for column in group.columns]
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._arrow), group.num_rows)
         end = self._sink.tell()
         self._first_keys.append(encode_key(group.slice(0, 1), self._schema)[0].as_py())
         self._ends.append(end)
@@ -195,7 +204,7 @@ def write_parts(
     """
     writer: PartWriter | None = None
     for batch in batches:
-        for start in range(0, batch.num_rows, row_group_rows):
+        for piece in pieces(batch, row_group_rows, _GROUP_BYTES):
             if writer is None:
                 writer = PartWriter(
                     schema,
@@ -205,7 +214,7 @@ def write_parts(
                     stats_budget_bytes=stats_budget_bytes,
                     bound_bytes=bound_bytes,
                 )
-            writer.write(batch.slice(start, row_group_rows))
+            writer.write(piece)
             if writer.size_bytes >= target_bytes:
                 yield writer.finish(name())
                 writer = None
@@ -233,7 +242,8 @@ def _encodings(sample: pa.RecordBatch) -> tuple[list[str], dict[str, str]]:
             dictionaries.append(field.name)
         elif (encoding := _encoding(field.type)) is not None:
             encodings[field.name] = encoding
-    return dictionaries, encodings
+    # A column `a.b` has the path of field b of a struct `a`, and Parquet tells them apart by path alone.
+    return dictionaries, {path: e for path, e in encodings.items() if path not in dictionaries}
 
 
 def _repeats(column: pa.Array) -> bool:

@@ -84,9 +84,27 @@ def _column(values: pa.Array, field: pa.Field) -> pa.Array:
             return pc.cast(pc.cast(values, pa.string()), field.type)
         if pa.types.is_struct(field.type):
             return _struct(values, field)
-        return pc.cast(values, field.type)
+        result = pc.cast(values, field.type)
     except pa.ArrowInvalid as error:
         raise InvalidUpdates(f"column {field.name!r} does not fit {field.type}: {error}") from error
+    if not _same_floats(values, result):
+        raise InvalidUpdates(f"column {field.name!r} does not fit {field.type}: a value would be rounded")
+    return result
+
+
+def _same_floats(values: pa.Array, result: pa.Array) -> bool:
+    """Whether no float at any depth changed: Arrow rounds to a narrower float without a word."""
+    if pa.types.is_struct(result.type) and pa.types.is_struct(values.type):
+        return all(_same_floats(a, b) for a, b in zip(values.flatten(), result.flatten(), strict=True))
+    if pa.types.is_nested(result.type) and pa.types.is_nested(values.type):
+        return _same_floats(values.flatten(), result.flatten())
+    if not (pa.types.is_floating(values.type) and pa.types.is_floating(result.type)):
+        return True
+    if result.type.bit_width >= values.type.bit_width:
+        return True
+    back = pc.cast(result, values.type)
+    same = pc.or_(pc.equal(values, back), pc.and_(pc.is_nan(values), pc.is_nan(back)))
+    return bool(pc.all(same, min_count=0).as_py())
 
 
 def _struct(values: pa.StructArray, field: pa.Field) -> pa.StructArray:
