@@ -234,3 +234,14 @@ def test_a_schema_is_read_off_a_table():
     ]:
         with pytest.raises(UsageError, match=message):
             schema_from_arrow(arrow, key, value)
+
+
+def test_a_fixed_size_list_in_a_struct_must_be_nullable() -> None:
+    for nullable in (True, False):
+        pair = pa.field("pair", pa.list_(pa.int64(), 2), nullable=nullable)
+        schema = pa.schema([pa.field("k", pa.int64()), pa.field("s", pa.struct([pair]))])
+        if nullable:
+            schema_from_arrow(schema, ["k"])
+        else:
+            with pytest.raises(UsageError, match=r"field 's.pair' .* make it nullable"):
+                schema_from_arrow(schema, ["k"])

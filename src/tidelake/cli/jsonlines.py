@@ -112,8 +112,8 @@ def _column(
         values.append(value)
     try:
         return pa.array(values, type_)
-    except pa.ArrowException as error:
-        raise InvalidUpdates(f"{path}: column {name!r} holds values of several types: {error}") from error
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise InvalidUpdates(f"{path}: column {name!r} cannot be given one type: {error}") from error
 
 
 def _shown(value: Any) -> str:

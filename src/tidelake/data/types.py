@@ -111,6 +111,11 @@ def data_type(arrow: pa.DataType, where: str) -> DataType:
 
 
 def _field(field: pa.Field, where: str) -> Field:
+    if pa.types.is_fixed_size_list(field.type) and not field.nullable:
+        # Parquet stores no slots for it under a null struct, and pyarrow cannot read that back.
+        raise UsageError(
+            f"field {where!r} is a {field.type} that must not be null: make it nullable, or a list"
+        )
     return Field(field.name, data_type(field.type, where), field.nullable)
 
 
