@@ -18,6 +18,20 @@ class Config:
         fold_rows: the smallest runs, of together at most so many rows, are read whole and merged in memory.
         stats_budget_bytes: bytes of column statistics that a part may put into the state.
         bound_bytes: length to which key bounds and statistics of strings are truncated.
+        stats_keep_names: columns of these names keep their statistics, whatever the budget is; in any case.
+        stats_keep_prefixes: likewise columns whose names start so.
+        stats_keep_suffixes: likewise columns whose names end so.
+        inline_part_bytes: a part that is smaller lives in the state, and costs no blob; 0: none does.
+        inline_total_bytes: what all inline parts of a shard may take together, before they are merged.
+        upload_parts_max: parts that a batch builder has under way at once; then adding waits.
+        builder_runs_max: runs that a batch builder lets a batch of unsorted rows have.
+        merge_fan_in: runs that one merge reads side by side; more take several passes.
+        merge_inputs_min: batches that are worth a merge at once, however few rows they have.
+        merge_rows_min: rows that are worth a merge of two batches.
+        merge_budget_s: time that an append may spend on merging afterwards; 0: none.
+        merge_claim_rows: a merge of more rows is claimed first, so that no other process starts it too.
+        merge_claim_s: how long a claim lasts without progress.
+        runs_max: unmerged runs above which an append first does, or waits for, merging.
         rollup_bytes_min: bytes of deltas after which a rollup may be due; more when the state is larger.
         retry_deadline_s: how long an unavailable store is tried again.
         wait_timeout_s: how long a read waits for a time to be closed.
@@ -30,6 +44,20 @@ class Config:
     fold_rows: int = 262_144
     stats_budget_bytes: int = 1_024
     bound_bytes: int = 64
+    stats_keep_names: tuple[str, ...] = ("id", "ts")
+    stats_keep_prefixes: tuple[str, ...] = ("last_",)
+    stats_keep_suffixes: tuple[str, ...] = ("timestamp", "_time", "_at", "_ts", "_date")
+    inline_part_bytes: int = 4 * 1024
+    inline_total_bytes: int = MIB
+    upload_parts_max: int = 2
+    builder_runs_max: int = 8
+    merge_fan_in: int = 16
+    merge_inputs_min: int = 8
+    merge_rows_min: int = 16_384
+    merge_budget_s: float = 0.25
+    merge_claim_rows: int = 262_144
+    merge_claim_s: float = 600.0
+    runs_max: int = 64
     rollup_bytes_min: int = 64 * 1024
     retry_deadline_s: float = 30.0
     wait_timeout_s: float = 30.0
@@ -43,12 +71,33 @@ class Config:
             ("fold_rows", 1),
             ("stats_budget_bytes", 0),
             ("bound_bytes", 9),
+            ("inline_part_bytes", 0),
+            ("inline_total_bytes", 0),
+            ("upload_parts_max", 1),
+            ("builder_runs_max", 1),
+            ("merge_fan_in", 2),
+            ("merge_inputs_min", 2),
+            ("merge_rows_min", 0),
+            ("merge_claim_rows", 0),
+            ("runs_max", 4),
             ("rollup_bytes_min", 1024),
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise UsageError(f"setting {name}={value!r} must be a whole number of at least {least}")
-        for name in ("retry_deadline_s", "wait_timeout_s", "poll_interval_s"):
+        for name in ("stats_keep_names", "stats_keep_prefixes", "stats_keep_suffixes"):
+            listed = getattr(self, name)
+            if not isinstance(listed, tuple) or not all(isinstance(text, str) and text for text in listed):
+                raise UsageError(
+                    f"setting {name}={listed!r} must be a tuple of column names or parts of them"
+                )
+        for name in (
+            "merge_budget_s",
+            "merge_claim_s",
+            "retry_deadline_s",
+            "wait_timeout_s",
+            "poll_interval_s",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise UsageError(f"setting {name}={value!r} must be a number of seconds, not negative")

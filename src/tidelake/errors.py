@@ -9,6 +9,9 @@ names the thing and, where there is one, the remedy.
     │   ├── InvalidUpdates            the table handed in does not fit the collection
     │   ├── UpdateNotBeyondLower      an update lies before the interval it is written to
     │   ├── UpdateBeyondUpper         ... or after it
+    │   ├── InvalidBatchBounds        a batch does not cover the interval that it is to be appended to
+    │   ├── InvalidRewrite            the times of a batch cannot be rewritten so
+    │   ├── BatchConsumed             a batch is used again: it was appended, deleted or sent away
     │   ├── IncompatibleSchema        a schema does not fit the registered one
     │   ├── CollectionExists          a name is taken (by another schema, or was dropped)
     │   ├── CollectionNotFound        no collection of that name
@@ -68,6 +71,18 @@ class UpdateBeyondUpper(UsageError):
             f"an update at time {self.time} is beyond the upper frontier {self.upper} of the append: "
             "append up to a later frontier"
         )
+
+
+class InvalidBatchBounds(UsageError):
+    """A batch does not cover the interval that it is to be appended to."""
+
+
+class InvalidRewrite(UsageError):
+    """The times of a batch cannot be rewritten so; the message says which condition does not hold."""
+
+
+class BatchConsumed(UsageError):
+    """A batch is used once: appended, deleted or turned into bytes. This one was."""
 
 
 class IncompatibleSchema(UsageError):

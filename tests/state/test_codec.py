@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyrsistent import pmap
 
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError
-from tidelake.model.batch import Batch, ColumnStats, Part, Run
+from tidelake.model.batch import ColumnStats, HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Field, Schema
@@ -28,13 +28,15 @@ SCHEMA = Schema(
 
 def a_part(name, diff_sum=2**70, rewrite=None):
     stats = {0: ColumnStats(b"\x00\xff", None, 3), 2: ColumnStats(None, None, 7)}
-    return Part(name, 10, "c" * 32, 7, 2, diff_sum, 0, b"\x00", b"\xff\xfe", 0, 2**63 - 1, stats, rewrite)
+    return Part(
+        name, 10, "c" * 32, 7, 2, diff_sum, 0, b"\x00", b"\xff\xfe", 0, 2**63 - 1, stats, rewrite=rewrite
+    )
 
 
 def a_state(batches=3):
     state = commands.initial("shard", TimeDomain("ms"), SCHEMA, 1)
     for n in range(batches):
-        batch = Batch(Bounds(F(n), F(n + 1), F(0)), (Run((a_part(f"p{n}"),), n == 1),))
+        batch = HollowBatch(Bounds(F(n), F(n + 1), F(0)), (Run((a_part(f"p{n}"),), n == 1),))
         edits = Edits(
             upper=Move(F(n), F(n + 1)),
             spine=spine.push(state.spine, batch),
@@ -52,7 +54,9 @@ def a_delta():
         None,
         Move(F(0), F(2)),
         SpineEdit(
-            0, 1, (SpineBatch(0, 1, Batch(Bounds(F(0), F(1), F(0)), (Run((a_part("m", rewrite=3),)),))),)
+            0,
+            1,
+            (SpineBatch(0, 1, HollowBatch(Bounds(F(0), F(1), F(0)), (Run((a_part("m", rewrite=3),)),))),),
         ),
         {1: SCHEMA},
         {"w": WriterRecord(9, 2**62, "query", Frontier())},
@@ -129,8 +133,8 @@ def test_a_stored_state_that_breaks_a_rule_is_corruption():
         Edits(schemas={0: SCHEMA}),
         Edits(holds={"nobody": None}),
         Edits(spine=SpineEdit(5, 6, ())),
-        Edits(spine=SpineEdit(0, 2, (SpineBatch(0, 1, Batch(Bounds(F(0), F(1), F(0)))),))),
-        Edits(spine=SpineEdit(3, 3, (SpineBatch(4, 5, Batch(Bounds(F(3), F(4), F(0)))),))),
+        Edits(spine=SpineEdit(0, 2, (SpineBatch(0, 1, HollowBatch(Bounds(F(0), F(1), F(0)))),))),
+        Edits(spine=SpineEdit(3, 3, (SpineBatch(4, 5, HollowBatch(Bounds(F(3), F(4), F(0)))),))),
     ],
 )
 def test_a_delta_that_does_not_fit_is_corruption(edits):
@@ -150,7 +154,7 @@ def test_a_delta_of_another_shard_or_seqno_is_corruption():
 
 
 def a_batch(lower, upper, since=F(0), parts=("q",), **kwargs):
-    return Batch(Bounds(F(lower), F(upper), since), tuple(Run((a_part(p, **kwargs),)) for p in parts))
+    return HollowBatch(Bounds(F(lower), F(upper), since), tuple(Run((a_part(p, **kwargs),)) for p in parts))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +213,7 @@ def test_each_rule_of_a_whole_state_can_fail():
 
     good = a_state()
     check_state(good)
-    twice = Batch(Bounds(F(3), F(4), F(0)), (Run((a_part("p0"),)),))
+    twice = HollowBatch(Bounds(F(3), F(4), F(0)), (Run((a_part("p0"),)),))
     broken = [
         (
             "part-named-once",
@@ -227,7 +231,7 @@ def test_each_rule_of_a_whole_state_can_fail():
 
 def test_an_edit_costs_what_it_changes_and_shares_the_rest():
     state = a_state(200)
-    batch = Batch(Bounds(F(200), F(201), F(0)), (Run((a_part("new"),)),))
+    batch = HollowBatch(Bounds(F(200), F(201), F(0)), (Run((a_part("new"),)),))
     edited = state.spine.edited(spine.push(state.spine, batch))
     assert edited.by_lo[17] is state.spine.by_lo[17]
     assert len(state.spine) == 200 and len(edited) == 201

@@ -14,7 +14,7 @@ from tidelake.errors import (
     UsageError,
     WriterFenced,
 )
-from tidelake.model.batch import Batch, Part, Run
+from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
@@ -235,7 +235,7 @@ def test_only_an_equal_schema_is_registered(shard):
 
 
 def merged(name, since=F(0), upper=F(3), rows=3):
-    return Batch(Bounds(F(0), upper, since), (Run((part(name, 0, 2, rows=rows, diff_sum=3),)),))
+    return HollowBatch(Bounds(F(0), upper, since), (Run((part(name, 0, 2, rows=rows, diff_sum=3),)),))
 
 
 def three_appends(shard):

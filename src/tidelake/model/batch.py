@@ -30,12 +30,12 @@ class ColumnStats:
 
 @dataclass(frozen=True)
 class Part:
-    """One stored object of sorted, consolidated updates.
+    """One piece of sorted, consolidated updates: a stored object, or the bytes themselves if tiny.
 
     Attributes:
-        name: of the blob, within the lake.
-        size_bytes: of the blob.
-        checksum: of the whole blob, as `tidelake.data.container.checksum` makes it.
+        name: of the blob, within the lake. Never used twice, by an inline part neither.
+        size_bytes: of the blob, or of the inline bytes.
+        checksum: of these bytes, as `tidelake.data.container.checksum` makes it.
         rows: updates in it, before any truncation.
         negative_rows: how many of them have a negative diff.
         diff_sum: sum of all diffs, exact (may exceed int64).
@@ -45,7 +45,12 @@ class Part:
         time_lower: component-wise least time, before any rewrite.
         time_upper: component-wise greatest time, before any rewrite.
         stats: by column id; columns may be missing.
+        time_counts: of int times, ascending pairs `(first, rows)`: so many rows have a time at or after
+            `first`, and before no other pair's rows. The first pair counts the rows at exactly the least
+            time. Empty for tuples.
         rewrite: times are to be read as advanced to this one.
+        inline: the rows themselves, as `tidelake.data.inline` encodes them; nothing is stored under the
+            name then. None: they are in the blob.
     """
 
     name: str
@@ -60,7 +65,9 @@ class Part:
     time_lower: Time
     time_upper: Time
     stats: dict[int, ColumnStats] = field(default_factory=dict)
+    time_counts: tuple[tuple[int, int], ...] = ()
     rewrite: Time | None = None
+    inline: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,11 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Runs that together hold the updates of `bounds`. Without runs it only moves the frontier."""
+class HollowBatch:
+    """The description of a batch: runs that together hold the updates of `bounds`.
+
+    Without runs it only moves the frontier.
+    """
 
     bounds: Bounds
     runs: tuple[Run, ...] = ()
@@ -108,6 +118,16 @@ class Batch:
     def size_bytes(self) -> int:
         """Stored bytes."""
         return sum(r.size_bytes for r in self.runs)
+
+    @property
+    def inline_bytes(self) -> int:
+        """How many of them are inline, in the state."""
+        return sum(len(p.inline) for p in self.parts() if p.inline is not None)
+
+    @property
+    def negative_rows(self) -> int:
+        """Updates that take rows away; an upper bound if a run is truncated."""
+        return sum(p.negative_rows for p in self.parts())
 
     @property
     def diff_sum(self) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelake.errors import TidelakeError
-from tidelake.model.batch import Batch, Run
+from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.query import Fold
 from tidelake.shard.plan import cut, decode_run
@@ -53,7 +53,7 @@ class Shape:
     size_bytes: int = 0
 
     @classmethod
-    def of(cls, batches: Sequence[Batch]) -> "Shape":
+    def of(cls, batches: Sequence[HollowBatch]) -> "Shape":
         """Add up some batches."""
         runs = [run for batch in batches for run in batch.runs]
         return cls(
@@ -119,4 +119,6 @@ def merge_result(plan: MergePlan, outputs: Sequence[bytes]) -> MergeResult:
     if len(outputs) != len(plan.tasks):
         raise TidelakeError(f"the merge has {len(plan.tasks)} tasks but {len(outputs)} outputs")
     parts = tuple(part for data in outputs if data for part in decode_run(data).parts)
-    return MergeResult(plan.lo, plan.hi, plan.inputs, Batch(plan.bounds, (Run(parts),) if parts else ()))
+    return MergeResult(
+        plan.lo, plan.hi, plan.inputs, HollowBatch(plan.bounds, (Run(parts),) if parts else ())
+    )

@@ -17,7 +17,7 @@ from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model import time as times
-from tidelake.model.batch import Batch, Part, Run
+from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.shard.overlap import prefetch
@@ -58,7 +58,7 @@ class KeyRange:
         return not (before or after)
 
 
-def sources(batches: Iterable[Batch], query: Query) -> list[Source]:
+def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
     """The runs that a query needs, without the parts whose times it cannot see."""
     found: list[Source] = []
     for batch in batches:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from tidelake.errors import UpdateBeyondUpper, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
 from tidelake.model import time as times
-from tidelake.model.batch import Batch, Part, Run
+from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
@@ -90,7 +90,7 @@ def append(
         if settled is not None:
             return settled
     placed = _place(state, runs, when)
-    if not isinstance(placed, Batch):
+    if not isinstance(placed, HollowBatch):
         return placed
     bounds = placed.bounds
     writers: dict[str, WriterRecord] = {}
@@ -133,7 +133,7 @@ def _settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refu
     return None
 
 
-def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Batch | Refused | NoOp[Appended]:
+def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch | Refused | NoOp[Appended]:
     """The batch as it is to be registered: its bounds, with rewrites and truncation."""
     match when:
         case Exactly(lower, upper):
@@ -168,7 +168,7 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> Batch | Refu
             if at != floor:
                 runs = tuple(_rewritten(run, at) for run in runs)
     # New data has not been folded at all, whatever the shard's since is by now.
-    return Batch(Bounds(lower, upper, state.minimum), runs)
+    return HollowBatch(Bounds(lower, upper, state.minimum), runs)
 
 
 def _outside(

@@ -12,7 +12,7 @@ from typing import Generic, TypeAlias, TypeVar
 from pyrsistent import PMap
 
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, LeaseExpired, TidelakeError, UsageError
-from tidelake.model.batch import Batch
+from tidelake.model.batch import HollowBatch
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
@@ -157,7 +157,7 @@ class MergeResult:
     lo: int
     hi: int
     inputs: tuple[str, ...]
-    batch: Batch
+    batch: HollowBatch
 
 
 def apply_merge(state: ShardState, _now_ms: int, result: MergeResult) -> Outcome[bool]:

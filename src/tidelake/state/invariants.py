@@ -6,7 +6,7 @@ the latter looks only at what changes. docs/correctness.md lists each rule with 
 
 from tidelake.errors import InternalError
 from tidelake.model import time as times
-from tidelake.model.batch import Batch
+from tidelake.model.batch import HollowBatch
 from tidelake.state.spine import SpineBatch, validate
 from tidelake.state.state import Edits, ShardState
 
@@ -107,7 +107,7 @@ def _diff_sum(items: tuple[SpineBatch, ...]) -> int | None:
     return total
 
 
-def _check_times(batch: Batch) -> None:
+def _check_times(batch: HollowBatch) -> None:
     """The times of an appended batch, as a reader will see them, lie in its bounds."""
     for run in batch.runs:
         for part in run.parts:
@@ -118,7 +118,7 @@ def _check_times(batch: Batch) -> None:
             _require(inside or run.truncated, "times-in-bounds", f"part {part.name}: {first} to {last}")
 
 
-def _check_batch(batch: Batch, state: ShardState) -> None:
+def _check_batch(batch: HollowBatch, state: ShardState) -> None:
     for run in batch.runs:
         _require(bool(run.parts), "run-has-parts", str(batch.bounds))
         for part in run.parts:

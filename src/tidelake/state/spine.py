@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pyrsistent import PMap, pmap
 
 from tidelake.errors import InternalError
-from tidelake.model.batch import Batch
+from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 
@@ -24,7 +24,7 @@ class SpineBatch:
 
     lo: int
     hi: int
-    batch: Batch
+    batch: HollowBatch
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class Spine:
         return replace(self, next_id=max(self.next_id, position), last_lo=last_lo, by_lo=batches.persistent())
 
 
-def push(spine: Spine, batch: Batch) -> SpineEdit:
+def push(spine: Spine, batch: HollowBatch) -> SpineEdit:
     """The edit that inserts a batch at the end; an empty batch fuses with an empty predecessor."""
     last = spine.by_lo.get(spine.last_lo)
     if last is not None and not batch.runs and not last.batch.runs:
         since = last.batch.bounds.since.join(batch.bounds.since)
-        fused = Batch(Bounds(last.batch.bounds.lower, batch.bounds.upper, since))
+        fused = HollowBatch(Bounds(last.batch.bounds.lower, batch.bounds.upper, since))
         return SpineEdit(last.lo, last.hi, (SpineBatch(last.lo, last.hi + 1, fused),))
     lo = spine.next_id
     return SpineEdit(lo, lo, (SpineBatch(lo, lo + 1, batch),))
