@@ -18,6 +18,7 @@ names the thing and, where there is one, the remedy.
     │   ├── NotALake                  the directory holds no lake
     │   └── Closed                    the lake was closed
     ├── UpperMismatch                 a conflict: read `current`, decide, try again
+    ├── InlineFull                    the state holds enough tiny parts: merge them, or store the parts
     ├── HistoryCompacted              ask for a later time
     ├── NotYetClosed                  ask again later: the time is not final yet
     ├── WriterFenced                  a newer writer of this name took over: stop
@@ -118,6 +119,20 @@ class UpperMismatch(TidelakeError):
         return (
             f"the upper is {self.current}, not the expected {self.expected}: "
             "another writer was first; read up to the current upper and append from there"
+        )
+
+
+class InlineFull(TidelakeError):
+    """The state holds as many bytes of inline parts as it may. Nothing was written."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(size_bytes, limit_bytes)
+        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"inline parts of {self.size_bytes} bytes would pass the limit of {self.limit_bytes}: "
+            "merge the collection, or store the parts"
         )
 
 

@@ -9,15 +9,22 @@ that add the batch.
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tidelake.errors import UpdateBeyondUpper, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
+from tidelake.errors import (
+    InlineFull,
+    UpdateBeyondUpper,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+    WriterFenced,
+)
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.state import spine
+from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.state import Edits, Move, ShardState, WriterRecord
+from tidelake.state.state import Edits, Move, ShardState, WriterRecord, Written
 
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
 
@@ -77,12 +84,19 @@ class Appended:
 
 
 def append(
-    state: ShardState, _now_ms: int, runs: tuple[Run, ...], when: When, claim: Claim | None = None
+    state: ShardState,
+    _now_ms: int,
+    runs: tuple[Run, ...],
+    when: When,
+    claim: Claim | None = None,
+    *,
+    inline_bytes_max: int | None = None,
 ) -> Outcome[Appended]:
     """Add runs to the shard and move its upper.
 
-    Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper` or a
-    usage error; nothing is written then.
+    Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
+    `InlineFull` (inline parts would take `inline_bytes_max` or more) or a usage error; nothing is
+    written then.
     """
     record = state.writers.get(claim.writer) if claim else None
     if claim is not None:
@@ -101,9 +115,26 @@ def append(
     answer = Appended(bounds.lower, bounds.upper)
     if bounds.empty:
         return Commit(Edits(writers=writers), answer) if writers else NoOp(replace(answer, already=True))
-    return Commit(
-        Edits(upper=Move(state.upper, bounds.upper), spine=spine.push(state.spine, placed), writers=writers),
-        answer,
+    inline_bytes = placed.inline_bytes
+    if inline_bytes and inline_bytes_max is not None:
+        held = state.spine.totals.inline_bytes + inline_bytes
+        if held >= inline_bytes_max:
+            return Refused(InlineFull(held, inline_bytes_max))
+    step = fuel.push(state.spine, placed, state.since)
+    edits = Edits(
+        upper=Move(state.upper, bounds.upper),
+        spine=step.edit,
+        writers=writers,
+        written=_more(state.written, placed) if placed.runs else None,
+    )
+    return Commit(edits, answer, step.due)
+
+
+def _more(written: Written, batch: HollowBatch) -> Written:
+    return replace(
+        written,
+        appended_rows=written.appended_rows + batch.rows,
+        appended_bytes=written.appended_bytes + batch.size_bytes,
     )
 
 

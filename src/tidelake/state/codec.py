@@ -15,12 +15,13 @@ import msgspec
 from pyrsistent import pmap
 
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError
+from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state.invariants import check_state
-from tidelake.state.spine import Spine, SpineBatch
-from tidelake.state.state import Delta, Hold, Rollup, ShardState, WriterRecord
+from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
+from tidelake.state.state import Delta, Hold, MergeClaim, Rollup, ShardState, WriterRecord, Written
 
 FORMAT = 1
 T = TypeVar("T")
@@ -38,11 +39,17 @@ class _Image:
     upper: Frontier
     retained: Frontier
     next_id: int
+    spent: int
+    members: tuple[Member, ...]
     batches: tuple[SpineBatch, ...]
+    merges: tuple[FuelingMerge, ...]
     schemas: dict[int, Schema]
     writers: dict[str, WriterRecord]
     holds: dict[str, Hold]
     rollup: Rollup
+    claims: dict[str, MergeClaim]
+    chunks: dict[str, tuple[Part, ...]]
+    written: Written
 
 
 def encode_record(kind: str, value: object) -> bytes:
@@ -103,11 +110,17 @@ def encode_state(state: ShardState) -> bytes:
             state.upper,
             state.retained,
             state.spine.next_id,
+            state.spine.spent,
             tuple(state.spine),
+            state.spine.batches,
+            state.spine.merges,
             dict(sorted(state.schemas.items())),
             dict(sorted(state.writers.items())),
             dict(sorted(state.holds.items())),
             state.rollup,
+            dict(sorted(state.claims.items())),
+            dict(sorted(state.chunks.items())),
+            state.written,
         ),
     )
 
@@ -123,15 +136,14 @@ def decode_state(data: bytes, name: str) -> ShardState:
         image.since,
         image.upper,
         image.retained,
-        Spine(
-            image.next_id,
-            image.batches[-1].lo if image.batches else 0,
-            pmap({b.lo: b for b in image.batches}),
-        ),
+        Spine.of(image.next_id, image.spent, image.members, image.batches, image.merges),
         pmap(image.schemas),
         pmap(image.writers),
         pmap(image.holds),
         image.rollup,
+        pmap(image.claims),
+        pmap(image.chunks),
+        image.written,
     )
     try:
         check_state(state)

@@ -12,11 +12,11 @@ from typing import Generic, TypeAlias, TypeVar
 from pyrsistent import PMap
 
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, LeaseExpired, TidelakeError, UsageError
-from tidelake.model.batch import HollowBatch
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state.spine import Spine, SpineBatch, SpineEdit
+from tidelake.state.fuel import MergeDue
+from tidelake.state.spine import Spine
 from tidelake.state.state import Edits, Hold, Move, Rollup, ShardState, WriterRecord
 
 R = TypeVar("R", covariant=True)
@@ -24,10 +24,17 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True)
 class Commit(Generic[R]):
-    """Write these edits; `result` holds once they are durable."""
+    """Write these edits; `result` holds once they are durable.
+
+    Attributes:
+        edits: what changes.
+        result: the answer.
+        due: merges that the levels of the spine decide on by this step.
+    """
 
     edits: Edits
     result: R
+    due: tuple[MergeDue, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,45 +148,6 @@ def _since_move(state: ShardState, retained: Frontier, holds: PMap[str, Hold]) -
         target = target.meet(hold.since)
     after = state.since.join(target)
     return None if after == state.since else Move(state.since, after)
-
-
-@dataclass(frozen=True)
-class MergeResult:
-    """A batch that is to take the place of the spine batches `[lo, hi)`.
-
-    Attributes:
-        lo: first id of the range.
-        hi: end of the range.
-        inputs: names of all parts of the batches that were merged, in order.
-        batch: what they became.
-    """
-
-    lo: int
-    hi: int
-    inputs: tuple[str, ...]
-    batch: HollowBatch
-
-
-def apply_merge(state: ShardState, _now_ms: int, result: MergeResult) -> Outcome[bool]:
-    """Put a merged batch in the place of its inputs; False if they are no longer all there.
-
-    SUBTLE: the range must hold exactly the parts that were merged. Bounds and since alone would match
-    again after another merge of the same range, and a late result would bring deleted parts back.
-    """
-    if not state.spine.tiles(result.lo, result.hi):
-        return NoOp(False)
-    present = tuple(state.spine.range(result.lo, result.hi))
-    if len(present) == 1 and present[0].batch == result.batch:
-        return NoOp(True)
-    if tuple(part.name for item in present for part in item.batch.parts()) != result.inputs:
-        return NoOp(False)
-    bounds = result.batch.bounds
-    if present[0].batch.bounds.lower != bounds.lower or present[-1].batch.bounds.upper != bounds.upper:
-        return NoOp(False)
-    if not all(item.batch.bounds.since <= bounds.since for item in present):
-        return NoOp(False)
-    edit = SpineEdit(result.lo, result.hi, (SpineBatch(result.lo, result.hi, result.batch),))
-    return Commit(Edits(spine=edit), True)
 
 
 def add_rollup(state: ShardState, _now_ms: int, rollup: Rollup) -> Outcome[bool]:

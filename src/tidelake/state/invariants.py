@@ -4,10 +4,13 @@
 the latter looks only at what changes. docs/correctness.md lists each rule with its test.
 """
 
+import itertools
+from collections import Counter
+
 from tidelake.errors import InternalError
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch
-from tidelake.state.spine import SpineBatch, validate
+from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate, validate_levels
 from tidelake.state.state import Edits, ShardState
 
 
@@ -24,12 +27,12 @@ def check_state(state: ShardState) -> None:
     """
     validate(state.spine, state.minimum, state.upper, state.since)
     _require(bool(state.schemas), "schema-registered", f"shard {state.shard_id} has no schema")
-    names: set[str] = set()
-    for item in state.spine:
-        _check_batch(item.batch, state)
-        for part in item.batch.parts():
-            _require(part.name not in names, "part-named-once", part.name)
-            names.add(part.name)
+    names = [part.name for member in state.spine for part in member.batch.parts()]
+    names += [part.name for parts in state.chunks.values() for part in parts]
+    _check_names(names)
+    for member in state.spine:
+        _check_batch(member.batch, state)
+    _check_claims(state)
     for hold_id, hold in state.holds.items():
         _require(
             state.since <= hold.since,
@@ -63,41 +66,56 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
                 "sequence-never-goes-back",
                 f"writer {name}",
             )
+    if edits.claims or edits.chunks:
+        _check_claims(after)
     if edits.spine is None:
         _require(edits.upper is None, "batches-tile", "upper moved without a batch")
         return
-    removed = tuple(before.spine.range(edits.spine.lo, edits.spine.hi))
-    _check_tiling(before, after, removed, edits.spine.added)
-    names = {part.name for item in edits.spine.added for part in item.batch.parts()}
-    _require(
-        len(names) == sum(1 for item in edits.spine.added for _ in item.batch.parts()),
-        "part-named-once",
-        str(names),
-    )
-    for item in edits.spine.added:
-        _check_batch(item.batch, after)
-        since = item.batch.bounds.since
+    _check_tiling(before, after, edits.spine)
+    validate_levels(after.spine, after.minimum, after.upper, after.since)
+    for member in edits.spine.members:
+        _check_batch(member.batch, after)
+        since = member.batch.bounds.since
         _require(since <= after.since, "batch-folded-to-since", f"{since} is after {after.since}")
         if before.upper != after.upper and after.domain.total_order:
-            _check_times(item.batch)
+            _check_times(member.batch)
 
 
-def _check_tiling(
-    before: ShardState, after: ShardState, removed: tuple[SpineBatch, ...], added: tuple[SpineBatch, ...]
-) -> None:
-    """The added batches cover what the removed ones did, and at the end what `upper` moved over."""
-    at = removed[0].batch.bounds.lower if removed else before.upper
-    end = after.upper if added and added[-1].hi == after.spine.next_id else removed[-1].batch.bounds.upper
-    for item in added:
-        _require(item.batch.bounds.lower == at, "batches-tile", f"{item.batch.bounds} does not start at {at}")
-        at = item.batch.bounds.upper
-    _require(at == end, "batches-tile", f"batches end at {at}, expected {end}")
+def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
+    """The members that come cover what those that go did, and at the end what `upper` moved over."""
+    gone, come = [], []
+    for ids in intervals(member.id for member in edit.members):
+        removed = list(before.spine.range(SpineId(ids.lo, min(ids.hi, before.spine.next_id))))
+        added = list(after.spine.range(ids))
+        at = removed[0].batch.bounds.lower if removed else before.upper
+        end = after.upper if ids.hi == after.spine.next_id else removed[-1].batch.bounds.upper
+        for member in added:
+            bounds = member.batch.bounds
+            _require(bounds.lower == at, "batches-tile", f"{bounds} does not start at {at}")
+            at = bounds.upper
+        _require(at == end, "batches-tile", f"batches end at {at}, expected {end}")
+        gone += removed
+        come += added
+    _check_names([part.name for member in come for part in member.batch.parts()])
     if before.upper == after.upper:
-        old, new = _diff_sum(removed), _diff_sum(added)
+        old, new = _diff_sum(gone), _diff_sum(come)
         _require(old is None or new is None or old == new, "merge-keeps-diffs", f"{old} became {new}")
 
 
-def _diff_sum(items: tuple[SpineBatch, ...]) -> int | None:
+def _check_names(names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    _require(not twice, "part-named-once", ", ".join(twice[:3]))
+
+
+def _check_claims(state: ShardState) -> None:
+    ids = sorted(claim.id for claim in state.claims.values())
+    apart = all(a.hi <= b.lo for a, b in itertools.pairwise(ids))
+    _require(apart, "claims-apart", ", ".join(map(str, ids)))
+    for key in state.chunks:
+        _require(key.partition("/")[0] in state.claims, "chunk-of-claim", key)
+
+
+def _diff_sum(items: list[Member]) -> int | None:
     total = 0
     for item in items:
         diff_sum = item.batch.diff_sum

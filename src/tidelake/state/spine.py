@@ -1,14 +1,20 @@
-"""The spine: the ordered list of a shard's batches.
+"""The spine: the ordered list of a shard's batches, and the levels that say which to merge.
 
-Every batch has a `SpineId`, the half-open range `[lo, hi)` of insertions that it stands for; ids tile
-`[0, next_id)` and bounds tile `[minimum, upper)`. Today it is a plain list: batches keep the order of
-their insertion until a merge replaces a range of them; only neighbouring empty batches fuse.
+A *member* is a batch as it was appended or as a merge has made it. A *spine batch* is a range of members
+that the levels treat as one: it stands for a merge that is decided, whether or not anyone has carried
+it out. Both have a `SpineId`, the half-open range `[lo, hi)` of insertions that they stand for. A level
+holds at most two spine batches, and a merge of them under way iff it holds two.
 
-INVARIANT: `validate` holds after every edit.
+This is the flattened form and the only one: members, spine batches and merges by id. A step of the spine
+is a `SpineEdit`, which names the few of them that go and come. `tidelake.state.fuel` decides the steps.
+
+INVARIANT: `validate` holds after every edit: ids tile `[0, next_id)` and bounds `[minimum, upper)`, of the
+members and of the spine batches alike.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar
 
 from pyrsistent import PMap, pmap
 
@@ -17,116 +23,320 @@ from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 
+LEVEL_BATCHES_MAX = 2
 
-@dataclass(frozen=True)
-class SpineBatch:
-    """A batch and the insertions `[lo, hi)` that went into it."""
+
+class SpineId(NamedTuple):
+    """A half-open range of insertions."""
 
     lo: int
     hi: int
+
+    def __str__(self) -> str:
+        return f"[{self.lo}-{self.hi}]"
+
+    def covers(self, other: "SpineId") -> bool:
+        """Whether the other range lies within this one."""
+        return self.lo <= other.lo and other.hi <= self.hi
+
+    def overlaps(self, other: "SpineId") -> bool:
+        """Whether the two have an insertion in common."""
+        return self.lo < other.hi and other.lo < self.hi
+
+
+@dataclass(frozen=True)
+class Member:
+    """A batch, and the insertions that went into it."""
+
+    id: SpineId
     batch: HollowBatch
 
 
 @dataclass(frozen=True)
-class SpineEdit:
-    """Replace the batches of ids `[lo, hi)` by `added`; an insertion replaces none.
+class SpineBatch:
+    """Neighbouring members that are one batch to the levels.
 
-    Only an edit at the end may cover more ids than it removes.
+    Attributes:
+        id: spans the ids of its members.
+        level: where it stands; a level higher holds about twice as many updates.
+        bounds: span those of its members; `since` is how far a merge of them may fold.
+        rows: of all its members.
     """
 
-    lo: int
-    hi: int
-    added: tuple[SpineBatch, ...]
+    id: SpineId
+    level: int
+    bounds: Bounds
+    rows: int
+
+
+@dataclass(frozen=True)
+class FuelingMerge:
+    """A merge of the two spine batches of a level, under way.
+
+    Attributes:
+        id: spans theirs.
+        since: of the spine batch that they will be.
+        done_at: it is complete once the spine has been given so much fuel in all.
+    """
+
+    id: SpineId
+    since: Frontier
+    done_at: int
+
+
+@dataclass(frozen=True)
+class SpineEdit:
+    """What changes in a spine: ids that go, and values that come.
+
+    Attributes:
+        next_id: of the next insertion, afterwards.
+        spent: fuel given in all, afterwards.
+        members_gone: ids of members that go.
+        members: those that come, ascending.
+        batches_gone: ids of spine batches that go, or change.
+        batches: those that come, ascending.
+        merges_gone: ids of merges under way that end.
+        merges: those that begin.
+    """
+
+    next_id: int
+    spent: int
+    members_gone: tuple[SpineId, ...] = ()
+    members: tuple[Member, ...] = ()
+    batches_gone: tuple[SpineId, ...] = ()
+    batches: tuple[SpineBatch, ...] = ()
+    merges_gone: tuple[SpineId, ...] = ()
+    merges: tuple[FuelingMerge, ...] = ()
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What all members hold together."""
+
+    members: int = 0
+    runs: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    inline_bytes: int = 0
+
+    def plus(self, members: Iterable[Member], sign: int = 1) -> "Totals":
+        """With the members added, or taken away."""
+        count, runs, rows, size_bytes, inline_bytes = (0, 0, 0, 0, 0)
+        for member in members:
+            count += 1
+            runs += len(member.batch.runs)
+            rows += member.batch.rows
+            size_bytes += member.batch.size_bytes
+            inline_bytes += member.batch.inline_bytes
+        return Totals(
+            self.members + sign * count,
+            self.runs + sign * runs,
+            self.rows + sign * rows,
+            self.size_bytes + sign * size_bytes,
+            self.inline_bytes + sign * inline_bytes,
+        )
 
 
 @dataclass(frozen=True)
 class Spine:
-    """Batches by the first id of their range. Shares structure with its predecessors."""
+    """Members, spine batches and merges. Shares structure with its predecessors.
+
+    Attributes:
+        next_id: of the next insertion.
+        spent: fuel given in all.
+        members: by the first id of their range.
+        batches: oldest first, so from the highest level down.
+        merges: oldest first.
+        totals: of the members.
+    """
 
     next_id: int = 0
-    last_lo: int = 0
-    by_lo: PMap[int, SpineBatch] = field(default_factory=pmap)
+    spent: int = 0
+    members: PMap[int, Member] = field(default_factory=pmap)
+    batches: tuple[SpineBatch, ...] = ()
+    merges: tuple[FuelingMerge, ...] = ()
+    totals: Totals = Totals()
 
-    def __iter__(self) -> Iterator[SpineBatch]:
-        """Oldest first."""
-        yield from self.range(0, self.next_id)
+    @classmethod
+    def of(
+        cls,
+        next_id: int,
+        spent: int,
+        members: Iterable[Member],
+        batches: tuple[SpineBatch, ...],
+        merges: tuple[FuelingMerge, ...],
+    ) -> "Spine":
+        """The spine of stored values. Costs O(members)."""
+        by_lo = pmap({member.id.lo: member for member in members})
+        return cls(next_id, spent, by_lo, batches, merges, Totals().plus(by_lo.values()))
+
+    def __iter__(self) -> Iterator[Member]:
+        """The members, oldest first."""
+        return self.range(SpineId(0, self.next_id))
 
     def __len__(self) -> int:
-        return len(self.by_lo)
+        return len(self.members)
 
-    def range(self, lo: int, hi: int) -> Iterator[SpineBatch]:
-        """The batches that tile `[lo, hi)`.
+    def range(self, id_: SpineId) -> Iterator[Member]:
+        """The members that tile a range of ids, oldest first.
 
         Raises:
-            InternalError: no batches tile it.
+            InternalError: none do.
         """
-        while lo < hi:
-            found = self.by_lo.get(lo)
-            if found is None or found.hi > hi:
-                raise InternalError(f"no spine batches tile the ids [{lo}, {hi})")
+        lo = id_.lo
+        while lo < id_.hi:
+            found = self.members.get(lo)
+            if found is None or found.id.hi > id_.hi:
+                raise InternalError(f"no members of the spine tile the ids {id_}")
             yield found
-            lo = found.hi
+            lo = found.id.hi
 
-    def tiles(self, lo: int, hi: int) -> bool:
-        """Whether some batches tile exactly `[lo, hi)`."""
-        while lo < hi:
-            found = self.by_lo.get(lo)
+    def tiled(self, id_: SpineId) -> bool:
+        """Whether some members tile exactly this range."""
+        lo = id_.lo
+        while lo < id_.hi:
+            found = self.members.get(lo)
             if found is None:
                 return False
-            lo = found.hi
-        return lo == hi
+            lo = found.id.hi
+        return lo == id_.hi
+
+    def holder(self, id_: SpineId) -> SpineBatch | None:
+        """The spine batch that a range of members belongs to; None if they belong to several, or none."""
+        return next((batch for batch in self.batches if batch.id.covers(id_)), None)
 
     def edited(self, edit: SpineEdit) -> "Spine":
-        """The spine after an edit. Costs O(batches removed and added).
+        """The spine after an edit. Costs O(change) and O(levels).
 
         Raises:
             InternalError: the edit does not fit.
         """
-        removed = list(self.range(edit.lo, edit.hi))
-        batches = self.by_lo.evolver()
-        for old in removed:
-            del batches[old.lo]
-        position = edit.lo
-        for new in edit.added:
-            if new.lo != position or new.hi <= new.lo:
-                raise InternalError(f"ids do not tile: expected {position}, got [{new.lo}, {new.hi})")
-            batches[new.lo] = new
-            position = new.hi
-        at_end = edit.hi == self.next_id
-        if position != edit.hi and not (at_end and position > edit.hi):
-            raise InternalError(f"an edit of [{edit.lo}, {edit.hi}) covers ids up to {position}")
-        last_lo = edit.added[-1].lo if at_end and edit.added else self.last_lo
-        return replace(self, next_id=max(self.next_id, position), last_lo=last_lo, by_lo=batches.persistent())
+        if edit.next_id < self.next_id or edit.spent < self.spent:
+            raise InternalError(f"ids or fuel go back: to {edit.next_id}, {edit.spent}")
+        gone = [self.members[id_.lo] for id_ in edit.members_gone if id_.lo in self.members]
+        fresh = SpineId(self.next_id, edit.next_id)
+        if [member.id for member in gone] != list(edit.members_gone):
+            raise InternalError(f"the members {_listed(edit.members_gone)} are not all there")
+        _check_cover("members", edit.members_gone, fresh, [member.id for member in edit.members])
+        _check_cover("batches", edit.batches_gone, fresh, [batch.id for batch in edit.batches])
+        members = self.members.evolver()
+        for old in gone:
+            del members[old.id.lo]
+        for new in edit.members:
+            members[new.id.lo] = new
+        return Spine(
+            edit.next_id,
+            edit.spent,
+            members.persistent(),
+            _edited("spine batch", self.batches, edit.batches_gone, edit.batches),
+            _edited("merge", self.merges, edit.merges_gone, edit.merges),
+            self.totals.plus(gone, -1).plus(edit.members),
+        )
 
 
-def push(spine: Spine, batch: HollowBatch) -> SpineEdit:
-    """The edit that inserts a batch at the end; an empty batch fuses with an empty predecessor."""
-    last = spine.by_lo.get(spine.last_lo)
-    if last is not None and not batch.runs and not last.batch.runs:
-        since = last.batch.bounds.since.join(batch.bounds.since)
-        fused = HollowBatch(Bounds(last.batch.bounds.lower, batch.bounds.upper, since))
-        return SpineEdit(last.lo, last.hi, (SpineBatch(last.lo, last.hi + 1, fused),))
-    lo = spine.next_id
-    return SpineEdit(lo, lo, (SpineBatch(lo, lo + 1, batch),))
+class _Identified(Protocol):
+    @property
+    def id(self) -> SpineId: ...
+
+
+Item = TypeVar("Item", bound=_Identified)
+
+
+def _edited(
+    what: str, present: tuple[Item, ...], gone: Collection[SpineId], come: tuple[Item, ...]
+) -> tuple[Item, ...]:
+    kept = [item for item in present if item.id not in gone]
+    if len(present) - len(kept) != len(gone):
+        raise InternalError(f"an edit ends {what} {_listed(gone)}, which are not all there")
+    return tuple(sorted((*kept, *come), key=lambda item: item.id))
+
+
+def _check_cover(what: str, gone: Sequence[SpineId], fresh: SpineId, come: Sequence[SpineId]) -> None:
+    """What comes stands for the same insertions as what goes, and for the new ones."""
+    before, after = intervals([*gone, fresh]), intervals(come)
+    if before != after or sum(b - a for a, b in come) != sum(b - a for a, b in after):
+        raise InternalError(f"an edit replaces {what} of ids {_listed(before)} by some of {_listed(after)}")
+
+
+def intervals(ids: Iterable[SpineId]) -> list[SpineId]:
+    """The ranges that some ids cover together, ascending, neither empty nor touching."""
+    found: list[SpineId] = []
+    for id_ in sorted(ids):
+        if id_.lo == id_.hi:
+            continue
+        if found and id_.lo <= found[-1].hi:
+            found[-1] = SpineId(found[-1].lo, max(found[-1].hi, id_.hi))
+        else:
+            found.append(id_)
+    return found
+
+
+def _listed(ids: Iterable[SpineId]) -> str:
+    return ", ".join(map(str, ids)) or "none"
 
 
 def validate(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) -> None:
-    """Check that ids and bounds tile and that no batch was folded further than `since`.
+    """Check every rule of a spine. Costs O(members).
 
     Raises:
-        InternalError: naming the first batch that breaks the rule.
+        InternalError: naming what breaks the rule.
     """
-    at = minimum
-    for item in spine:
-        bounds = item.batch.bounds
-        if bounds.lower != at:
-            raise InternalError(f"batch [{item.lo}, {item.hi}) starts at {bounds.lower}, expected {at}")
-        if not bounds.since <= since:
-            raise InternalError(
-                f"batch [{item.lo}, {item.hi}) since {bounds.since} is after the shard's {since}"
-            )
-        at = bounds.upper
-    if at != upper:
-        raise InternalError(f"the batches end at {at}, the shard at {upper}")
+    tiles = [(member.id, member.batch.bounds) for member in spine]
+    _check_tiling("member", tiles, spine.next_id, Bounds(minimum, upper, since))
     if sum(1 for _ in spine) != len(spine):
-        raise InternalError("the spine holds batches outside the ids that it tiles")
+        raise InternalError("the spine holds members outside the ids that it tiles")
+    for batch in spine.batches:
+        members = list(spine.range(batch.id))
+        rows = sum(member.batch.rows for member in members)
+        if rows != batch.rows:
+            raise InternalError(f"spine batch {batch.id} says {batch.rows} rows, its members have {rows}")
+        first, last = members[0].batch.bounds, members[-1].batch.bounds
+        if (first.lower, last.upper) != (batch.bounds.lower, batch.bounds.upper):
+            raise InternalError(f"spine batch {batch.id} says {batch.bounds}, its members differ")
+    if spine.totals != Totals().plus(spine):
+        raise InternalError(f"the totals {spine.totals} are not those of the members")
+    validate_levels(spine, minimum, upper, since)
+
+
+def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) -> None:
+    """Check the rules of spine batches and merges. Costs O(levels).
+
+    Raises:
+        InternalError: naming what breaks the rule.
+    """
+    tiles = [(batch.id, batch.bounds) for batch in spine.batches]
+    _check_tiling("spine batch", tiles, spine.next_id, Bounds(minimum, upper, since))
+    by_level: dict[int, list[SpineBatch]] = {}
+    for batch in spine.batches:
+        by_level.setdefault(batch.level, []).append(batch)
+    if list(by_level) != sorted(by_level, reverse=True):
+        raise InternalError(f"levels {list(by_level)} do not fall from old to new")
+    full: list[SpineId] = []
+    for level, batches in by_level.items():
+        if len(batches) > LEVEL_BATCHES_MAX:
+            raise InternalError(f"level {level} holds {len(batches)} spine batches")
+        if len(batches) == LEVEL_BATCHES_MAX:
+            full.append(SpineId(batches[0].id.lo, batches[-1].id.hi))
+    if full != [merge.id for merge in spine.merges]:
+        raise InternalError(
+            f"full levels at {_listed(full)}, merges under way at {_listed(m.id for m in spine.merges)}"
+        )
+    for merge in spine.merges:
+        if not merge.since <= since:
+            raise InternalError(f"merge {merge.id} since {merge.since} is after the shard's {since}")
+
+
+def _check_tiling(what: str, tiles: list[tuple[SpineId, Bounds]], next_id: int, whole: Bounds) -> None:
+    lo, at = 0, whole.lower
+    for id_, bounds in tiles:
+        if id_.lo != lo or id_.hi <= lo:
+            raise InternalError(f"{what} {id_} does not start at id {lo}")
+        if bounds.lower != at:
+            raise InternalError(f"{what} {id_} starts at {bounds.lower}, expected {at}")
+        if not bounds.since <= whole.since:
+            raise InternalError(f"{what} {id_} since {bounds.since} is after the shard's {whole.since}")
+        lo, at = id_.hi, bounds.upper
+    if lo != next_id:
+        raise InternalError(f"the ids end at {lo}, expected {next_id}")
+    if at != whole.upper:
+        raise InternalError(f"the batches end at {at}, the shard at {whole.upper}")

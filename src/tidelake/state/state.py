@@ -13,10 +13,11 @@ from typing import TypeVar
 from pyrsistent import PMap, pmap
 
 from tidelake.errors import CorruptionError, InternalError
+from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state.spine import Spine, SpineEdit
+from tidelake.state.spine import Spine, SpineEdit, SpineId
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,6 +52,51 @@ class Hold:
 
 
 @dataclass(frozen=True)
+class MergeClaim:
+    """A large merge that a process has taken on, key range by key range.
+
+    It keeps others from doing the same work twice; no result is right or wrong because of it. Whoever
+    takes an expired claim over goes on where it stands.
+
+    Attributes:
+        id: of the members that are merged.
+        positions: of the runs in the one member; empty: all runs of all members.
+        inputs: digest of the runs that go in.
+        since: their times are advanced by it.
+        runner: the process.
+        expires_ms: from then on others may take over.
+        cuts: keys, encoded and ascending, that part one chunk from the next.
+    """
+
+    id: SpineId
+    positions: tuple[int, ...]
+    inputs: str
+    since: Frontier
+    runner: str
+    expires_ms: int
+    cuts: tuple[bytes, ...]
+
+    @property
+    def name(self) -> str:
+        """Its key in the state."""
+        return f"{self.id.lo}-{self.id.hi}"
+
+    def chunk(self, index: int) -> str:
+        """The key in the state of what a chunk has become."""
+        return f"{self.name}/{index}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written into the shard over its whole life: by appends, and again by merges."""
+
+    appended_rows: int = 0
+    appended_bytes: int = 0
+    merged_rows: int = 0
+    merged_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Rollup:
     """A state stored whole. The first one of a shard is the first entry of its log.
 
@@ -58,7 +104,7 @@ class Rollup:
         seqno: of the state.
         id: with the seqno it makes the name of the blob.
         size_bytes: of the blob; 0 for the first one.
-        batches: how many the state has; a state that shrank much since is worth a new rollup.
+        batches: how many members its spine has; a state that shrank much since is worth a new rollup.
     """
 
     seqno: int
@@ -88,6 +134,9 @@ class ShardState:
         writers: by name.
         holds: by id.
         rollup: the newest one.
+        claims: merges that processes have taken on, by name.
+        chunks: the finished parts of each finished chunk of a claim, by its key.
+        written: in all.
     """
 
     shard_id: str
@@ -102,6 +151,9 @@ class ShardState:
     writers: PMap[str, WriterRecord] = field(default_factory=pmap)
     holds: PMap[str, Hold] = field(default_factory=pmap)
     rollup: Rollup = FIRST
+    claims: PMap[str, MergeClaim] = field(default_factory=pmap)
+    chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
+    written: Written = Written()
 
     @property
     def minimum(self) -> Frontier:
@@ -140,6 +192,9 @@ class Edits:
         writers: new or changed records by name.
         holds: new or changed holds by id; None removes one.
         rollup: the newest rollup, if it is another.
+        claims: new or changed claims by name; None removes one.
+        chunks: finished chunks by their keys; None removes one.
+        written: the new totals, if they change.
     """
 
     since: Move | None = None
@@ -150,6 +205,9 @@ class Edits:
     writers: dict[str, WriterRecord] = field(default_factory=dict)
     holds: dict[str, Hold | None] = field(default_factory=dict)
     rollup: Rollup | None = None
+    claims: dict[str, MergeClaim | None] = field(default_factory=dict)
+    chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
+    written: Written | None = None
 
 
 @dataclass(frozen=True)
@@ -204,6 +262,9 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
         writers=state.writers.update(edits.writers) if edits.writers else state.writers,
         holds=_edited(state.holds, edits.holds, name),
         rollup=delta.base,
+        claims=_edited(state.claims, edits.claims, name),
+        chunks=_edited(state.chunks, edits.chunks, name),
+        written=edits.written or state.written,
     )
 
 

@@ -1,0 +1,155 @@
+"""The commands of those who merge: claim, record a chunk, put a result in place, move levels along.
+
+Claims and recorded chunks only save work. A result is judged by what it was made of
+(`tidelake.state.merging.placed`), whoever brings it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tidelake.model.batch import Part
+from tidelake.state.commands import Commit, NoOp, Outcome
+from tidelake.state.fuel import Step, collapse, exert
+from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, placed
+from tidelake.state.spine import SpineId
+from tidelake.state.state import Edits, MergeClaim, ShardState
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The answer to a claim.
+
+    Attributes:
+        claim: what to do; None: somebody else does it, or its inputs are no longer there.
+        chunks: what was recorded so far, by the number of the chunk.
+        orphans: parts that are no longer of use to anyone.
+    """
+
+    claim: MergeClaim | None
+    chunks: tuple[tuple[int, tuple[Part, ...]], ...] = ()
+    orphans: tuple[Part, ...] = ()
+
+
+def claim_merge(
+    state: ShardState,
+    now_ms: int,
+    request: MergeRequest,
+    *,
+    runner: str,
+    lease_ms: int,
+    cuts: tuple[bytes, ...],
+) -> Outcome[Claimed]:
+    """Take on a large merge, or one that another process left; None if another one is at it."""
+    if not _is_there(state, request):
+        return NoOp(Claimed(None))
+    overlapping = [claim for claim in state.claims.values() if claim.id.overlaps(request.id)]
+    if any(claim.runner != runner and now_ms < claim.expires_ms for claim in overlapping):
+        return NoOp(Claimed(None))
+    claim = MergeClaim(
+        request.id, request.positions, request.inputs, state.since, runner, now_ms + lease_ms, cuts
+    )
+    left = [old for old in overlapping if _same_work(old, claim)]
+    if left:
+        claim = replace(left[0], runner=runner, expires_ms=now_ms + lease_ms)
+    edits, orphans = _ending(state, [old for old in overlapping if old not in left])
+    edits.claims[claim.name] = claim
+    return Commit(edits, Claimed(claim, tuple(recorded(state, claim)) if left else (), orphans))
+
+
+def _same_work(a: MergeClaim, b: MergeClaim) -> bool:
+    return (a.id, a.positions, a.inputs) == (b.id, b.positions, b.inputs)
+
+
+def record_chunk(
+    state: ShardState, now_ms: int, claim: MergeClaim, index: int, parts: tuple[Part, ...], *, lease_ms: int
+) -> Outcome[bool]:
+    """Remember what a chunk has become; False if the claim is no longer this process's."""
+    held = state.claims.get(claim.name)
+    if held is None or replace(held, expires_ms=0) != replace(claim, expires_ms=0):
+        return NoOp(False)
+    key = claim.chunk(index)
+    if key in state.chunks:
+        return NoOp(state.chunks[key] == parts)
+    renewed = replace(held, expires_ms=max(held.expires_ms, now_ms + lease_ms))
+    return Commit(Edits(claims={claim.name: renewed}, chunks={key: parts}), True)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The answer to a merge result.
+
+    Attributes:
+        fit: how it fitted.
+        orphans: parts of unfinished claims that it made useless.
+    """
+
+    fit: Fit
+    orphans: tuple[Part, ...] = ()
+
+
+def apply_merge(state: ShardState, _now_ms: int, result: MergeResult) -> Outcome[Applied]:
+    """Put a merged run in the place of its inputs, if these are all still there. Ends claims on them."""
+    fit, edit = placed(state.spine, result, state.since)
+    if edit is None:
+        return NoOp(Applied(fit))
+    edits, orphans = _ending(state, [c for c in state.claims.values() if c.id.overlaps(result.id)])
+    output = () if result.output is None else result.output.parts
+    names = {part.name for part in output}
+    taken_in = {part.name for member in state.spine.range(result.id) for part in member.batch.parts()}
+    fresh = [part for part in output if part.name not in taken_in]
+    before = state.written
+    written = replace(
+        before,
+        merged_rows=before.merged_rows + sum(part.rows for part in fresh),
+        merged_bytes=before.merged_bytes + sum(part.size_bytes for part in fresh),
+    )
+    useless = tuple(part for part in orphans if part.name not in names)
+    return Commit(replace(edits, spine=edit, written=written), Applied(fit, useless))
+
+
+def exert_fuel(state: ShardState, _now_ms: int, fuel: int) -> Outcome[bool]:
+    """Let the merges of an idle shard go on; False if there is nothing to merge."""
+    return _stepped(exert(state.spine, state.since, fuel))
+
+
+def collapse_levels(state: ShardState, _now_ms: int) -> Outcome[bool]:
+    """Make all members one spine batch; False if they are."""
+    return _stepped(collapse(state.spine, state.since))
+
+
+def _stepped(step: Step | None) -> Outcome[bool]:
+    return NoOp(False) if step is None else Commit(Edits(spine=step.edit), True, step.due)
+
+
+def recorded(state: ShardState, claim: MergeClaim) -> Iterator[tuple[int, tuple[Part, ...]]]:
+    """The finished chunks of a claim, by number."""
+    for index in range(len(claim.cuts) + 1):
+        parts = state.chunks.get(claim.chunk(index))
+        if parts is not None:
+            yield index, parts
+
+
+def claimed_by_others(state: ShardState, now_ms: int, runner: str, id_: SpineId) -> bool:
+    """Whether another process is at a merge that overlaps these members."""
+    return any(
+        claim.id.overlaps(id_) and claim.runner != runner and now_ms < claim.expires_ms
+        for claim in state.claims.values()
+    )
+
+
+def _is_there(state: ShardState, request: MergeRequest) -> bool:
+    if state.spine.holder(request.id) is None or not state.spine.tiled(request.id):
+        return False
+    return digest(chosen(list(state.spine.range(request.id)), request.positions)) == request.inputs
+
+
+def _ending(state: ShardState, claims: list[MergeClaim]) -> tuple[Edits, tuple[Part, ...]]:
+    """Edits that end claims, and the parts that were recorded for them."""
+    edits = Edits()
+    orphans: list[Part] = []
+    for claim in claims:
+        edits.claims[claim.name] = None
+        for index, parts in recorded(state, claim):
+            edits.chunks[claim.chunk(index)] = None
+            orphans += parts
+    return edits, tuple(orphans)

@@ -1,0 +1,285 @@
+"""Which physical merges a shard needs, and how their results come in.
+
+The levels decide that members belong together (`tidelake.state.fuel`). What still has to be read and
+written for that is never remembered: `requests` finds it in the state, so no merge is lost with the
+process that heard of it. `must_merge_all` says when the levels are not enough, because the updates that
+are stored may be more than twice the live ones.
+
+INVARIANT: a result takes the place of the very runs that it was made of, or of nothing. So it may come
+late or twice, and never brings a part back.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tidelake.model import time as times
+from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.state.spine import Member, Spine, SpineBatch, SpineEdit, SpineId
+
+# A level of which this share or more are retractions is merged however small it is.
+_NEGATIVE_SHARE = 4
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When a merge is worth its while.
+
+    Attributes:
+        fan_in: runs that one merge reads side by side.
+        fold_rows: the smallest runs, together of so many rows, count as one: they are merged in memory.
+        inputs_min: members that are worth a merge, however few rows they have.
+        rows_min: rows that are worth a merge of two members.
+    """
+
+    fan_in: int
+    fold_rows: int
+    inputs_min: int = 2
+    rows_min: int = 0
+
+
+@dataclass(frozen=True)
+class MergeRequest:
+    """Members of one spine batch that are to become one batch; or runs of one member, one run.
+
+    Attributes:
+        id: of the members.
+        positions: of the runs in the one member; empty: all runs of all members.
+        inputs: digest of the names of their parts.
+        rows: an upper bound on what goes in.
+        size_bytes: likewise, stored.
+        sources: how many runs go in.
+    """
+
+    id: SpineId
+    positions: tuple[int, ...]
+    inputs: str
+    rows: int
+    size_bytes: int
+    sources: int
+
+
+def digest(runs: Iterable[Run]) -> str:
+    """Tells sets of runs apart: of the names of all parts, in order."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for run in runs:
+        for part in run.parts:
+            hashed.update(part.name.encode() + b"\n")
+        hashed.update(b"\n")
+    return hashed.hexdigest()
+
+
+def requests(spine: Spine, policy: Policy) -> Iterator[MergeRequest]:
+    """The merges that are worth their while, newest members first. Costs O(members).
+
+    A spine batch of more runs than one merge may read is merged by parts first; once these are in, ask
+    again.
+    """
+    for batch in reversed(spine.batches):
+        members = list(spine.range(batch.id))
+        runs = sum(len(member.batch.runs) for member in members)
+        if runs and (runs > 1 or len(members) > 1) and _worthwhile(batch, members, runs, policy):
+            yield _bounded(members, policy)
+
+
+def _worthwhile(batch: SpineBatch, members: Sequence[Member], runs: int, policy: Policy) -> bool:
+    negative = sum(member.batch.negative_rows for member in members)
+    return (
+        max(runs, len(members)) >= policy.inputs_min
+        or batch.rows >= policy.rows_min
+        or (runs > 1 and negative * _NEGATIVE_SHARE >= batch.rows > policy.fold_rows // 256)
+    )
+
+
+def _bounded(members: list[Member], policy: Policy) -> MergeRequest:
+    """All members, or as many neighbours as one merge may read, or runs of one that has too many."""
+    if _fits([run for member in members for run in member.batch.runs], policy):
+        return request(members)
+    windows: list[list[Member]] = [[]]
+    for member in members:
+        runs = member.batch.runs
+        if not _fits(runs, policy):
+            smallest = sorted(range(len(runs)), key=lambda i: (runs[i].rows, i))
+            count = max(n for n in range(2, len(runs)) if _fits([runs[i] for i in smallest[:n]], policy))
+            return request([member], tuple(sorted(smallest[:count])))
+        if not _fits([run for m in (*windows[-1], member) for run in m.batch.runs], policy):
+            windows.append([])
+        windows[-1].append(member)
+    several = [w for w in windows if sum(len(member.batch.runs) for member in w) > 1]
+    return request(min(several, key=lambda window: sum(member.batch.rows for member in window)))
+
+
+def _fits(runs: Sequence[Run], policy: Policy) -> bool:
+    """Whether one merge may read these side by side: small ones are folded in memory and count as one."""
+    if len(runs) <= policy.fan_in:
+        return True
+    small = [run.rows for run in runs if run.rows * policy.fan_in <= policy.fold_rows]
+    return len(runs) - len(small) < policy.fan_in and sum(small) <= policy.fold_rows
+
+
+def request(members: Sequence[Member], positions: tuple[int, ...] = ()) -> MergeRequest:
+    """The request to merge some neighbours, or some runs of a single member."""
+    runs = chosen(members, positions)
+    return MergeRequest(
+        SpineId(members[0].id.lo, members[-1].id.hi),
+        positions,
+        digest(runs),
+        sum(run.rows for run in runs),
+        sum(run.size_bytes for run in runs),
+        len(runs),
+    )
+
+
+def chosen(members: Sequence[Member], positions: tuple[int, ...]) -> list[Run]:
+    """The runs that a request names; empty if a position is past the end."""
+    runs = [run for member in members for run in member.batch.runs]
+    if not positions:
+        return runs
+    return [runs[i] for i in positions] if max(positions) < len(runs) else []
+
+
+def everything(spine: Spine, policy: Policy) -> MergeRequest | None:
+    """The request to merge all members, or a first part of that; None unless they are one spine batch."""
+    return _bounded(list(spine), policy) if len(spine.batches) == 1 else None
+
+
+def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> bool:
+    """Whether all members must become one, which the levels alone would not make of them.
+
+    So if the counts do not show that what is stored is at most twice what is live, unless it is one
+    run. The rows of one run that no longer differ in time alone are *firm*: no two of them cancel, and
+    every other row cancels at most one. So at least `firm - (rows - firm)` rows are live, and
+    `rows <= 2 * live` is shown if `3 * rows <= 4 * firm`.
+
+    Args:
+        spine: of the shard.
+        since: of the shard.
+        thorough: also if any retraction may be stored that `since` has passed. An idle shard is left so.
+    """
+    runs = [(member.batch, run) for member in spine for run in member.batch.runs]
+    if not runs:
+        return False
+    loose = [_loose_rows(run, batch.bounds.since, since) for batch, run in runs]
+    rows = sum(run.rows for _, run in runs)
+    if len(runs) > 1 and 3 * rows > 4 * max(run.rows - n for (_, run), n in zip(runs, loose, strict=True)):
+        return True
+    if not thorough:
+        return False
+    return any(
+        _retracts(run, since) and (len(runs) > 1 or n > 0) for (_, run), n in zip(runs, loose, strict=True)
+    )
+
+
+def _retracts(run: Run, since: Frontier) -> bool:
+    """Whether a retraction of the run may have a time that `since` has passed or reached."""
+    return any(part.negative_rows and _passed(part.time_lower, part, since) for part in run.parts)
+
+
+def _passed(time: Time, part: Part, since: Frontier) -> bool:
+    at = time if part.rewrite is None else times.join(time, part.rewrite)
+    return at in since.elements or since.advance(at) != at
+
+
+def _loose_rows(run: Run, folded: Frontier, since: Frontier) -> int:
+    """At most so many rows of the run may yet be summed with others of it, when advanced to `since`.
+
+    Args:
+        run: consolidated, its times advanced by `folded`.
+        folded: since of its batch.
+        since: of the shard.
+    """
+    if run.truncated or any(part.rewrite is not None for part in run.parts):
+        return run.rows
+    if folded == since:
+        return 0
+    if len(folded.elements) != 1 or len(since.elements) != 1:
+        return run.rows
+    start, end = folded.elements[0], since.elements[0]
+    return sum(_between(part, start, end) for part in run.parts)
+
+
+def _between(part: Part, start: Time, end: Time) -> int:
+    """At most so many rows of the part have a time other than `start` and not after `end`."""
+    if part.time_counts:
+        # What was advanced to `start` has no earlier time, and the first pair counts exactly one time.
+        counts = part.time_counts
+        return sum(rows for first, rows in counts if first != start and times.less_equal(first, end))
+    return 0 if part.time_lower == part.time_upper == start else part.rows
+
+
+class Fit(Enum):
+    """How a merge result fits the spine."""
+
+    EXACT = "applied exact"
+    SUBSET = "applied subset"
+    ALREADY = "already applied"
+    NO_MATCH = "no match"
+    INVALID_SINCE = "invalid since"
+    TOO_MANY_UPDATES = "too many updates"
+
+    @property
+    def applied(self) -> bool:
+        """Whether the result is in the spine."""
+        return self in (Fit.EXACT, Fit.SUBSET, Fit.ALREADY)
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """What the members or runs of a request have become.
+
+    Attributes:
+        id: of the members.
+        positions: of the runs in the one member; empty: all runs of all members.
+        inputs: digest of the runs that went in.
+        since: their times were advanced by it.
+        output: the run that they are now; None if nothing is left.
+    """
+
+    id: SpineId
+    positions: tuple[int, ...]
+    inputs: str
+    since: Frontier
+    output: Run | None
+
+
+def placed(spine: Spine, result: MergeResult, since: Frontier) -> tuple[Fit, SpineEdit | None]:
+    """How a result fits, and the edit that puts it in the place of its inputs. Costs O(inputs).
+
+    Args:
+        spine: of the shard.
+        result: of a merge of some of its members.
+        since: of the shard.
+    """
+    holder = spine.holder(result.id)
+    if holder is None or not spine.tiled(result.id):
+        return Fit.NO_MATCH, None
+    members = list(spine.range(result.id))
+    output = () if result.output is None else (result.output,)
+    if len(members) == 1 and result.output is not None and result.output in members[0].batch.runs:
+        return Fit.ALREADY, None
+    runs = chosen(members, result.positions)
+    if digest(runs) != result.inputs or (result.positions and len(members) > 1):
+        return Fit.NO_MATCH, None
+    folded = result.since
+    if not all(member.batch.bounds.since <= folded for member in members) or not folded <= since:
+        return Fit.INVALID_SINCE, None
+    if sum(run.rows for run in output) > sum(run.rows for run in runs):
+        return Fit.TOO_MANY_UPDATES, None
+    kept = [run for i, run in enumerate(members[0].batch.runs) if i not in result.positions]
+    bounds = Bounds(members[0].batch.bounds.lower, members[-1].batch.bounds.upper, folded)
+    batch = HollowBatch(bounds, (*(kept if result.positions else ()), *output))
+    rows = holder.rows - sum(member.batch.rows for member in members) + batch.rows
+    held = replace(holder, bounds=replace(holder.bounds, since=holder.bounds.since.join(folded)), rows=rows)
+    edit = SpineEdit(
+        spine.next_id,
+        spine.spent,
+        members_gone=tuple(member.id for member in members),
+        members=(Member(result.id, batch),),
+        batches_gone=(holder.id,) if held != holder else (),
+        batches=(held,) if held != holder else (),
+    )
+    return Fit.EXACT if holder.id == result.id and not result.positions else Fit.SUBSET, edit
