@@ -189,7 +189,7 @@ def show(collection: Collection, as_json: bool) -> None:
     ]
     batches = [
         {
-            "ids": f"[{item.lo}, {item.hi})",
+            "ids": f"[{item.id.lo}, {item.id.hi})",
             "lower": item.batch.bounds.lower,
             "upper": item.batch.bounds.upper,
             "since": item.batch.bounds.since,

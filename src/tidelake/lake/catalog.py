@@ -16,6 +16,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.append import compare_and_append
+from tidelake.shard.maintain import Maintainer
 from tidelake.shard.query import stream
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -87,7 +88,7 @@ class Catalog:
             last = state.upper.just_before()
             try:
                 self._shard.advance_since(last)
-                self._shard.merge()
+                Maintainer(self._shard).merge_all()
             except (StoreUnavailable, OutcomeUnknown):
                 # The change itself is in. Whoever makes the next one tries again.
                 self._shard.env.recorder.count("catalog.tidy.failed")

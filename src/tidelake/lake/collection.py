@@ -17,7 +17,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard import append, query
-from tidelake.shard.compactor import MergePlan, MergeReport
+from tidelake.shard.compactor import MergeReport, Shape, Workers
+from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.plan import ReadPlan
 from tidelake.shard.reader import Reader, Step
 from tidelake.shard.shard import Shard
@@ -215,9 +216,37 @@ class Collection:
             )
         return self._shard.advance_since(wanted)
 
-    def merge(self) -> MergeReport:
-        """Merge all batches into one sorted run, in this process and in bounded memory."""
-        return self._shard.merge()
+    def merge(self, workers: Workers | None = None) -> MergeReport:
+        """Merge all batches into one sorted run, times advanced to `since`, in bounded memory.
+
+        Args:
+            workers: who carries it out; default: this process.
+        """
+        before = self.state()
+        report = Maintainer(self._shard, workers).merge_all()
+        return MergeReport(report.merges > 0, _shape(before), _shape(self.state()))
+
+    def maintain(
+        self,
+        *,
+        thorough: bool = True,
+        seconds: float | None = None,
+        workers: Workers | None = None,
+        watch: Watch | None = None,
+    ) -> MaintenanceReport:
+        """Carry out the merges that the collection needs, so that reads stay cheap and space bounded.
+
+        Afterwards the number of runs is logarithmic in the updates, and stored updates are at most twice
+        the live ones, or one run. See docs/correctness.md for the exact promises.
+
+        Args:
+            thorough: also merge what is small, and let no retraction linger that `since` has passed;
+                False: only what is worth its while in a collection that is written to right now.
+            seconds: begin no merge after so long; default: until it is done.
+            workers: who carries the merges out; default: this process.
+            watch: is told of each merge before it begins.
+        """
+        return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
 
     def plan(self, asked: Query | None, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
@@ -228,14 +257,6 @@ class Collection:
         if asked is None:
             return self._at_last(lambda last: query.plan(self._shard, last, parallelism, patience_s))
         return query.plan(self._shard, asked, parallelism, patience_s)
-
-    def plan_merge(self, parallelism: int) -> MergePlan | None:
-        """Cut a merge into tasks for other processes; None if there is nothing to gain."""
-        return self._shard.plan_merge(parallelism)
-
-    def apply_merge(self, plan: MergePlan, outputs: Sequence[bytes]) -> MergeReport:
-        """Put the outputs of a planned merge in the place of its inputs."""
-        return self._shard.apply_merge(plan, outputs)
 
     def last_time(self) -> Time:
         """The last closed time. One log scan.
@@ -267,6 +288,10 @@ class Collection:
     def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
         """A frontier from a time, a list of times or a frontier; the times are checked."""
         return frontier(value, self.domain, name)
+
+
+def _shape(state: ShardState) -> Shape:
+    return Shape.of([member.batch for member in state.spine])
 
 
 def _patience(timeout_s: object) -> float | None:

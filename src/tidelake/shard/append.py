@@ -5,18 +5,28 @@ error it is not certain, and they stay.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table, normalize
-from tidelake.errors import UpdateBeyondUpper, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
+from tidelake.errors import (
+    InlineFull,
+    UpdateBeyondUpper,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+    WriterFenced,
+)
 from tidelake.model import time as times
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.shard.machine import Done
+from tidelake.shard.maintain import Maintainer, admit, tend
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import check_times, decode_upload, discard, time_range, write_table
+from tidelake.shard.upload import check_times, decode_upload, discard, stored, time_range, write_table
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed
 from tidelake.state.state import ShardState
 
@@ -81,12 +91,12 @@ def append_rows(
     end = _end(shard, table, upper)
     check_times(table, domain, lower, end)
     runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
-    return _keeping(shard, runs, partial(_append_at_upper, shard, table, runs, end, claim))
+    return offer(shard, runs, partial(_append_at_upper, shard, table, end, claim))
 
 
 def _append_at_upper(
-    shard: Shard, table: pa.Table, runs: tuple[Run, ...], end: Frontier, claim: Claim | None
-) -> Appended:
+    shard: Shard, table: pa.Table, end: Frontier, claim: Claim | None, runs: tuple[Run, ...]
+) -> Done[Appended]:
     """Offer uploaded runs at the present upper until nobody else is faster."""
     while True:
         lower = shard.state().upper
@@ -94,7 +104,7 @@ def _append_at_upper(
         # Without rows there may be nothing left to close, but a claim is still to be recorded.
         upper = lower if end <= lower and not table.num_rows else end
         try:
-            return shard.run(partial(append, runs=runs, when=Exactly(lower, upper), claim=claim))
+            return commit(shard, Exactly(lower, upper), claim, runs)
         except UpperMismatch:
             continue
 
@@ -159,7 +169,7 @@ def append_uploaded(
     runs = tuple(run for upload in found for run in upload.runs)
     if len({part.name for run in runs for part in run.parts}) < sum(len(run.parts) for run in runs):
         raise UsageError("an upload is given twice: give each once")
-    return shard.run(partial(append, runs=runs, when=Exactly(lower, upper), claim=claim))
+    return settle(shard, lambda: commit(shard, Exactly(lower, upper), claim, runs))
 
 
 def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> Appended:
@@ -168,20 +178,55 @@ def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> A
     if known is not None and known.already:
         return known
     runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
-    return _keeping(shard, runs, lambda: shard.run(partial(append, runs=runs, when=when, claim=claim)))
+    return offer(shard, runs, partial(commit, shard, when, claim))
 
 
-def _keeping(shard: Shard, runs: Sequence[Run], attempt: Callable[[], Appended]) -> Appended:
-    """The answer of the attempt; the parts are deleted if they certainly did not get in.
+def commit(shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...]) -> Done[Appended]:
+    """One attempt to append runs. One log write if it is the first.
+
+    Raises:
+        InlineFull: the state has no room for the inline parts among them.
+    """
+    limit = shard.spec.config.inline_total_bytes
+    return shard.carry_out(partial(append, runs=runs, when=when, claim=claim, inline_bytes_max=limit))
+
+
+def offer(
+    shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], Done[Appended]]
+) -> Appended:
+    """The answer of an attempt; the parts are deleted if they certainly did not get in.
 
     SUBTLE: only a refusal by the state makes that certain. Any other error may have come after the
     commit, and a part that is in must never be deleted; one too many is found by collection.
     """
+
+    def with_room() -> Done[Appended]:
+        nonlocal runs
+        try:
+            return attempt(runs)
+        except InlineFull:
+            Maintainer(shard).bring_out_inline()
+        try:
+            return attempt(runs)
+        except InlineFull:
+            # Others hold what could be brought out.
+            runs = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+        return attempt(runs)
+
     try:
-        answer = attempt()
+        answer = settle(shard, with_room)
     except REFUSALS:
         discard(shard.stores.blobs, shard.env, runs)
         raise
     if answer.already:
         discard(shard.stores.blobs, shard.env, runs)
     return answer
+
+
+def settle(shard: Shard, attempt: Callable[[], Done[Appended]]) -> Appended:
+    """An attempt between what comes before every append and what may come after it."""
+    waited_s = admit(shard)
+    done = attempt()
+    if done.merges_due:
+        tend(shard)
+    return replace(done.result, waited_s=waited_s) if waited_s else done.result

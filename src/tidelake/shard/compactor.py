@@ -1,45 +1,26 @@
-"""Merging: many batches become one, with times advanced to `since`.
+"""One physical merge: from a request to the result in its place.
 
-A merge is planned from a state, carried out by key ranges (here one after the other, or by a Spark
-job), and applied by a command that checks that its inputs are still all there. Outputs that are not
-applied are deleted when it is certain that no attempt was.
+A large merge is claimed first and done key range by key range; each finished one is recorded in the
+state, so a process that dies loses one. A small one is one key range and is just done. What was written
+in vain is deleted when it is certain that the state does not name it, and left otherwise.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from tidelake.errors import TidelakeError
-from tidelake.model.batch import HollowBatch, Run
-from tidelake.model.bounds import Bounds
+from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
-from tidelake.shard.plan import cut, decode_run
-from tidelake.shard.read import sources
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.plan import between, cut_keys, decode_run, run_merge_task
+from tidelake.shard.read import Source
+from tidelake.shard.shard import Shard
+from tidelake.shard.upload import discard
+from tidelake.state import maintenance
 from tidelake.state.codec import encode_record
-from tidelake.state.commands import MergeResult
-from tidelake.state.state import ShardState
-from tidelake.store.protocols import BlobStore
-
-
-@dataclass(frozen=True)
-class MergePlan:
-    """A merge of the spine batches `[lo, hi)`, cut into tasks.
-
-    Attributes:
-        lo: first id of the batches.
-        hi: end of their ids.
-        bounds: of the result.
-        inputs: names of the parts that go in.
-        before: what goes in.
-        tasks: encoded, in ascending order of their key ranges.
-    """
-
-    lo: int
-    hi: int
-    bounds: Bounds
-    inputs: tuple[str, ...]
-    before: "Shape"
-    tasks: tuple[bytes, ...]
+from tidelake.state.merging import MergeRequest, MergeResult, chosen
+from tidelake.state.spine import Member
+from tidelake.state.state import MergeClaim
 
 
 @dataclass(frozen=True)
@@ -72,53 +53,173 @@ class MergeReport:
     Attributes:
         applied: whether the result took the place of its inputs.
         before: what went in.
-        after: what came out; equal to `before` if there was nothing to merge.
+        after: what came out; equal to `before` if nothing was merged.
+        chunks: key ranges that were merged for it by this process.
+        resumed: key ranges that another one had recorded.
+        reason: why it was not applied; empty if it was.
     """
 
     applied: bool
     before: Shape
     after: Shape
+    chunks: int = 0
+    resumed: int = 0
+    reason: str = ""
 
 
-def plan_merge(spec: ShardSpec, blobs: BlobStore, state: ShardState, parallelism: int) -> MergePlan | None:
-    """Plan the merge of all batches that hold rows, and those between, into one.
+@dataclass(frozen=True)
+class Workers:
+    """Who carries out the tasks of a merge.
 
-    None if there is nothing to gain. Empty batches at the end stay out: they go on growing while the
-    merge runs, and merging them would gain nothing.
+    Attributes:
+        run: carries out encoded tasks and gives their outputs in the same order.
+        width: tasks that it is given at once; what they have done is recorded together.
     """
-    items = list(state.spine)
-    while items and not items[-1].batch.runs:
-        items.pop()
-    batches = [item.batch for item in items]
-    full = [batch for batch in batches if batch.runs]
-    runs = [run for batch in full for run in batch.runs]
-    if not runs:
-        return None
-    if len(runs) == 1 and not runs[0].truncated and full[0].bounds.since == state.since:
-        return None
-    query = Fold(state.since)
-    return MergePlan(
-        items[0].lo,
-        items[-1].hi,
-        Bounds(batches[0].bounds.lower, batches[-1].bounds.upper, state.since),
-        tuple(part.name for batch in batches for part in batch.parts()),
-        Shape.of(batches),
-        tuple(
-            encode_record("task", task)
-            for task in cut(spec, blobs, sources(batches, query), query, parallelism)
-        ),
-    )
+
+    run: Callable[[Sequence[bytes]], Sequence[bytes]]
+    width: int = 1
+
+    @classmethod
+    def here(cls, shard: Shard) -> "Workers":
+        """This process, one task after the other."""
+        return cls(lambda tasks: [run_merge_task(task, shard.stores.blobs, shard.env) for task in tasks])
 
 
-def merge_result(plan: MergePlan, outputs: Sequence[bytes]) -> MergeResult:
-    """The result of a plan from the outputs of all its tasks, in the order of the tasks.
+class Compactor:
+    """Carries out merge requests of one shard, under one name for its claims."""
 
-    Raises:
-        TidelakeError: an output is missing.
-    """
-    if len(outputs) != len(plan.tasks):
-        raise TidelakeError(f"the merge has {len(plan.tasks)} tasks but {len(outputs)} outputs")
-    parts = tuple(part for data in outputs if data for part in decode_run(data).parts)
-    return MergeResult(
-        plan.lo, plan.hi, plan.inputs, HollowBatch(plan.bounds, (Run(parts),) if parts else ())
-    )
+    def __init__(self, shard: Shard, workers: Workers | None = None) -> None:
+        self.shard = shard
+        self.runner = shard.env.ids.fresh()
+        self._workers = workers or Workers.here(shard)
+        self._config = shard.spec.config
+
+    def merge(self, request: MergeRequest, *, rewrite: bool = False) -> MergeReport:
+        """Carry out a request, from reading its inputs to the commit of the result.
+
+        Args:
+            request: found in the newest state; if it no longer fits, nothing is done.
+            rewrite: read and write even a single run, whose times have to be advanced.
+        """
+        state = self.shard.known()
+        if state.spine.holder(request.id) is None or not state.spine.tiled(request.id):
+            return _skipped("its inputs are no longer there")
+        members = list(state.spine.range(request.id))
+        runs = chosen(members, request.positions)
+        if len(runs) == 1 and not rewrite and not runs[0].truncated:
+            # One run and empty neighbours: nothing to read or write.
+            since = members[0].batch.bounds.since
+            for member in members:
+                since = since.join(member.batch.bounds.since)
+            return self._apply(request, members, since, runs[0].parts, None)
+        needed = [source for source in _sources(members) if source.run in runs]
+        cuts = cut_keys(self.shard.stores.blobs, needed, self._chunks(request))
+        if request.rows <= self._config.merge_claim_rows and not cuts:
+            tasks = between(self.shard.spec, needed, Fold(state.since), ())
+            (output,) = self._workers.run([encode_record("task", task) for task in tasks])
+            return self._apply(request, members, state.since, _parts(output), None, chunks=1)
+        claimed = self._claim(request, cuts)
+        if claimed.claim is None:
+            return _skipped("another process is at it, or its inputs are no longer there")
+        return self._merge_claimed(request, members, needed, claimed.claim, dict(claimed.chunks))
+
+    def _chunks(self, request: MergeRequest) -> int:
+        by_size = -(-request.size_bytes // self._config.part_target_bytes)
+        return max(by_size, self._workers.width)
+
+    def _claim(self, request: MergeRequest, cuts: tuple[bytes, ...]) -> maintenance.Claimed:
+        command = partial(
+            maintenance.claim_merge,
+            request=request,
+            runner=self.runner,
+            lease_ms=self._lease_ms,
+            cuts=cuts,
+        )
+        claimed = self.shard.run(command)
+        self._discard(claimed.orphans)
+        return claimed
+
+    @property
+    def _lease_ms(self) -> int:
+        return int(self._config.merge_claim_s * 1000)
+
+    def _merge_claimed(
+        self,
+        request: MergeRequest,
+        members: list[Member],
+        needed: list[Source],
+        claim: MergeClaim,
+        done: dict[int, tuple[Part, ...]],
+    ) -> MergeReport:
+        tasks = between(self.shard.spec, needed, Fold(claim.since), claim.cuts)
+        resumed = len(done)
+        todo = [i for i in range(len(tasks)) if i not in done]
+        for start in range(0, len(todo), self._workers.width):
+            wave = todo[start : start + self._workers.width]
+            outputs = self._workers.run([encode_record("task", tasks[i]) for i in wave])
+            for i, output in zip(wave, outputs, strict=True):
+                done[i] = _parts(output)
+                if not self._record(claim, i, done[i]):
+                    return _skipped("another process took it over")
+        parts = tuple(part for i in range(len(tasks)) for part in done[i])
+        return self._apply(request, members, claim.since, parts, claim, chunks=len(todo), resumed=resumed)
+
+    def _record(self, claim: MergeClaim, index: int, parts: tuple[Part, ...]) -> bool:
+        command = partial(
+            maintenance.record_chunk, claim=claim, index=index, parts=parts, lease_ms=self._lease_ms
+        )
+        if self.shard.run(command):
+            return True
+        # Refused on the newest state: certainly not recorded.
+        self._discard(parts)
+        return False
+
+    def _apply(
+        self,
+        request: MergeRequest,
+        members: list[Member],
+        since: Frontier,
+        parts: tuple[Part, ...],
+        claim: MergeClaim | None,
+        *,
+        chunks: int = 0,
+        resumed: int = 0,
+    ) -> MergeReport:
+        output = Run(parts) if parts else None
+        result = MergeResult(request.id, request.positions, request.inputs, since, output)
+        answer = self.shard.run(partial(maintenance.apply_merge, result=result))
+        self._discard(answer.orphans)
+        runs = chosen(members, request.positions)
+        before = Shape(
+            len(members), len(runs), sum(len(run.parts) for run in runs), request.rows, request.size_bytes
+        )
+        if answer.fit.applied:
+            after = _shape(members[:1], [output] if output else [])
+            return MergeReport(True, before, after, chunks, resumed)
+        if claim is not None:
+            self._discard(self.shard.run(partial(maintenance.release_claim, claim=claim)))
+        else:
+            taken_in = {part.name for run in runs for part in run.parts}
+            self._discard([part for part in parts if part.name not in taken_in])
+        return MergeReport(False, before, before, chunks, resumed, answer.fit.value)
+
+    def _discard(self, parts: Sequence[Part]) -> None:
+        """Delete parts that certainly no state names: a command said so on the newest one."""
+        if parts:
+            discard(self.shard.stores.blobs, self.shard.env, [Run(tuple(parts))])
+
+
+def _skipped(reason: str) -> MergeReport:
+    return MergeReport(False, Shape(), Shape(), reason=reason)
+
+
+def _shape(members: Sequence[Member], runs: Sequence[Run]) -> Shape:
+    return replace(Shape.of([HollowBatch(members[0].batch.bounds, tuple(runs))]), batches=len(members))
+
+
+def _sources(members: Sequence[Member]) -> list[Source]:
+    return [Source.of(run, member.batch) for member in members for run in member.batch.runs]
+
+
+def _parts(output: bytes) -> tuple[Part, ...]:
+    return decode_run(output).parts if output else ()

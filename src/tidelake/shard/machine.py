@@ -14,6 +14,7 @@ from tidelake.env import Env
 from tidelake.errors import CollectionNotFound, CorruptionError, InternalError
 from tidelake.shard.history import History, Known
 from tidelake.state.commands import Command, Commit, NoOp, Refused
+from tidelake.state.fuel import MergeDue
 from tidelake.state.invariants import check_step
 from tidelake.state.state import Delta, Edits, ShardState, apply
 
@@ -27,10 +28,12 @@ class Done(Generic[R]):
     Attributes:
         result: of the command.
         rollup_due: opening the shard has become dearer than it need be.
+        merges_due: merges that the levels of the spine have decided on.
     """
 
     result: R
     rollup_due: bool
+    merges_due: tuple[MergeDue, ...] = ()
 
 
 class Machine:
@@ -82,11 +85,11 @@ class Machine:
                     case Refused(error):
                         if fresh:
                             raise error
-                    case Commit(edits, result):
+                    case Commit(edits, result, due):
                         committed = self._commit(known, edits, now_ms)
                         if committed is not None:
                             self.adopt(committed)
-                            return Done(result, self._rollup_due(committed))
+                            return Done(result, self._rollup_due(committed), due)
                 self.refresh()
                 fresh = True
 
@@ -100,7 +103,7 @@ class Machine:
             return None
         outcome = command(self.refresh(), self._env.clock.now_ms())
         match outcome:
-            case Commit(_, _):
+            case Commit(_, _, _):
                 return None
             case NoOp(result):
                 return result

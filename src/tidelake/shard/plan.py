@@ -125,12 +125,21 @@ def cut(
     spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
 ) -> list[Task]:
     """At most `parallelism` tasks of about equal size, but none much below a mebibyte."""
-    total = sum(source.run.size_bytes for source in needed)
-    count = max(1, min(parallelism, total // _TASK_BYTES_MIN))
-    cuts = _cut_keys(blobs, needed, count) if count > 1 else []
+    return between(spec, needed, query, cut_keys(blobs, needed, parallelism))
+
+
+def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[bytes]) -> list[Task]:
+    """The tasks of the key ranges between some keys, one more than there are keys."""
     edges: list[bytes | None] = [None, *cuts, None]
     ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
     return [Task.of(spec, _within(needed, keys), keys, query) for keys in ranges]
+
+
+def cut_keys(blobs: BlobStore, needed: list[Source], parallelism: int) -> tuple[bytes, ...]:
+    """Keys, encoded and ascending, between at most `parallelism` tasks. Reads the index of every part."""
+    total = sum(source.run.size_bytes for source in needed)
+    count = max(1, min(parallelism, total // _TASK_BYTES_MIN))
+    return tuple(_cut_keys(blobs, needed, count)) if count > 1 else ()
 
 
 def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:
@@ -159,6 +168,8 @@ def _cut_keys(blobs: BlobStore, needed: list[Source], count: int) -> list[bytes]
 
 def _index(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
     """First keys of the row groups of a part, with their sizes."""
+    if part.inline is not None:
+        return [(part.key_lower, part.size_bytes)]
     with blobs.open(part.name) as file:
         index = read_index(file, part)
     return list(zip(index.first_keys, index.size_bytes, strict=True))

@@ -42,6 +42,11 @@ class Source:
     lower: Frontier
     upper: Frontier
 
+    @classmethod
+    def of(cls, run: Run, batch: HollowBatch) -> "Source":
+        """A run of a batch."""
+        return cls(run, batch.bounds.lower, batch.bounds.upper)
+
 
 @dataclass(frozen=True)
 class KeyRange:
@@ -65,7 +70,7 @@ def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
         for run in batch.runs:
             parts = tuple(part for part in run.parts if _may_match(part, query))
             if parts:
-                found.append(Source(Run(parts, run.truncated), batch.bounds.lower, batch.bounds.upper))
+                found.append(Source.of(Run(parts, run.truncated), batch))
     return found
 
 

@@ -2,23 +2,19 @@
 
 The handle is cheap; it keeps the newest state it has seen. All methods may be called from several
 threads. It speaks of times and frontiers; `tidelake.lake` adds names and friendlier arguments.
-Appends are in `append.py`, reads in `query.py`, merges here.
+Appends are in `append.py`, reads in `query.py`, merges in `compactor.py` and `maintain.py`.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
 from tidelake.model.frontier import Frontier
-from tidelake.shard import compactor, names
-from tidelake.shard.compactor import MergePlan, MergeReport, Shape
+from tidelake.shard import names
 from tidelake.shard.history import History
-from tidelake.shard.machine import Machine
-from tidelake.shard.plan import run_merge_task
+from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upload import discard
 from tidelake.state import commands
 from tidelake.state.commands import Command, R
 from tidelake.state.state import ShardState
@@ -74,10 +70,17 @@ class Shard:
         return cls(stores, spec, env, machine, history)
 
     def run(self, command: Command[R]) -> R:
+        """Carry out a command; see `carry_out`."""
+        return self.carry_out(command).result
+
+    def carry_out(self, command: Command[R]) -> Done[R]:
         """Carry out a command, and then write a rollup if one is due.
 
         A rollup only makes opening cheaper. If it fails, the command is in all the same, and says so;
         the rollup stays due for whoever commits next.
+
+        Returns:
+            The result, and the merges that are due because of it: they are not begun here.
         """
         done = self._machine.run(command)
         if done.rollup_due:
@@ -85,7 +88,7 @@ class Shard:
                 self.write_rollup()
             except (StoreUnavailable, OutcomeUnknown, Closed):
                 self.env.recorder.count("shard.rollup.failed")
-        return done.result
+        return done
 
     def preview(self, command: Command[R]) -> R | None:
         """The result that a command would have without a write; None if it would write. Raises if refused."""
@@ -103,32 +106,10 @@ class Shard:
         """The newest state. One log scan."""
         return self._machine.refresh()
 
+    def known(self) -> ShardState:
+        """The newest state that this handle has seen. No store call, but for the first."""
+        return self._machine.known().state
+
     def advance_since(self, since: Frontier) -> Frontier:
         """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
         return self.run(partial(commands.advance_since, since=since))
-
-    def plan_merge(self, parallelism: int = 1) -> MergePlan | None:
-        """Plan the merge of all batches into one sorted run; None if there is nothing to gain."""
-        return compactor.plan_merge(self.spec, self.stores.blobs, self.state(), parallelism)
-
-    def apply_merge(self, plan: MergePlan, outputs: Sequence[bytes]) -> MergeReport:
-        """Put the outputs of all tasks of a plan in the place of its inputs. One log write.
-
-        If somebody else merged first, nothing changes and the outputs stay for collection to find.
-        """
-        result = compactor.merge_result(plan, outputs)
-        applied = self.run(partial(commands.apply_merge, result=result))
-        return MergeReport(applied, plan.before, Shape.of([result.batch]) if applied else plan.before)
-
-    def merge(self) -> MergeReport:
-        """Merge all batches into one sorted run, in this process."""
-        plan = self.plan_merge()
-        if plan is None:
-            shape = Shape.of([item.batch for item in self.state().spine])
-            return MergeReport(False, shape, shape)
-        outputs = [run_merge_task(task, self.stores.blobs, self.env) for task in plan.tasks]
-        report = self.apply_merge(plan, outputs)
-        if not report.applied:
-            # Certain: the only attempt was answered, and refused.
-            discard(self.stores.blobs, self.env, compactor.merge_result(plan, outputs).batch.runs)
-        return report

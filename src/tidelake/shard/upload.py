@@ -5,17 +5,24 @@ which collection finds. Workers hand back an `Upload` as bytes, and the driver a
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.ingest import normalize
+from tidelake.data.inline import decode_inline
 from tidelake.data.part import write_parts
 from tidelake.data.select import view
 from tidelake.env import Env
-from tidelake.errors import OutcomeUnknown, StoreUnavailable, UpdateBeyondUpper, UpdateNotBeyondLower
+from tidelake.errors import (
+    InternalError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UpdateBeyondUpper,
+    UpdateNotBeyondLower,
+)
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
@@ -70,6 +77,31 @@ def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) ->
     rows = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
     run = write_run(spec, blobs, env, rows.to_batches(max_chunksize=spec.config.row_group_rows * 4))
     return () if run is None else (run,)
+
+
+def stored(spec: ShardSpec, blobs: BlobStore, env: Env, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """The runs with their inline parts stored as blobs: the other parts as they are. One `put` a part."""
+    made: list[Run] = []
+    try:
+        for run in runs:
+            parts = tuple(_stored(spec, blobs, env, part) for part in run.parts)
+            made.append(Run(parts, run.truncated))
+    except BaseException:
+        kept = {part.name for run in runs for part in run.parts}
+        fresh = [Run((part,)) for run in made for part in run.parts if part.name not in kept]
+        discard(blobs, env, fresh)
+        raise
+    return tuple(made)
+
+
+def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> Part:
+    if part.inline is None:
+        return part
+    rows = decode_inline(part, spec.schema, spec.domain)
+    run = write_run(spec, blobs, env, [rows])
+    if run is None or len(run.parts) != 1:
+        raise InternalError(f"inline part {part.name} does not make one stored part")
+    return replace(run.parts[0], rewrite=part.rewrite)
 
 
 def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier | None, upper: Frontier | None) -> None:

@@ -5,7 +5,7 @@ A worker reads, merges and writes a key range by itself and sends back a descrip
 through the JVM. A job that fails leaves the collection as it was.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from tidelake.lake.collection import Collection
-from tidelake.shard.compactor import MergePlan, MergeReport, Shape
+from tidelake.shard.compactor import MergeReport, Workers
 from tidelake.shard.plan import run_merge_task
 from tidelake.spark.tasks import described, run_tasks, slots
 
@@ -36,23 +36,26 @@ def merge(spark: SparkSession, collection: Collection, *, parallelism: int | Non
     Args:
         spark: the session.
         collection: to merge.
-        parallelism: tasks at most; default: as many as the session runs at once.
+        parallelism: tasks at once; default: as many as the session runs at once.
 
     Returns:
         What went in and what came out; `applied` is False if there was nothing to gain, or if another
         merge was faster.
     """
-    plan = collection.plan_merge(parallelism or slots(spark))
-    if plan is None:
-        shape = Shape.of([item.batch for item in collection.state().spine])
-        return MergeReport(False, shape, shape)
-    return collection.apply_merge(plan, run_plan(spark, plan, f"tidelake: merge {collection.name}"))
+    return collection.merge(workers(spark, f"tidelake: merge {collection.name}", parallelism))
 
 
-def run_plan(spark: SparkSession, plan: MergePlan, description: str) -> list[bytes]:
-    """Carry out a planned merge up to its commit: the outputs for `Collection.apply_merge`."""
-    numbered = [i.to_bytes(8, "big") + task for i, task in enumerate(plan.tasks)]
-    with described(spark, f"{description}, {plan.before.rows:,} updates in {plan.before.runs} runs"):
-        rows = run_tasks(spark, numbered, _Merge(), _OUTPUT).collect()
-    outputs = {int(row.task): bytes(row.run) for row in rows}
-    return [outputs[i] for i in range(len(plan.tasks))]
+def workers(spark: SparkSession, description: str, parallelism: int | None = None) -> Workers:
+    """The workers of a session, for `Collection.merge` and `Collection.maintain`.
+
+    What they are given at once is one job; its finished key ranges are recorded before the next begins.
+    """
+
+    def run(tasks: Sequence[bytes]) -> list[bytes]:
+        numbered = [i.to_bytes(8, "big") + task for i, task in enumerate(tasks)]
+        with described(spark, f"{description}, {len(tasks)} key ranges"):
+            rows = run_tasks(spark, numbered, _Merge(), _OUTPUT).collect()
+        outputs = {int(row.task): bytes(row.run) for row in rows}
+        return [outputs[i] for i in range(len(tasks))]
+
+    return Workers(run, parallelism or slots(spark))

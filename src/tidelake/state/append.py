@@ -76,11 +76,13 @@ class Appended:
         lower: start of the times that were written.
         upper: the shard's upper after it.
         already: nothing had to be written: the data was in before this call, or there was none.
+        waited_s: seconds that it had to wait, or to merge, because too many runs were unmerged.
     """
 
     lower: Frontier
     upper: Frontier
     already: bool = False
+    waited_s: float = 0.0
 
 
 def append(

@@ -129,12 +129,18 @@ def recorded(state: ShardState, claim: MergeClaim) -> Iterator[tuple[int, tuple[
             yield index, parts
 
 
-def claimed_by_others(state: ShardState, now_ms: int, runner: str, id_: SpineId) -> bool:
-    """Whether another process is at a merge that overlaps these members."""
-    return any(
-        claim.id.overlaps(id_) and claim.runner != runner and now_ms < claim.expires_ms
-        for claim in state.claims.values()
-    )
+def taken(state: ShardState, now_ms: int, runner: str) -> list[SpineId]:
+    """The members that other processes are merging."""
+    return [c.id for c in state.claims.values() if c.runner != runner and now_ms < c.expires_ms]
+
+
+def release_claim(state: ShardState, _now_ms: int, claim: MergeClaim) -> Outcome[tuple[Part, ...]]:
+    """Give a claim up; the parts that were recorded for it, which are of no use to anyone then."""
+    held = state.claims.get(claim.name)
+    if held is None or replace(held, expires_ms=0) != replace(claim, expires_ms=0):
+        return NoOp(())
+    edits, orphans = _ending(state, [held])
+    return Commit(edits, orphans)
 
 
 def _is_there(state: ShardState, request: MergeRequest) -> bool:

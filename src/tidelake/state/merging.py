@@ -19,10 +19,11 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.state.spine import Member, Spine, SpineBatch, SpineEdit, SpineId
+from tidelake.state.spine import Member, Spine, SpineEdit, SpineId
 
-# A level of which this share or more are retractions is merged however small it is.
+# Where one update in so many is a retraction, fewer rows than usual are worth a merge.
 _NEGATIVE_SHARE = 4
+_NEGATIVE_ROWS_MIN = 1_024
 
 
 @dataclass(frozen=True)
@@ -73,25 +74,44 @@ def digest(runs: Iterable[Run]) -> str:
     return hashed.hexdigest()
 
 
-def requests(spine: Spine, policy: Policy) -> Iterator[MergeRequest]:
+def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Iterator[MergeRequest]:
     """The merges that are worth their while, newest members first. Costs O(members).
 
     A spine batch of more runs than one merge may read is merged by parts first; once these are in, ask
     again.
+
+    Args:
+        spine: of the shard.
+        policy: what is worth a merge.
+        taken: members that others are merging; what stands beside them is merged by itself.
     """
     for batch in reversed(spine.batches):
-        members = list(spine.range(batch.id))
-        runs = sum(len(member.batch.runs) for member in members)
-        if runs and (runs > 1 or len(members) > 1) and _worthwhile(batch, members, runs, policy):
-            yield _bounded(members, policy)
+        for members in _apart(spine.range(batch.id), taken):
+            if _worthwhile(members, policy):
+                yield _bounded(members, policy)
 
 
-def _worthwhile(batch: SpineBatch, members: Sequence[Member], runs: int, policy: Policy) -> bool:
+def _apart(members: Iterable[Member], taken: Sequence[SpineId]) -> list[list[Member]]:
+    """The stretches of members that nobody else merges, newest first."""
+    stretches: list[list[Member]] = [[]]
+    for member in members:
+        if any(id_.overlaps(member.id) for id_ in taken):
+            stretches.append([])
+        else:
+            stretches[-1].append(member)
+    return [stretch for stretch in reversed(stretches) if stretch]
+
+
+def _worthwhile(members: Sequence[Member], policy: Policy) -> bool:
+    runs = sum(len(member.batch.runs) for member in members)
+    if not runs or (runs == 1 and len(members) == 1):
+        return False
+    if max(runs, len(members)) >= policy.inputs_min:
+        return True
+    rows = sum(member.batch.rows for member in members)
     negative = sum(member.batch.negative_rows for member in members)
-    return (
-        max(runs, len(members)) >= policy.inputs_min
-        or batch.rows >= policy.rows_min
-        or (runs > 1 and negative * _NEGATIVE_SHARE >= batch.rows > policy.fold_rows // 256)
+    return rows >= policy.rows_min or (
+        runs > 1 and rows >= _NEGATIVE_ROWS_MIN and negative * _NEGATIVE_SHARE >= rows
     )
 
 
@@ -142,9 +162,18 @@ def chosen(members: Sequence[Member], positions: tuple[int, ...]) -> list[Run]:
     return [runs[i] for i in positions] if max(positions) < len(runs) else []
 
 
+def inline_requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Iterator[MergeRequest]:
+    """Merges that bring all inline parts out of the state, for no result of a merge is inline."""
+    for batch in reversed(spine.batches):
+        for members in _apart(spine.range(batch.id), taken):
+            held = [i for i, member in enumerate(members) if member.batch.inline_bytes]
+            if held:
+                yield _bounded(members[held[0] : held[-1] + 1], policy)
+
+
 def everything(spine: Spine, policy: Policy) -> MergeRequest | None:
-    """The request to merge all members, or a first part of that; None unless they are one spine batch."""
-    return _bounded(list(spine), policy) if len(spine.batches) == 1 else None
+    """The request to merge the oldest spine batch, or a first part of that; None if there is none."""
+    return _bounded(list(spine.range(spine.batches[0].id)), policy) if spine.batches else None
 
 
 def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> bool:

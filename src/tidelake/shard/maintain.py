@@ -1,0 +1,252 @@
+"""Maintenance: carrying out the merges that a shard needs, whoever runs them.
+
+Four runners use it: an append, for a moment afterwards; a worker in the background; `tidelake maintain`;
+and a Spark job. All find the work in the state, so none is lost with a process, and an idle shard
+needs no append to be looked after.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tidelake.errors import TidelakeError, TidelakeWarning
+from tidelake.model.frontier import Frontier
+from tidelake.shard.compactor import Compactor, MergeReport, Workers
+from tidelake.shard.shard import Shard
+from tidelake.state import maintenance
+from tidelake.state.merging import (
+    MergeRequest,
+    Policy,
+    everything,
+    inline_requests,
+    must_merge_all,
+    requests,
+)
+from tidelake.state.spine import SpineId
+from tidelake.state.state import ShardState
+
+# What an append counts on when it decides whether a merge fits into its budget.
+_ROWS_PER_S = 1_000_000
+
+
+@dataclass(frozen=True)
+class MaintenanceReport:
+    """What maintenance did.
+
+    Attributes:
+        merges: results that took the place of their inputs.
+        rows_read: updates that went into them.
+        rows_written: updates that came out.
+        bytes_read: stored bytes that went in.
+        bytes_written: stored bytes that came out.
+        refused: results that did not fit any more, or merges that others were at.
+        seconds: wall clock.
+        complete: nothing was left to do.
+    """
+
+    merges: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+    complete: bool = True
+
+    def plus(self, merge: MergeReport) -> "MaintenanceReport":
+        """With one more merge."""
+        if not merge.applied:
+            return replace(self, refused=self.refused + 1)
+        return replace(
+            self,
+            merges=self.merges + 1,
+            rows_read=self.rows_read + merge.before.rows,
+            rows_written=self.rows_written + merge.after.rows,
+            bytes_read=self.bytes_read + merge.before.size_bytes,
+            bytes_written=self.bytes_written + merge.after.size_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Due:
+    """A merge to carry out next.
+
+    Attributes:
+        request: what goes in.
+        rewrite: also if it is a single run, whose times are to be advanced.
+    """
+
+    request: MergeRequest
+    rewrite: bool = False
+
+
+Find = Callable[[ShardState], Iterator[Due]]
+Watch = Callable[[MergeRequest], None]
+
+
+class Maintainer:
+    """Maintains one shard, under one name for its claims.
+
+    Args:
+        shard: to maintain.
+        workers: who carries out the merges; default: this process.
+        watch: is told of each merge before it begins.
+    """
+
+    def __init__(self, shard: Shard, workers: Workers | None = None, watch: Watch | None = None) -> None:
+        self._shard = shard
+        self._compactor = Compactor(shard, workers)
+        self._watch = watch
+
+    def run(self, *, thorough: bool, seconds: float | None = None) -> MaintenanceReport:
+        """Merge what the levels ask for, and all if the space bound cannot be shown otherwise.
+
+        Args:
+            thorough: merge small levels as well, and let no retraction linger that `since` has passed:
+                for a shard that is idle, or an explicit wish. Otherwise what is worth its while now.
+            seconds: begin no merge after so long.
+        """
+        # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
+        end = self._shard.state().spine.next_id
+        policy = settled(self._shard) if thorough else eager(self._shard)
+
+        def find(state: ShardState) -> Iterator[Due]:
+            taken = self._taken(state)
+            for request in requests(state.spine, policy, taken):
+                if request.id.lo < end:
+                    yield Due(request)
+            if not taken and must_merge_all(state.spine, state.since, thorough=thorough):
+                yield from self._gathered()
+
+        return self._merge(find, seconds)
+
+    def merge_all(self) -> MaintenanceReport:
+        """Merge everything that is there into one run, its times advanced to `since`."""
+        first = self._shard.state()
+        end, since = first.spine.next_id, first.since
+
+        def find(state: ShardState) -> Iterator[Due]:
+            batches = state.spine.batches
+            if any(batch.rows and 0 < batch.id.lo < end for batch in batches) or (
+                batches and not _is_one(state, since)
+            ):
+                yield from self._gathered()
+
+        return self._merge(find, None)
+
+    def bring_out_inline(self) -> MaintenanceReport:
+        """Merge inline parts into stored ones, to make room in the state."""
+        policy = settled(self._shard)
+
+        def find(state: ShardState) -> Iterator[Due]:
+            return (Due(one, True) for one in inline_requests(state.spine, policy, self._taken(state)))
+
+        return self._merge(find, None)
+
+    def relieve(self, runs_max: int) -> MaintenanceReport:
+        """Merge until no more than so many runs are unmerged, or others are at the rest."""
+        policy = settled(self._shard)
+
+        def find(state: ShardState) -> Iterator[Due]:
+            if unmerged(state) > runs_max:
+                yield from map(Due, requests(state.spine, policy, self._taken(state)))
+
+        return self._merge(find, None)
+
+    def within_budget(self, seconds: float) -> MaintenanceReport:
+        """What an append may do afterwards: merges that are due and short enough."""
+        clock, policy = self._shard.env.clock, eager(self._shard)
+        deadline_s = clock.monotonic_s() + seconds
+
+        def find(state: ShardState) -> Iterator[Due]:
+            rows_max = (deadline_s - clock.monotonic_s()) * _ROWS_PER_S
+            found = requests(state.spine, policy, self._taken(state))
+            return (Due(request) for request in found if request.rows <= rows_max)
+
+        return self._merge(find, seconds)
+
+    def _gathered(self) -> Iterator[Due]:
+        """Make all members one spine batch, and ask for its merge."""
+        self._shard.run(maintenance.collapse_levels)
+        found = everything(self._shard.known().spine, settled(self._shard))
+        if found is not None:
+            yield Due(found, rewrite=True)
+
+    def _merge(self, find: Find, seconds: float | None) -> MaintenanceReport:
+        """Carry out what is found, one after the other, until there is nothing or no time is left."""
+        clock = self._shard.env.clock
+        started_s = clock.monotonic_s()
+        report, refused, late = MaintenanceReport(), set[str](), False
+        while not late:
+            found = find(self._shard.known())
+            due = next((due for due in found if due.request.inputs not in refused), None)
+            if due is None:
+                break
+            if self._watch is not None:
+                self._watch(due.request)
+            merge = self._compactor.merge(due.request, rewrite=due.rewrite)
+            report = report.plus(merge)
+            if not merge.applied:
+                refused.add(due.request.inputs)
+                self._shard.state()
+            late = seconds is not None and clock.monotonic_s() - started_s > seconds
+        seconds_spent = clock.monotonic_s() - started_s
+        return replace(report, seconds=seconds_spent, complete=not late and not refused)
+
+    def _taken(self, state: ShardState) -> list[SpineId]:
+        return maintenance.taken(state, self._shard.env.clock.now_ms(), self._compactor.runner)
+
+
+def _is_one(state: ShardState, since: Frontier) -> bool:
+    """Whether the oldest spine batch is at most one run, with times advanced to `since` or further."""
+    members = list(state.spine.range(state.spine.batches[0].id))
+    runs = [(member.batch, run) for member in members for run in member.batch.runs]
+    return not runs or (len(runs) == 1 and since <= runs[0][0].bounds.since and not runs[0][1].truncated)
+
+
+def unmerged(state: ShardState) -> int:
+    """Runs beyond one for each spine batch."""
+    return state.spine.totals.runs - sum(1 for batch in state.spine.batches if batch.rows)
+
+
+def eager(shard: Shard) -> Policy:
+    """What is worth a merge while a shard is written to."""
+    config = shard.spec.config
+    return Policy(config.merge_fan_in, config.fold_rows, config.merge_inputs_min, config.merge_rows_min)
+
+
+def settled(shard: Shard) -> Policy:
+    """What is worth a merge in a shard at rest: one run for each spine batch."""
+    return Policy(shard.spec.config.merge_fan_in, shard.spec.config.fold_rows)
+
+
+def tend(shard: Shard) -> None:
+    """Merge for a moment after an append, as long as the setting `merge_budget_s` allows.
+
+    The append is in, and stays so whatever happens here; what fails is left to the next maintenance.
+    """
+    budget_s = shard.spec.config.merge_budget_s
+    if not budget_s:
+        return
+    try:
+        Maintainer(shard).within_budget(budget_s)
+    except TidelakeError as error:
+        shard.env.recorder.count("shard.tend.failed")
+        warnings.warn(
+            TidelakeWarning(f"the append is in, but a merge after it failed: {error}"), stacklevel=2
+        )
+
+
+def admit(shard: Shard) -> float:
+    """Before an append: merge while more runs are unmerged than the setting `runs_max` allows.
+
+    Returns:
+        Seconds that it took; 0.0 usually, and then without a store call.
+    """
+    runs_max = shard.spec.config.runs_max
+    if unmerged(shard.known()) <= runs_max:
+        return 0.0
+    report = Maintainer(shard).relieve(runs_max)
+    shard.env.recorder.count("shard.backpressure")
+    shard.env.recorder.count("shard.backpressure.ms", int(report.seconds * 1000))
+    return report.seconds
