@@ -638,7 +638,12 @@ def test_every_kind_of_error_has_the_code_of_what_the_caller_does_next():
 
     kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
     codes = {name: code(kind) for name, kind in kinds.items() if issubclass(kind, errors.TidelakeError)}
-    assert {name for name, c in codes.items() if c == 1} == {"TidelakeError", "InternalError", "BlobExists"}
+    assert {name for name, c in codes.items() if c == 1} == {
+        "TidelakeError",
+        "InternalError",
+        "BlobExists",
+        "InlineFull",
+    }
     assert codes["CollectionNotFound"] == codes["NotALake"] == codes["InvalidUpdates"] == 2
 
 

@@ -285,7 +285,7 @@ CALLS_OF_A_COLLECTION = {
     "reader": lambda c: c.reader("new"),
     "advance_since": lambda c: c.advance_since(0),
     "merge": lambda c: c.merge(),
-    "plan_merge": lambda c: c.plan_merge(2),
+    "maintain": lambda c: c.maintain(),
 }
 
 
@@ -493,6 +493,7 @@ EXAMPLES = {
     "UpdateNotBeyondLower": (3, "[4]"),
     "UpdateBeyondUpper": (5, "[4]"),
     "UpperMismatch": ("[1]", "[2]"),
+    "InlineFull": (5, 4),
     "HistoryCompacted": (1, "[2]"),
     "NotYetClosed": (9, 2, 0.5),
     "WriterFenced": ("w", 1, 2),

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,14 @@ from tidelake.errors import (
     UsageError,
     WriterFenced,
 )
+from tidelake.model.query import Fold
+from tidelake.shard.compactor import Workers
+from tidelake.shard.maintain import settled
+from tidelake.shard.plan import between, decode_run, run_merge_task
+from tidelake.shard.read import Source
+from tidelake.state import maintenance
+from tidelake.state.codec import encode_record
+from tidelake.state.merging import Fit, MergeResult, digest, everything
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
 
@@ -306,13 +315,17 @@ def test_a_merge_that_lost_its_inputs_changes_nothing_and_leaves_no_part():
     for n in range(4):
         c.append(rows(n))
     slow = place.lake().collection("c")
-    plan = slow.plan_merge(1)
-    assert c.merge().applied
-    from tidelake.shard.plan import run_merge_task
 
-    outputs = [run_merge_task(t, place.stores.blobs) for t in plan.tasks]
-    report = slow.apply_merge(plan, outputs)
-    assert not report.applied and report.after == report.before
+    def overtaken(tasks):
+        outputs = Workers.here(slow._shard).run(tasks)
+        if len(c.state().spine) > 1:
+            assert c.merge().applied
+        return outputs
+
+    before = {blob.name for blob in place.stores.blobs.list()}
+    assert not slow.merge(Workers(overtaken)).applied or len(c.state().spine) == 1
+    named = {part.name for member in c.state().spine for part in member.batch.parts()}
+    assert {b.name for b in place.stores.blobs.list() if "/parts/" in b.name} - before <= named
     assert ids(c) == dict.fromkeys(range(4), 1)
 
 
@@ -376,11 +389,16 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
     assert len(stale.state().spine) == 0
     for n in range(3):
         fresh.append(rows(n))
-    plan = fresh.plan_merge(1)
-    from tidelake.shard.plan import run_merge_task
-
-    outputs = [run_merge_task(t, place.stores.blobs) for t in plan.tasks]
-    assert stale.apply_merge(plan, outputs).applied
+    fresh._shard.run(maintenance.collapse_levels)
+    state = fresh.state()
+    found = everything(state.spine, settled(fresh._shard))
+    runs = [run for member in state.spine for run in member.batch.runs]
+    needed = [Source.of(run, member.batch) for member in state.spine for run in member.batch.runs]
+    (task,) = between(fresh._shard.spec, needed, Fold(state.since), ())
+    output = decode_run(run_merge_task(encode_record("task", task), place.stores.blobs))
+    assert digest(runs) == found.inputs
+    result = MergeResult(found.id, (), found.inputs, state.since, output)
+    assert stale._shard.run(partial(maintenance.apply_merge, result=result)).fit is Fit.EXACT
 
 
 def test_what_workers_upload_is_made_canonical():
@@ -455,13 +473,13 @@ def test_a_writer_that_was_interrupted_does_not_know_its_last_outcome_either(mon
     place = place_with_collection()
     c = place.lake().collection("c")
     writer = c.writer("w")
-    whole = c._shard.run
+    whole = c._shard.carry_out
 
     def interrupted(command):
         whole(command)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(c._shard, "run", interrupted)
+    monkeypatch.setattr(c._shard, "carry_out", interrupted)
     with pytest.raises(KeyboardInterrupt):
         writer.append(rows(1))
     monkeypatch.undo()
@@ -509,13 +527,14 @@ def test_heartbeats_do_not_make_a_merge_fail_nor_worth_while():
     c.append(rows(1))
     c.append(rows(2))
     c.append(nothing, upper=10)
-    plan = c.plan_merge(1)
-    c.append(nothing, upper=20)
-    from tidelake.shard.plan import run_merge_task
 
-    outputs = [run_merge_task(t, place.stores.blobs) for t in plan.tasks]
-    assert c.apply_merge(plan, outputs).applied
-    assert c.plan_merge(1) is None
+    def beside_a_heartbeat(tasks):
+        outputs = Workers.here(c._shard).run(tasks)
+        c.append(nothing, upper=20)
+        return outputs
+
+    assert c.merge(Workers(beside_a_heartbeat)).applied
+    assert not c.merge().applied
     assert ids(c, 19) == {1: 1, 2: 1}
 
 

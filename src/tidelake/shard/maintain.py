@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tidelake.errors import TidelakeError, TidelakeWarning
+from tidelake.errors import Closed, OutcomeUnknown, StoreUnavailable, TidelakeError, TidelakeWarning
 from tidelake.model.frontier import Frontier
 from tidelake.shard.compactor import Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
@@ -230,7 +230,10 @@ def tend(shard: Shard) -> None:
         return
     try:
         Maintainer(shard).within_budget(budget_s)
+    except (StoreUnavailable, OutcomeUnknown, Closed):
+        shard.env.recorder.count("shard.tend.failed")
     except TidelakeError as error:
+        # It will fail again, so somebody has to know.
         shard.env.recorder.count("shard.tend.failed")
         warnings.warn(
             TidelakeWarning(f"the append is in, but a merge after it failed: {error}"), stacklevel=2
