@@ -25,7 +25,9 @@ class Ban:
 
 CLOCK = "env.Clock: tests and the simulation decide what time it is"
 RANDOM = "env.IdSource, or a seed handed in: a failing run must be repeatable"
-POOL = "shard.overlap.prefetch, which ends its thread: one made before a fork never answers in the child"
+POOL = (
+    "env.Spawner or shard.overlap, which end their threads: one made before a fork never answers in the child"
+)
 COMMANDS = "a plain function, or the command line: a process started below outlives a killed Spark worker"
 PLAIN = "a format of our own, with a checksum: a pickle runs code when read, and breaks when a class moves"
 SETTINGS = "config.Config: what a process does must not depend on where it was started"
@@ -43,7 +45,7 @@ BANS = (
     Ban("uuid.uuid1", RANDOM),
     Ban("uuid.uuid4", RANDOM, ("env.py",)),
     Ban("os.urandom", RANDOM, ("env.py",)),
-    Ban("threading.Thread", POOL, ("shard/overlap.py", "testing/")),
+    Ban("threading.Thread", POOL, ("env.py", "shard/overlap.py", "testing/")),
     Ban("threading.Timer", POOL),
     Ban("concurrent.futures", POOL, ("store/",)),
     Ban("asyncio", POOL),

@@ -1,12 +1,14 @@
 """The world outside, as small Protocols: the clock, fresh ids, and where measurements go.
 
-Everything that is not a pure function takes an `Env`; the tests hand in their own. Nothing here
-starts a thread.
+Everything that is not a pure function takes an `Env`; the tests hand in their own. What runs beside its
+caller is started through a `Spawner`, and only when asked for; nothing starts at import.
 """
 
+import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +40,27 @@ class Recorder(Protocol):
         """Add `amount` to the counter `name`."""
 
 
+class Stop(Protocol):
+    """Tells work that runs beside its caller when to end."""
+
+    def wait(self, timeout: float) -> bool:
+        """Pause for so many seconds, or less if it is time to end; whether it is."""
+
+
+class Spawned(Protocol):
+    """Work that was started."""
+
+    def stop(self) -> None:
+        """Tell it to end, and wait until it has. May be repeated."""
+
+
+class Spawner(Protocol):
+    """Starts work that runs beside its caller."""
+
+    def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
+        """Start `work`; it must look at its `Stop` often, and raise nothing."""
+
+
 class SystemClock:
     """The real clock."""
 
@@ -62,6 +85,27 @@ class RandomIds:
         return uuid.uuid4().hex
 
 
+class ThreadSpawner:
+    """Starts threads. They do not survive a fork: a child starts its own."""
+
+    def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
+        """Start a daemon thread."""
+        return _SpawnedThread(name, work)
+
+
+class _SpawnedThread:
+    def __init__(self, name: str, work: Callable[[Stop], None]) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        # The work may itself close what stops it.
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
 class Counters:
     """A recorder that keeps its counts in memory."""
 
@@ -75,8 +119,9 @@ class Counters:
 
 @dataclass(frozen=True)
 class Env:
-    """What a process brings along: clock, ids and a recorder."""
+    """What a process brings along: clock, ids, a recorder and a way to start threads."""
 
     clock: Clock = field(default_factory=SystemClock)
     ids: IdSource = field(default_factory=RandomIds)
     recorder: Recorder = field(default_factory=Counters)
+    spawner: Spawner = field(default_factory=ThreadSpawner)

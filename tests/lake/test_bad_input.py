@@ -491,7 +491,7 @@ APPENDS = """
 import json, resource, sys, pyarrow as pa, tidelake
 from tidelake.errors import TidelakeError
 place, limit_bytes, each = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-lake = tidelake.open(place, config=tidelake.Config(retry_deadline_s=0.2))
+lake = tidelake.open(place, config=tidelake.Config(retry_deadline_s=0.2, merge_budget_s=0, runs_max=10**6))
 c = lake.collection("c")
 if limit_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))

@@ -5,14 +5,19 @@ another writer, 4 the time asked for is folded or still open, 5 the store did no
 6 stored bytes are damaged or of a newer version.
 """
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelake import errors
+
+if TYPE_CHECKING:
+    from tidelake.shard.compactor import Workers
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),
@@ -242,20 +247,64 @@ def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: b
         wanted = files.time(since, of.domain, "--since")
         if wanted is not None:
             of.advance_since(wanted)
-        if spark:
-            try:
-                from tidelake.spark.merge import merge as merge_by_spark
-                from tidelake.spark.session import local_session
-            except ImportError as error:
-                raise errors.UsageError(f"--spark needs: pip install 'tidelake[spark]' ({error})") from error
-            session = local_session("tidelake merge")
-            try:
-                report = merge_by_spark(session, of)
-            finally:
-                session.stop()
-        else:
-            report = of.merge()
+        with _workers(spark, "tidelake merge") as workers:
+            report = of.merge(workers)
     output.table(output.merge_rows(report), as_json)
+
+
+@contextlib.contextmanager
+def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
+    """Who carries out merges: a local Spark session, or this process."""
+    if not spark:
+        yield None
+        return
+    try:
+        from tidelake.spark.merge import workers
+        from tidelake.spark.session import local_session
+    except ImportError as error:
+        raise errors.UsageError(f"--spark needs: pip install 'tidelake[spark]' ({error})") from error
+    session = local_session(description)
+    try:
+        yield workers(session, description)
+    finally:
+        session.stop()
+
+
+@cli.command()
+@_lake
+@click.argument("collections", nargs=-1)
+@click.option("--once", is_flag=True, help="Bring the collections to rest, and leave.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Without --once: seconds between two rounds.",
+)
+@click.option("--spark", is_flag=True, help="With --once: run the merges as Spark jobs.")
+@_json
+def maintain(
+    lake: str, collections: tuple[str, ...], once: bool, interval_s: float, spark: bool, as_json: bool
+) -> None:
+    """Carry out the merges that collections need: all, or those named. Runs until it is interrupted.
+
+    Afterwards a read merges few runs, and no update is stored that a later one has cancelled, as far as
+    history may go. Several may run at once; they keep out of each other's way.
+    """
+    import tidelake
+    from tidelake.cli import output
+
+    if spark and not once:
+        raise errors.UsageError("--spark needs --once: a session is started for one round")
+    with tidelake.open(lake, create=False) as opened:
+        names = collections or tuple(opened.list())
+        if not once:
+            output.keep_up(opened, collections or None, interval_s, as_json)
+            return
+        with _workers(spark, "tidelake maintain") as workers:
+            shown = [output.maintained(opened.collection(name), workers) for name in names]
+    output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
 
 
 # Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.

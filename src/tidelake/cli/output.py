@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,11 @@ from rich.text import Text
 from tidelake.cli import jsonlines
 from tidelake.errors import StoreUnavailable, UsageError
 from tidelake.lake.collection import Collection
+from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.compactor import MergeReport, Shape
+from tidelake.shard.compactor import MergeReport, Shape, Workers
+from tidelake.shard.maintain import MaintenanceReport
+from tidelake.state.merging import MergeRequest, live_rows_min
 from tidelake.state.state import ShardState
 
 _LINES_MAX = 40
@@ -197,8 +201,20 @@ def show(collection: Collection, as_json: bool) -> None:
             "parts": sum(1 for _ in item.batch.parts()),
             "updates": item.batch.rows,
             "bytes": item.batch.size_bytes,
+            "inline": item.batch.inline_bytes,
+            "level": getattr(state.spine.holder(item.id), "level", None),
         }
         for item in state.spine
+    ]
+    claims = [
+        {
+            "claim": f"[{claim.id.lo}, {claim.id.hi})",
+            "runner": claim.runner,
+            "chunks": len(claim.cuts) + 1,
+            "done": sum(1 for key in state.chunks if key.startswith(f"{claim.name}/")),
+            "expires_ms": claim.expires_ms,
+        }
+        for claim in sorted(state.claims.values(), key=lambda claim: claim.id)
     ]
     writers = [
         {"writer": name, "epoch": w.epoch, "sequence": w.sequence, "owner": w.owner, "upper": w.upper}
@@ -208,19 +224,27 @@ def show(collection: Collection, as_json: bool) -> None:
         {"hold": key, "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
         for key, h in sorted(state.holds.items())
     ]
-    head = {**summary(collection), "id": collection.id, "seqno": state.seqno}
+    head = {**summary(collection), "id": collection.id, "seqno": state.seqno, **amplification(state)}
     if as_json:
         lists: dict[str, list[dict[str, Any]]] = {
             "columns": columns,
             "spine": batches,
             "writers": writers,
             "holds": holds,
+            "claims": claims,
         }
         parts = {name: [_with_lists(row) for row in found] for name, found in lists.items()}
         click.echo(jsonlines.dump({**_with_lists(head), **parts}))
         return
     table([head], False)
-    for title, shown in (("columns", columns), ("batches", batches), ("writers", writers), ("holds", holds)):
+    lists_shown: dict[str, list[dict[str, Any]]] = {
+        "columns": columns,
+        "batches": batches,
+        "writers": writers,
+        "holds": holds,
+        "merges under way": claims,
+    }
+    for title, shown in lists_shown.items():
         if shown:
             click.echo()
             table(
@@ -228,6 +252,75 @@ def show(collection: Collection, as_json: bool) -> None:
                 False,
                 title if len(shown) <= _LINES_MAX else f"last {_LINES_MAX} {title}",
             )
+
+
+def amplification(state: ShardState) -> dict[str, str | None]:
+    """How much was written for what was appended, and is stored for what is live.
+
+    The latter is an upper bound, by the counts in the state; None if they show none.
+    """
+    written, live = state.written, live_rows_min(state.spine, state.since)
+    appended, stored = written.appended_bytes, state.spine.totals.rows
+    return {
+        "write amplification": f"{(appended + written.merged_bytes) / appended:.2f}" if appended else None,
+        "space amplification": f"<= {stored / live:.2f}" if live else None,
+    }
+
+
+def maintained(collection: Collection, workers: Workers | None) -> dict[str, Any]:
+    """Bring a collection to rest, with a line on each merge in a terminal; one line on what was done."""
+    with _status() as say:
+
+        def watch(request: MergeRequest) -> None:
+            say(f"{collection.name}: merging {request.rows:,} updates of {request.sources} runs")
+
+        report = collection.maintain(workers=workers, watch=watch)
+    return {**_maintained(collection.name, report), **_at_rest(collection)}
+
+
+def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json: bool) -> None:
+    """Maintain until interrupted; a line for each look that merged something."""
+
+    def seen(name: str, report: MaintenanceReport) -> None:
+        if report.merges and as_json:
+            click.echo(jsonlines.dump(_maintained(name, report)))
+        elif report.merges:
+            done = f"{report.rows_read:,} updates became {report.rows_written:,}"
+            click.echo(f"{name}: {report.merges} merges, {done}, {report.seconds:.1f} s")
+
+    with lake.upkeep(names, interval_s=interval_s, seen=seen) as upkeep:
+        told = None
+        # Until an interrupt or a signal ends the process.
+        while not threading.Event().wait(0.2):
+            if upkeep.last_error is not told:
+                told = upkeep.last_error
+                click.echo(f"tidelake: {told}", err=True)
+
+
+def _maintained(name: str, report: MaintenanceReport) -> dict[str, Any]:
+    return {
+        "collection": name,
+        "merges": report.merges,
+        "updates read": report.rows_read,
+        "updates written": report.rows_written,
+        "bytes written": report.bytes_written,
+        "complete": report.complete,
+    }
+
+
+def _at_rest(collection: Collection) -> dict[str, Any]:
+    state = collection.state()
+    return {"runs": state.spine.totals.runs, "updates": state.spine.totals.rows, **amplification(state)}
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[str], None]]:
+    """Says what is being done, in a terminal; quiet otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Console(file=sys.stderr).status("") as status:
+        yield status.update
 
 
 def merge_rows(report: MergeReport) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from tidelake.lake.catalog import Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.gate import GatedVersionLog
 from tidelake.lake.names import check_name
+from tidelake.lake.upkeep import Seen, Upkeep
 from tidelake.model.time import TimeDomain
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -53,6 +54,7 @@ class Lake:
         self._config = config
         self._env = env
         self._catalog = Catalog(self._stores, env, url, config)
+        self._upkeep: list[Upkeep] = []
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -69,9 +71,39 @@ class Lake:
         """Give up file handles. May be repeated.
 
         Every other call answers `Closed` afterwards, also one on a collection, writer or reader that this
-        lake gave out. A stream of rows that was begun may be read to its end.
+        lake gave out. A stream of rows that was begun may be read to its end. Upkeep is stopped first.
         """
+        for upkeep in self._upkeep:
+            upkeep.stop()
         self._stores.close()
+
+    def upkeep(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        interval_s: float = 1.0,
+        seen: Seen | None = None,
+    ) -> Upkeep:
+        """Start a worker that maintains collections in the background, until it or the lake is stopped.
+
+        A collection that is being written to gets the merges that are worth their while; one that is
+        idle is brought to rest: few runs, no retraction that `since` has passed.
+
+        Args:
+            names: of the collections; default: all, also those that come later.
+            interval_s: pause between two rounds.
+            seen: is told what each look did, from the worker's thread.
+        """
+        self._gate.check()
+        if not interval_s >= 0:
+            raise UsageError(f"interval_s={interval_s!r} must be a number of seconds that is not negative")
+        for name in names or ():
+            self.collection(name)
+        started = Upkeep(
+            self._env, self.list if names is None else lambda: list(names), self.collection, interval_s, seen
+        )
+        self._upkeep.append(started)
+        return started
 
     def create(
         self,

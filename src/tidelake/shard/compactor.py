@@ -86,11 +86,11 @@ class Workers:
 
 
 class Compactor:
-    """Carries out merge requests of one shard, under one name for its claims."""
+    """Carries out merge requests of one shard, under the name of its handle."""
 
     def __init__(self, shard: Shard, workers: Workers | None = None) -> None:
         self.shard = shard
-        self.runner = shard.env.ids.fresh()
+        self.runner = shard.runner
         self._workers = workers or Workers.here(shard)
         self._config = shard.spec.config
 

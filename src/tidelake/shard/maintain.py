@@ -85,7 +85,7 @@ Watch = Callable[[MergeRequest], None]
 
 
 class Maintainer:
-    """Maintains one shard, under one name for its claims.
+    """Maintains one shard.
 
     Args:
         shard: to maintain.
@@ -194,7 +194,7 @@ class Maintainer:
         return replace(report, seconds=seconds_spent, complete=not late and not refused)
 
     def _taken(self, state: ShardState) -> list[SpineId]:
-        return maintenance.taken(state, self._shard.env.clock.now_ms(), self._compactor.runner)
+        return maintenance.taken(state, self._shard.env.clock.now_ms(), self._shard.runner)
 
 
 def _is_one(state: ShardState, since: Frontier) -> bool:

@@ -28,12 +28,14 @@ class Shard:
         spec: the reference with which another process works on the same shard.
         stores: where its bytes are.
         env: the clock, ids and recorder of this process.
+        runner: the name of this handle in claims on merges.
     """
 
     def __init__(self, stores: Stores, spec: ShardSpec, env: Env, machine: Machine, history: History) -> None:
         self.spec = spec
         self.stores = stores
         self.env = env
+        self.runner = env.ids.fresh()
         self._machine = machine
         self._history = history
 

@@ -73,6 +73,7 @@ def collapse(spine: Spine, since: Frontier) -> Step | None:
     levels = _Levels(spine, since)
     while levels.count > 1:
         levels.exert(FUEL_PER_ROW * max(1, spine.totals.rows))
+    levels.tidy()
     return levels.step() if levels.count < len(spine.batches) else None
 
 
@@ -121,7 +122,7 @@ class _Levels:
         """Give fuel to all merges, or begin one by a batch of no width; False if all is one spine batch."""
         if self.count < 2:
             return False
-        self._tidy()
+        self.tidy()
         if any(level.merge for level in self._levels):
             self._apply_fuel(fuel)
         else:
@@ -163,7 +164,7 @@ class _Levels:
         self._apply_fuel(FUEL_PER_ROW << level)
         self._roll_up(level)
         self._insert(level, batch)
-        self._tidy()
+        self.tidy()
 
     def _apply_fuel(self, fuel: int) -> None:
         # A merge that begins on the way, of what was completed a level below, gets this fuel as well.
@@ -227,7 +228,7 @@ class _Levels:
         self._replaced += [m.id for m in self._before.range(old) if m.id not in self._replaced]
         self._fresh[id_] = Member(id_, HollowBatch(bounds))
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
         """Let the top level sink to where its number of updates belongs, if that makes no unpaid work."""
         while len(self._levels) > 1 and len(self._levels[-1].batches) == 1:
             top = len(self._levels) - 1

@@ -179,28 +179,38 @@ def everything(spine: Spine, policy: Policy) -> MergeRequest | None:
 def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> bool:
     """Whether all members must become one, which the levels alone would not make of them.
 
-    So if the counts do not show that what is stored is at most twice what is live, unless it is one
-    run. The rows of one run that no longer differ in time alone are *firm*: no two of them cancel, and
-    every other row cancels at most one. So at least `firm - (rows - firm)` rows are live, and
-    `rows <= 2 * live` is shown if `3 * rows <= 4 * firm`.
+    So if the counts do not show that what is stored is at most twice what is live, unless it is one run.
 
     Args:
         spine: of the shard.
         since: of the shard.
         thorough: also if any retraction may be stored that `since` has passed. An idle shard is left so.
     """
-    runs = [(member.batch, run) for member in spine for run in member.batch.runs]
-    if not runs:
-        return False
-    loose = [_loose_rows(run, batch.bounds.since, since) for batch, run in runs]
-    rows = sum(run.rows for _, run in runs)
-    if len(runs) > 1 and 3 * rows > 4 * max(run.rows - n for (_, run), n in zip(runs, loose, strict=True)):
+    runs = spine.totals.runs
+    if runs > 1 and spine.totals.rows > 2 * live_rows_min(spine, since):
         return True
-    if not thorough:
-        return False
-    return any(
-        _retracts(run, since) and (len(runs) > 1 or n > 0) for (_, run), n in zip(runs, loose, strict=True)
+    return thorough and any(
+        _retracts(run, since) and (runs > 1 or _loose_rows(run, member.batch.bounds.since, since))
+        for member in spine
+        for run in member.batch.runs
     )
+
+
+def live_rows_min(spine: Spine, since: Frontier) -> int:
+    """At least so many rows are live: are left when all is consolidated at `since`.
+
+    The rows of one run that do not differ in their times alone, once these are advanced to `since`, are
+    *firm*: no two of them become one. Every other row takes at most one of them away.
+    """
+    firm = max(
+        (
+            run.rows - _loose_rows(run, member.batch.bounds.since, since)
+            for member in spine
+            for run in member.batch.runs
+        ),
+        default=0,
+    )
+    return max(0, 2 * firm - spine.totals.rows)
 
 
 def _retracts(run: Run, since: Frontier) -> bool:
