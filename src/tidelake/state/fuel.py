@@ -219,7 +219,9 @@ class _Levels:
         if here.merge is None:
             return here.batches[0] if here.batches else None
         older, newer = here.batches
-        bounds = Bounds(older.bounds.lower, newer.bounds.upper, here.merge.since)
+        # A result that came in meanwhile may be folded further than the merge was to be at its beginning.
+        since = here.merge.since.join(older.bounds.since).join(newer.bounds.since)
+        bounds = Bounds(older.bounds.lower, newer.bounds.upper, since)
         if older.rows == newer.rows == 0:
             self._fuse(here.merge.id, bounds)
         else:

@@ -293,6 +293,8 @@ def validate(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) 
         first, last = members[0].batch.bounds, members[-1].batch.bounds
         if (first.lower, last.upper) != (batch.bounds.lower, batch.bounds.upper):
             raise InternalError(f"spine batch {batch.id} says {batch.bounds}, its members differ")
+        if not all(member.batch.bounds.since <= batch.bounds.since for member in members):
+            raise InternalError(f"spine batch {batch.id} is since {batch.bounds.since}, a member is later")
     if spine.totals != Totals().plus(spine):
         raise InternalError(f"the totals {spine.totals} are not those of the members")
     validate_levels(spine, minimum, upper, since)
