@@ -205,6 +205,7 @@ def folded(spine_, since):
             replace(GOOD, batches=(replace(GOOD.batches[0], rows=9), *GOOD.batches[1:])),
         ),
         ("its members differ", spine((2, 0, 1), members=[merged(run("q"), upper=2)])),
+        ("a member is later", spine((2, 0, 1), members=[merged(run("q"), since=F(1))])),
         ("the totals", replace(GOOD, totals=replace(GOOD.totals, runs=3))),
         ("outside the ids", replace(GOOD, members=GOOD.members.set(9, merged(lo=9, hi=10)))),
         ("is after the shard's", folded(GOOD, F(8))),
