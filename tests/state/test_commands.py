@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from shard_states import SCHEMA, F, Shard, part, run
 
 from tidelake.errors import (
     HistoryCompacted,
     IncompatibleSchema,
+    InlineFull,
+    InternalError,
     LeaseExpired,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -14,58 +17,27 @@ from tidelake.errors import (
     UsageError,
     WriterFenced,
 )
-from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.batch import Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands
 from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append
-from tidelake.state.commands import Commit, MergeResult, NoOp, Refused
-from tidelake.state.invariants import check_state, check_step
-from tidelake.state.state import Delta, Rollup, apply
-
-SCHEMA = Schema((Column(0, "k", DataType("int64")),))
-F = Frontier.of
-
-
-def part(name, first=0, last=0, rows=1, diff_sum=1):
-    return Part(name, 100, "0" * 32, rows, 0, diff_sum, 0, b"a", b"b", first, last)
-
-
-def run(name, first=0, last=0, **kwargs):
-    return Run((part(name, first, last, **kwargs),))
-
-
-class Shard:
-    """A state that commands are run on, with every check that the machine makes."""
-
-    def __init__(self, domain=TimeDomain("counter")):
-        self.state = commands.initial("s", domain, SCHEMA, 5)
-
-    def do(self, command, *args, now_ms=10, **kwargs):
-        outcome = command(self.state, now_ms, *args, **kwargs)
-        if isinstance(outcome, Commit):
-            delta = Delta(
-                "s",
-                self.state.seqno + 1,
-                now_ms,
-                "n",
-                outcome.edits.rollup or self.state.rollup,
-                outcome.edits,
-            )
-            after = apply(self.state, delta)
-            check_step(self.state, after, outcome.edits)
-            check_state(after)
-            self.state = after
-        return outcome
-
-    def refused(self, command, *args, **kwargs):
-        before = self.state
-        outcome = self.do(command, *args, **kwargs)
-        assert isinstance(outcome, Refused)
-        assert self.state is before
-        return outcome.error
+from tidelake.state.commands import NoOp
+from tidelake.state.fuel import MergeDue
+from tidelake.state.invariants import check_step
+from tidelake.state.maintenance import (
+    apply_merge,
+    claim_merge,
+    claimed_by_others,
+    collapse_levels,
+    exert_fuel,
+    record_chunk,
+)
+from tidelake.state.merging import Fit
+from tidelake.state.spine import SpineId
+from tidelake.state.state import Delta, Rollup, Written, apply
 
 
 @pytest.fixture
@@ -99,11 +71,11 @@ def test_a_lower_after_the_upper_is_a_usage_error(shard):
 
 def test_empty_appends_fuse_into_one_batch(shard):
     for t in range(5):
-        shard.do(append, (), Exactly(F(t), F(t + 1)))
-    assert [(i.lo, i.hi, i.batch.bounds.upper) for i in shard.state.spine] == [(0, 5, F(5))]
+        assert shard.do(append, (), Exactly(F(t), F(t + 1))).due == ()
+    assert [(i.id, i.batch.bounds.upper) for i in shard.state.spine] == [(SpineId(0, 5), F(5))]
     shard.do(append, (run("p", 5, 5),), Exactly(F(5), F(6)))
     shard.do(append, (), Exactly(F(6), F(7)))
-    assert [(i.lo, i.hi) for i in shard.state.spine] == [(0, 5), (5, 6), (6, 7)]
+    assert shard.ids == [(0, 5), (5, 6), (6, 7)]
 
 
 def test_an_empty_interval_writes_nothing(shard):
@@ -234,46 +206,195 @@ def test_only_an_equal_schema_is_registered(shard):
     assert isinstance(error, IncompatibleSchema) and "int64" in str(error) and "string" in str(error)
 
 
-def merged(name, since=F(0), upper=F(3), rows=3):
-    return HollowBatch(Bounds(F(0), upper, since), (Run((part(name, 0, 2, rows=rows, diff_sum=3),)),))
+def merged(name="m", rows=3, diff_sum=3):
+    return run(name, 0, 2, rows=rows, diff_sum=diff_sum)
 
 
 def three_appends(shard):
+    """Three members that the levels treat as one."""
     for t in range(3):
         shard.do(append, (run(f"p{t}", t, t),), Exactly(F(t), F(t + 1)))
+    shard.do(collapse_levels)
+
+
+def test_an_append_tells_of_the_merges_that_the_levels_decide_on(shard):
+    for t in range(2):
+        assert shard.do(append, (run(f"p{t}", t, t),), Exactly(F(t), F(t + 1))).due == ()
+    due = shard.do(append, (run("p2", 2, 2),), Exactly(F(2), F(3))).due
+    assert due == (MergeDue(SpineId(0, 2), Bounds(F(0), F(2), F(0))),)
 
 
 def test_a_merge_takes_the_place_of_its_inputs_once(shard):
     three_appends(shard)
-    result = MergeResult(0, 3, ("p0", "p1", "p2"), merged("m"))
-    assert shard.do(commands.apply_merge, result).result is True
-    assert isinstance(shard.do(commands.apply_merge, result), NoOp)
-    assert [(i.lo, i.hi) for i in shard.state.spine] == [(0, 3)]
+    result = shard.result(0, 3, merged())
+    assert shard.do(apply_merge, result).result.fit is Fit.EXACT
+    again = shard.do(apply_merge, result)
+    assert isinstance(again, NoOp) and again.result.fit is Fit.ALREADY and again.result.fit.applied
+    assert shard.ids == [(0, 3)] and shard.names == ["m"]
     shard.do(append, (run("p3", 3, 3),), Exactly(F(3), F(4)))
-    assert [(i.lo, i.hi) for i in shard.state.spine] == [(0, 3), (3, 4)]
+    assert shard.ids == [(0, 3), (3, 4)]
+    assert shard.do(apply_merge, result).result.fit is Fit.ALREADY
+
+
+def test_a_merge_of_neighbours_within_a_spine_batch_is_a_subset(shard):
+    three_appends(shard)
+    result = shard.result(1, 3, run("m", 1, 2, rows=2, diff_sum=2))
+    assert shard.do(apply_merge, result).result.fit is Fit.SUBSET
+    assert shard.ids == [(0, 1), (1, 3)] and shard.names == ["p0", "m"]
+
+
+def test_a_merge_that_leaves_nothing_leaves_a_batch_without_runs(shard):
+    for t, sum_ in ((0, 1), (1, -1)):
+        shard.do(append, (run(f"p{t}", t, t, diff_sum=sum_),), Exactly(F(t), F(t + 1)))
+    shard.do(collapse_levels)
+    assert shard.do(apply_merge, shard.result(0, 2, None)).result.fit is Fit.EXACT
+    assert shard.ids == [(0, 2)] and shard.names == [] and shard.state.spine.totals.rows == 0
 
 
 def test_a_late_merge_result_never_brings_a_replaced_part_back(shard):
     three_appends(shard)
-    late = MergeResult(0, 3, ("p0", "p1", "p2"), merged("late"))
-    shard.do(commands.apply_merge, MergeResult(0, 3, ("p0", "p1", "p2"), merged("first")))
-    shard.do(commands.apply_merge, MergeResult(0, 3, ("first",), merged("second")))
-    assert shard.do(commands.apply_merge, late).result is False
-    assert [p.name for i in shard.state.spine for p in i.batch.parts()] == ["second"]
+    late = shard.result(0, 3, merged("late"))
+    shard.do(apply_merge, shard.result(0, 3, merged("first")))
+    shard.do(apply_merge, shard.result(0, 3, merged("second")))
+    assert shard.do(apply_merge, late).result.fit is Fit.NO_MATCH
+    assert shard.names == ["second"]
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        MergeResult(0, 2, ("p0", "p1", "p2"), merged("m")),
-        MergeResult(0, 4, ("p0", "p1", "p2"), merged("m")),
-        MergeResult(0, 3, ("p0", "p1"), merged("m")),
-        MergeResult(0, 3, ("p0", "p1", "p2"), merged("m", upper=F(2))),
-    ],
-)
-def test_a_merge_result_that_does_not_fit_changes_nothing(shard, result):
+def test_a_merge_result_that_does_not_fit_changes_nothing(shard):
     three_appends(shard)
-    assert shard.do(commands.apply_merge, result).result is False
+    shard.do(append, (run("p3", 3, 3),), Exactly(F(3), F(4)))
+    shard.do(commands.advance_since, F(2))
+    shard.do(apply_merge, shard.result(0, 1, run("q0"), since=F(1)))
+    good = shard.result(0, 3, merged(), since=F(2))
+    for fit, result in [
+        (Fit.NO_MATCH, replace(good, id=SpineId(0, 2))),
+        (Fit.NO_MATCH, replace(good, id=SpineId(0, 4))),
+        (Fit.NO_MATCH, replace(good, id=SpineId(2, 2))),
+        (Fit.NO_MATCH, replace(good, inputs="0" * 32)),
+        (Fit.NO_MATCH, replace(good, positions=(0,))),
+        (Fit.NO_MATCH, replace(good, positions=(9,))),
+        (Fit.INVALID_SINCE, replace(good, since=F(0))),
+        (Fit.INVALID_SINCE, replace(good, since=F(3))),
+        (Fit.TOO_MANY_UPDATES, replace(good, output=merged(rows=4))),
+    ]:
+        before = shard.state
+        outcome = shard.do(apply_merge, result)
+        assert isinstance(outcome, NoOp) and outcome.result.fit is fit and not fit.applied
+        assert shard.state is before
+    assert shard.do(apply_merge, good).result.fit is Fit.EXACT
+
+
+def test_some_runs_of_a_member_become_one_and_the_others_stay(shard):
+    shard.do(append, tuple(run(f"r{i}") for i in range(4)), Exactly(F(0), F(1)))
+    result = shard.result(0, 1, run("m", rows=2, diff_sum=2), (1, 3))
+    assert shard.do(apply_merge, result).result.fit is Fit.SUBSET
+    assert shard.names == ["r0", "r2", "m"]
+    assert shard.do(apply_merge, result).result.fit is Fit.ALREADY
+    # Where runs stand may change; what they are may not.
+    assert shard.do(apply_merge, replace(result, output=run("n"))).result.fit is Fit.NO_MATCH
+
+
+def test_what_was_written_is_counted_once(shard):
+    three_appends(shard)
+    assert shard.state.written == Written(3, 300, 0, 0)
+    shard.do(append, (), Exactly(F(3), F(4)))
+    shard.do(collapse_levels)
+    # A merge that only joins a run with batches of no rows writes nothing.
+    shard.do(apply_merge, shard.result(0, 3, Run(tuple(part(n, 0, 2) for n in ("p0", "x", "p2")))))
+    assert shard.state.written == Written(3, 300, 1, 100)
+    shard.do(apply_merge, shard.result(0, shard.ids[-1][1], merged()))
+    assert shard.state.written == Written(3, 300, 4, 200)
+
+
+def test_inline_parts_are_refused_once_the_state_is_full_of_them(shard):
+    tiny = run("a", size_bytes=10, inline=b"x" * 10)
+    shard.do(append, (tiny,), Exactly(F(0), F(1)), inline_bytes_max=20)
+    next_one = run("b", 1, 1, size_bytes=10, inline=b"y" * 10)
+    error = shard.refused(append, (next_one,), Exactly(F(1), F(2)), inline_bytes_max=20)
+    assert isinstance(error, InlineFull) and (error.size_bytes, error.limit_bytes) == (20, 20)
+    shard.do(append, (run("c", 1, 1),), Exactly(F(1), F(2)), inline_bytes_max=20)
+    shard.do(append, (run("b", 2, 2, inline=b"y" * 9),), Exactly(F(2), F(3)), inline_bytes_max=20)
+    assert shard.state.spine.totals.inline_bytes == 19
+
+
+def test_levels_move_along_without_appends_until_all_is_one(shard):
+    assert shard.do(exert_fuel, 8).result is False and shard.do(collapse_levels).result is False
+    for t in range(3):
+        shard.do(append, (run(f"p{t}", t, t),), Exactly(F(t), F(t + 1)))
+    before = shard.state.upper
+    assert shard.do(exert_fuel, 8).result is True
+    assert shard.do(collapse_levels).result is True
+    (only,) = shard.state.spine.batches
+    assert only.rows == 3 and only.bounds.upper == shard.state.upper == before
+    assert isinstance(shard.do(exert_fuel, 8), NoOp) and isinstance(shard.do(collapse_levels), NoOp)
+
+
+def claim(shard, now_ms, runner, lo=0, hi=3, **kwargs):
+    asked = kwargs.pop("request", None) or shard.request(lo, hi)
+    return shard.do(
+        claim_merge, asked, runner=runner, lease_ms=10, cuts=kwargs.pop("cuts", (b"k",)), now_ms=now_ms
+    ).result
+
+
+def test_a_claim_keeps_others_away_until_it_expires(shard):
+    three_appends(shard)
+    assert claim(shard, 10, "a").claim.runner == "a"
+    assert claim(shard, 19, "b").claim is None and claim(shard, 19, "b", 1, 3).claim is None
+    assert claimed_by_others(shard.state, 19, "b", SpineId(2, 3))
+    assert not claimed_by_others(shard.state, 19, "a", SpineId(2, 3))
+    assert not claimed_by_others(shard.state, 20, "b", SpineId(2, 3))
+    assert claim(shard, 20, "b").claim.runner == "b"
+
+
+def test_who_takes_an_expired_claim_over_goes_on_where_it_stands(shard):
+    three_appends(shard)
+    first = claim(shard, 10, "a").claim
+    shard.do(commands.advance_since, F(2))
+    assert shard.do(record_chunk, first, 0, (part("c0"),), lease_ms=10, now_ms=15).result is True
+    assert claim(shard, 24, "b").claim is None  # a chunk renews the lease
+    taken = claim(shard, 25, "b", cuts=(b"other", b"cuts"))
+    assert taken.claim == replace(first, runner="b", expires_ms=35)
+    assert taken.chunks == ((0, (part("c0"),)),) and taken.orphans == ()
+    zombie = shard.do(record_chunk, first, 1, (part("c1"),), lease_ms=10, now_ms=26)
+    assert isinstance(zombie, NoOp) and zombie.result is False
+    assert shard.do(record_chunk, taken.claim, 1, (), lease_ms=10, now_ms=27).result is True
+
+
+def test_a_chunk_is_recorded_once(shard):
+    three_appends(shard)
+    mine = claim(shard, 10, "a").claim
+    shard.do(record_chunk, mine, 0, (part("c0"),), lease_ms=10)
+    again = shard.do(record_chunk, mine, 0, (part("c0"),), lease_ms=10)
+    assert isinstance(again, NoOp) and again.result is True
+    assert shard.do(record_chunk, mine, 0, (part("other"),), lease_ms=10).result is False
+
+
+def test_a_claim_ends_with_any_result_on_its_members_and_what_is_useless_is_told(shard):
+    three_appends(shard)
+    mine = claim(shard, 10, "a").claim
+    shard.do(record_chunk, mine, 0, (part("c0"),), lease_ms=10)
+    shard.do(record_chunk, mine, 1, (part("c1"),), lease_ms=10)
+    applied = shard.do(apply_merge, shard.result(0, 3, Run((part("c0"), part("d1", diff_sum=2))))).result
+    assert applied.fit is Fit.EXACT and applied.orphans == (part("c1"),)
+    assert not shard.state.claims and not shard.state.chunks
+    assert shard.do(record_chunk, mine, 1, (part("c1"),), lease_ms=10).result is False
+
+
+def test_other_work_on_the_same_members_ends_an_expired_claim(shard):
+    three_appends(shard)
+    mine = claim(shard, 10, "a").claim
+    shard.do(record_chunk, mine, 0, (part("c0"),), lease_ms=10)
+    other = claim(shard, 30, "b", 1, 3)
+    assert other.claim.id == SpineId(1, 3) and other.chunks == () and other.orphans == (part("c0"),)
+    assert list(shard.state.claims) == ["1-3"] and not shard.state.chunks
+
+
+def test_what_is_no_longer_there_cannot_be_claimed(shard):
+    three_appends(shard)
+    asked = shard.request(0, 3)
+    assert claim(shard, 10, "a", request=replace(asked, id=SpineId(0, 9))).claim is None
+    shard.do(apply_merge, shard.result(0, 3, merged()))
+    assert claim(shard, 10, "a", request=asked).claim is None
 
 
 def test_only_a_newer_rollup_is_taken(shard):
@@ -288,8 +409,6 @@ def test_the_clock_of_a_state_never_goes_back_in_a_step(shard):
     three_appends(shard)
     outcome = append(shard.state, 1, (), Exactly(F(3), F(4)))
     delta = Delta("s", shard.state.seqno + 1, 1, "n", shard.state.rollup, outcome.edits)
-    from tidelake.errors import InternalError
-
     with pytest.raises(InternalError, match="clock-never-goes-back"):
         check_step(shard.state, apply(shard.state, delta), outcome.edits)
 

@@ -69,12 +69,9 @@ def exert(spine: Spine, since: Frontier, fuel: int) -> Step | None:
 
 
 def collapse(spine: Spine, since: Frontier) -> Step | None:
-    """Exert until all members are one spine batch; None if they are."""
+    """Make all members one spine batch; None if they are. Costs O(levels) and takes no id."""
     levels = _Levels(spine, since)
-    while levels.count > 1:
-        levels.exert(FUEL_PER_ROW * max(1, spine.totals.rows))
-    levels.tidy()
-    return levels.step() if levels.count < len(spine.batches) else None
+    return levels.step() if levels.collapse() else None
 
 
 @dataclass
@@ -129,6 +126,16 @@ class _Levels:
             upper = self._newest().bounds.upper
             nothing = HollowBatch(Bounds(upper, upper, self._newest().bounds.since))
             self._introduce(self._inserted(nothing), level_of(fuel))
+        return True
+
+    def collapse(self) -> bool:
+        """Finish all merges, and carry each level into the next; False if all is one spine batch."""
+        if self.count < 2:
+            return False
+        while under_way := [level.merge for level in self._levels if level.merge]:
+            self._apply_fuel(max(merge.done_at for merge in under_way) - self._spent)
+        self._roll_up(len(self._levels))
+        self.tidy()
         return True
 
     def step(self) -> Step:
@@ -212,7 +219,9 @@ class _Levels:
         if here.merge is None:
             return here.batches[0] if here.batches else None
         older, newer = here.batches
-        bounds = Bounds(older.bounds.lower, newer.bounds.upper, here.merge.since)
+        # A result that came in meanwhile may be folded further than the merge was to be at its beginning.
+        since = here.merge.since.join(older.bounds.since).join(newer.bounds.since)
+        bounds = Bounds(older.bounds.lower, newer.bounds.upper, since)
         if older.rows == newer.rows == 0:
             self._fuse(here.merge.id, bounds)
         else:

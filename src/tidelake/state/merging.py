@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import reduce
 
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
@@ -214,13 +215,18 @@ def live_rows_min(spine: Spine, since: Frontier) -> int:
 
 
 def _retracts(run: Run, since: Frontier) -> bool:
-    """Whether a retraction of the run may have a time that `since` has passed or reached."""
-    return any(part.negative_rows and _passed(part.time_lower, part, since) for part in run.parts)
+    """Whether a retraction of the run may meet what had another time before it was advanced to `since`."""
+    return any(part.negative_rows and _reached(part, since) for part in run.parts)
 
 
-def _passed(time: Time, part: Part, since: Frontier) -> bool:
-    at = time if part.rewrite is None else times.join(time, part.rewrite)
-    return at in since.elements or since.advance(at) != at
+def _reached(part: Part, since: Frontier) -> bool:
+    """Whether `since` may have passed or reached a time of the part, in some component."""
+    if since.closed:
+        return False
+    first = part.time_lower if part.rewrite is None else times.join(part.time_lower, part.rewrite)
+    # Advancing raises each component to the least one of any element.
+    least = reduce(times.meet, since.elements)
+    return any(x <= s for x, s in zip(times.parts(first), times.parts(least), strict=True))
 
 
 def _loose_rows(run: Run, folded: Frontier, since: Frontier) -> int:
@@ -308,9 +314,11 @@ def placed(spine: Spine, result: MergeResult, since: Frontier) -> tuple[Fit, Spi
         return Fit.INVALID_SINCE, None
     if sum(run.rows for run in output) > sum(run.rows for run in runs):
         return Fit.TOO_MANY_UPDATES, None
-    kept = [run for i, run in enumerate(members[0].batch.runs) if i not in result.positions]
-    bounds = Bounds(members[0].batch.bounds.lower, members[-1].batch.bounds.upper, folded)
-    batch = HollowBatch(bounds, (*(kept if result.positions else ()), *output))
+    first, last = members[0].batch, members[-1].batch
+    kept = [run for i, run in enumerate(first.runs) if result.positions and i not in result.positions]
+    # Runs that stay are folded no further than they were, and a batch has one since.
+    bounds = Bounds(first.bounds.lower, last.bounds.upper, first.bounds.since if kept else folded)
+    batch = HollowBatch(bounds, (*kept, *output))
     rows = holder.rows - sum(member.batch.rows for member in members) + batch.rows
     held = replace(holder, bounds=replace(holder.bounds, since=holder.bounds.since.join(folded)), rows=rows)
     edit = SpineEdit(

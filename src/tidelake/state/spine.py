@@ -293,6 +293,8 @@ def validate(spine: Spine, minimum: Frontier, upper: Frontier, since: Frontier) 
         first, last = members[0].batch.bounds, members[-1].batch.bounds
         if (first.lower, last.upper) != (batch.bounds.lower, batch.bounds.upper):
             raise InternalError(f"spine batch {batch.id} says {batch.bounds}, its members differ")
+        if not all(member.batch.bounds.since <= batch.bounds.since for member in members):
+            raise InternalError(f"spine batch {batch.id} is since {batch.bounds.since}, a member is later")
     if spine.totals != Totals().plus(spine):
         raise InternalError(f"the totals {spine.totals} are not those of the members")
     validate_levels(spine, minimum, upper, since)
@@ -306,11 +308,12 @@ def validate_levels(spine: Spine, minimum: Frontier, upper: Frontier, since: Fro
     """
     tiles = [(batch.id, batch.bounds) for batch in spine.batches]
     _check_tiling("spine batch", tiles, spine.next_id, Bounds(minimum, upper, since))
+    levels = [batch.level for batch in spine.batches]
+    if levels != sorted(levels, reverse=True):
+        raise InternalError(f"levels {levels} do not fall from old to new")
     by_level: dict[int, list[SpineBatch]] = {}
     for batch in spine.batches:
         by_level.setdefault(batch.level, []).append(batch)
-    if list(by_level) != sorted(by_level, reverse=True):
-        raise InternalError(f"levels {list(by_level)} do not fall from old to new")
     full: list[SpineId] = []
     for level, batches in by_level.items():
         if len(batches) > LEVEL_BATCHES_MAX:

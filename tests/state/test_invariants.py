@@ -1,0 +1,226 @@
+"""Every rule of a state and of a step can fail, and says its name."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyrsistent import pmap
+from shard_states import SCHEMA, F, hollow, part, pushed, run
+
+from tidelake.errors import InternalError
+from tidelake.model.batch import HollowBatch, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
+from tidelake.state import commands, fuel, invariants
+from tidelake.state.invariants import check_state, check_step
+from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
+from tidelake.state.state import Delta, Edits, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
+
+TUPLES = TimeDomain("tuple", 2)
+
+
+def a_claim(lo, hi):
+    return MergeClaim(SpineId(lo, hi), (), "", F(0), "runner", 0, ())
+
+
+def a_state():
+    """Three appends, of two rows each; since at 1, and the owner would let it go to 2."""
+    state = commands.initial("s", TimeDomain(), SCHEMA, 5)
+    for n in range(3):
+        step = fuel.push(state.spine, hollow(n, n + 1, run(f"p{n}", n, n, rows=2, diff_sum=2)), F(0))
+        edits = Edits(upper=Move(F(n), F(n + 1)), spine=step.edit, rollup=Rollup(n, "r", 5, n) if n else None)
+        state = apply(state, Delta("s", n + 1, 10, "n", edits.rollup or state.rollup, edits))
+    edits = Edits(
+        since=Move(F(0), F(1)),
+        retained=Move(F(0), F(2)),
+        writers={"w": WriterRecord(2, 4, "", F(0))},
+        holds={"h": Hold("test", F(1), 0)},
+        claims={"0-2": a_claim(0, 2)},
+        chunks={"0-2/0": (part("c"),)},
+    )
+    return apply(state, Delta("s", 4, 10, "n", state.rollup, edits))
+
+
+def adding(*runs, lower=3, upper=4, since=F(0), moved=None):
+    """An append to that state."""
+    step = fuel.push(a_state().spine, hollow(lower, upper, *runs, since=since), F(1))
+    return Edits(upper=Move(F(3), F(upper if moved is None else moved)), spine=step.edit)
+
+
+def replacing(id_, *members):
+    """Other members in the place of some, with the spine batches as they are."""
+    spine = a_state().spine
+    gone = tuple(member.id for member in spine.range(id_))
+    return Edits(spine=SpineEdit(spine.next_id, spine.spent, gone, members))
+
+
+def merged(*runs, lower=0, upper=1, lo=0, hi=1, since=F(0)):
+    return Member(SpineId(lo, hi), hollow(lower, upper, *runs, since=since))
+
+
+TWO = {"rows": 2, "diff_sum": 2}
+STEPS = [
+    ("since-never-goes-back", Edits(since=Move(F(1), F(0)))),
+    ("upper-never-goes-back", Edits(upper=Move(F(3), F(2)))),
+    ("retained-never-goes-back", Edits(retained=Move(F(2), F(1)))),
+    ("owner-keeps-since", Edits(since=Move(F(1), F(3)), holds={"h": None})),
+    ("holds-keep-since", Edits(since=Move(F(1), F(2)))),
+    ("holds-keep-since", Edits(holds={"new": Hold("test", F(0), 0)})),
+    ("epoch-never-goes-back", Edits(writers={"w": WriterRecord(1, None, "", F(0))})),
+    ("sequence-never-goes-back", Edits(writers={"w": WriterRecord(2, 3, "", F(0))})),
+    ("batches-tile", Edits(upper=Move(F(3), F(4)))),
+    ("batches-tile", adding(run("q", 3, 3), moved=5)),
+    ("batches-tile", adding(run("q", 3, 3), lower=2)),
+    ("batches-tile", replacing(SpineId(0, 2), merged(hi=2, upper=1))),
+    ("batches-tile", replacing(SpineId(1, 2), merged(lo=1, hi=2, lower=0, upper=2))),
+    ("merge-keeps-diffs", replacing(SpineId(0, 1), merged(run("m", rows=2, diff_sum=5)))),
+    ("part-named-once", adding(run("q", 3, 3), run("q", 3, 3))),
+    ("batch-folded-to-since", replacing(SpineId(0, 1), merged(run("m", **TWO), since=F(2)))),
+    ("times-in-bounds", adding(run("q", 2, 3))),
+    ("times-in-bounds", adding(run("q", 3, 4))),
+    ("times-in-bounds", adding(run("q", 3, 3, rewrite=4))),
+    ("schema-registered", adding(run("q", 3, 3, schema_id=1))),
+    ("run-has-parts", adding(Run(()))),
+    ("part-has-rows", adding(run("q", 3, 3, rows=0))),
+    ("part-has-rows", adding(run("q", 3, 3, size_bytes=0))),
+    ("empty-bounds-hold-nothing", adding(run("q", 3, 3, diff_sum=0), upper=3)),
+    ("claims-apart", Edits(claims={"1-3": a_claim(1, 3)})),
+    ("chunk-of-claim", Edits(chunks={"9-10/0": ()})),
+    ("chunk-of-claim", Edits(claims={"0-2": None})),
+]
+
+
+@pytest.mark.parametrize(("rule", "edits"), STEPS)
+def test_each_rule_refuses_the_step_that_breaks_it(rule, edits):
+    before = a_state()
+    check_state(before)
+    after = apply(before, Delta("s", 5, 11, "n", before.rollup, edits))
+    with pytest.raises(InternalError, match=f"rule {rule} "):
+        check_step(before, after, edits)
+
+
+def test_a_step_into_the_past_is_refused():
+    before = a_state()
+    after = apply(before, Delta("s", 5, 9, "n", before.rollup, Edits()))
+    with pytest.raises(InternalError, match="rule clock-never-goes-back "):
+        check_step(before, after, Edits())
+
+
+def with_(batch):
+    """A state with one more member than that above."""
+    good = a_state()
+    return replace(good, upper=batch.bounds.upper, spine=pushed(good.spine, batch))
+
+
+def of_tuples():
+    state = commands.initial("s", TUPLES, SCHEMA, 5)
+    start, end = state.upper, Frontier.of((1, 0), (0, 1))
+    rewritten = run("p", (0, 0), (0, 0), rewrite=(0, 0))
+    return replace(
+        state, upper=end, spine=pushed(Spine(), HollowBatch(Bounds(start, end, start), (rewritten,)))
+    )
+
+
+STATES = [
+    ("part-named-once", lambda s: with_(hollow(3, 4, run("p0", 3, 3)))),
+    ("part-named-once", lambda s: with_(hollow(3, 4, run("c", 3, 3)))),
+    ("schema-registered", lambda s: replace(s, schemas=pmap())),
+    ("schema-registered", lambda s: with_(hollow(3, 4, run("q", 3, 3, schema_id=1)))),
+    ("run-has-parts", lambda s: with_(hollow(3, 4, Run(())))),
+    ("part-has-rows", lambda s: with_(hollow(3, 4, run("q", rows=0)))),
+    ("empty-bounds-hold-nothing", lambda s: with_(hollow(3, 3, run("q")))),
+    ("rewrite-total-order", lambda s: of_tuples()),
+    ("holds-keep-since", lambda s: replace(s, since=F(2))),
+    ("owner-keeps-since", lambda s: replace(s, since=F(3), holds=pmap())),
+    ("rollup-is-past", lambda s: replace(s, rollup=Rollup(99, "r", 1, 1))),
+    ("claims-apart", lambda s: replace(s, claims=s.claims.set("1-3", a_claim(1, 3)))),
+    ("chunk-of-claim", lambda s: replace(s, claims=pmap())),
+]
+
+
+@pytest.mark.parametrize(("rule", "broken"), STATES)
+def test_each_rule_refuses_the_state_that_breaks_it(rule, broken):
+    with pytest.raises(InternalError, match=f"rule {rule} "):
+        check_state(broken(a_state()))
+
+
+def test_a_rewrite_of_tuples_is_refused_at_the_append():
+    state = commands.initial("s", TUPLES, SCHEMA, 5)
+    after = of_tuples()
+    edit = fuel.push(Spine(), next(iter(after.spine)).batch, state.since).edit
+    edits = Edits(upper=Move(state.upper, after.upper), spine=edit)
+    with pytest.raises(InternalError, match="rule rewrite-total-order "):
+        check_step(state, apply(state, Delta("s", 1, 10, "n", state.rollup, edits)), edits)
+
+
+def test_every_rule_that_the_source_names_is_broken_by_a_test_here():
+    source = Path(invariants.__file__).read_text()
+    named = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source))
+    assert named == {rule for rule, _ in STEPS + STATES} | {"clock-never-goes-back"}
+
+
+def singles(ids):
+    return [Member(SpineId(n, n + 1), hollow(n, n + 1, run(f"p{n}"))) for n in ids]
+
+
+THREE = singles(range(3))
+
+
+def spine(*batches, merges=(), members=None, next_id=None):
+    """Spine batches `(level, lo, hi)`, a member and a row for each id."""
+    if members is None:
+        members = singles(sorted({n for _, lo, hi in batches for n in range(lo, hi)}))
+    made = tuple(SpineBatch(SpineId(lo, hi), k, Bounds(F(lo), F(hi), F(0)), hi - lo) for k, lo, hi in batches)
+    under_way = tuple(FuelingMerge(SpineId(lo, hi), F(0), 0) for lo, hi in merges)
+    return Spine.of(len(members) if next_id is None else next_id, 0, members, made, under_way)
+
+
+GOOD = spine((3, 0, 2), (1, 2, 3), (1, 3, 4), merges=[(2, 4)])
+
+
+def folded(spine_, since):
+    """With the newest spine batch said to be folded further."""
+    last = spine_.batches[-1]
+    bounds = replace(last.bounds, since=since)
+    return replace(spine_, batches=(*spine_.batches[:-1], replace(last, bounds=bounds)))
+
+
+@pytest.mark.parametrize(
+    ("message", "broken"),
+    [
+        ("do not fall from old to new", spine((1, 0, 2), (3, 2, 3))),
+        ("do not fall from old to new", spine((3, 0, 1), (1, 1, 2), (3, 2, 3), merges=[(0, 3)])),
+        ("holds 3 spine batches", spine((1, 0, 1), (1, 1, 2), (1, 2, 3), merges=[(0, 3)])),
+        ("full levels at", spine((1, 0, 1), (1, 1, 2))),
+        ("full levels at", spine((2, 0, 1), (1, 1, 2), merges=[(0, 2)])),
+        ("full levels at", spine((1, 0, 2), (1, 2, 3), merges=[(0, 2)])),
+        ("does not start at id", spine((2, 0, 1), (1, 2, 3), members=THREE)),
+        ("the ids end at", spine((2, 0, 2), members=THREE)),
+        ("does not start at id", spine((2, 0, 2), (1, 1, 2))),
+        ("no members of the spine tile", spine((2, 0, 2), members=[merged(hi=3, upper=2)], next_id=2)),
+        (
+            "rows, its members have",
+            replace(GOOD, batches=(replace(GOOD.batches[0], rows=9), *GOOD.batches[1:])),
+        ),
+        ("its members differ", spine((2, 0, 1), members=[merged(run("q"), upper=2)])),
+        ("a member is later", spine((2, 0, 1), members=[merged(run("q"), since=F(1))])),
+        ("the totals", replace(GOOD, totals=replace(GOOD.totals, runs=3))),
+        ("outside the ids", replace(GOOD, members=GOOD.members.set(9, merged(lo=9, hi=10)))),
+        ("is after the shard's", folded(GOOD, F(8))),
+        ("is after the shard's", replace(GOOD, merges=(replace(GOOD.merges[0], since=F(8)),))),
+    ],
+)
+def test_each_rule_of_a_spine_can_fail(message, broken):
+    upper = F(broken.next_id)
+    if message == "its members differ":
+        upper = F(2)
+    with pytest.raises(InternalError, match=message):
+        validate(broken, F(0), upper, F(1))
+
+
+def test_a_spine_that_keeps_the_rules_is_valid():
+    validate(GOOD, F(0), F(4), F(1))
+    with pytest.raises(InternalError, match="batches end at"):
+        validate(GOOD, F(0), F(5), F(1))
