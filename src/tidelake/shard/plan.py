@@ -159,6 +159,8 @@ def _cut_keys(blobs: BlobStore, needed: list[Source], count: int) -> list[bytes]
 
 def _index(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
     """First keys of the row groups of a part, with their sizes."""
+    if part.inline is not None:
+        return [(part.key_lower, part.size_bytes)]
     with blobs.open(part.name) as file:
         index = read_index(file, part)
     return list(zip(index.first_keys, index.size_bytes, strict=True))
