@@ -16,7 +16,7 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import check_times, decode_upload, discard, time_range, write_table
+from tidelake.shard.upload import check_times, discard, time_range, write_table
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed
 from tidelake.state.state import ShardState
 
@@ -133,33 +133,6 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     now_ms = shard.env.clock.now_ms()
     now = {"ms": now_ms, "us": now_ms * 1000}.get(domain.unit, 0)
     return times.join(state.upper.elements[0], now)
-
-
-def append_uploaded(
-    shard: Shard, uploads: Sequence[bytes], lower: Frontier, upper: Frontier, claim: Claim | None = None
-) -> Appended:
-    """Add what workers uploaded, in one command. Errors as `compare_and_append`.
-
-    After a conflict the same uploads may be offered again at another frontier, if their times allow;
-    uploads that are never appended stay in the store until collection finds them.
-    """
-    found = [decode_upload(data) for data in uploads if data]
-    for upload in found:
-        if upload.shard_id != shard.spec.shard_id:
-            raise UsageError(
-                f"an upload for shard {upload.shard_id} cannot be appended to {shard.spec.shard_id}: "
-                "append it to the collection whose uploader made it"
-            )
-        if not shard.spec.domain.total_order and (upload.lower, upload.upper) != (lower, upper):
-            raise UsageError(
-                f"an upload checked against [{upload.lower}, {upload.upper}) cannot be appended to "
-                f"[{lower}, {upper}): times of {shard.spec.domain} need the same interval "
-                "in uploader(lower, upper)"
-            )
-    runs = tuple(run for upload in found for run in upload.runs)
-    if len({part.name for run in runs for part in run.parts}) < sum(len(run.parts) for run in runs):
-        raise UsageError("an upload is given twice: give each once")
-    return shard.run(partial(append, runs=runs, when=Exactly(lower, upper), claim=claim))
 
 
 def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> Appended:
