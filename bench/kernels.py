@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
 from tidelake.data.part import read_part, write_parts
+from tidelake.data.stats import StatsSettings
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold
@@ -29,7 +30,7 @@ SCHEMA = schema_from_arrow(
     pa.schema([pa.field("key", pa.int64(), nullable=False), ("text", pa.string())]), ["key"]
 )
 CHUNK_ROWS, GROUP_ROWS, TIMES = 262_144, 16_384, 1_000
-SETTINGS = {"row_group_rows": GROUP_ROWS, "stats_budget_bytes": 1_024, "bound_bytes": 64}
+SETTINGS = {"row_group_rows": GROUP_ROWS, "stats": StatsSettings(1_024, 64)}
 
 
 def table(rows: int, seed: int, keys: int) -> pa.Table:

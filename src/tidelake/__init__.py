@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from tidelake.lake.lake import Lake
     from tidelake.lake.lake import open_lake as open
     from tidelake.model.frontier import Frontier
+    from tidelake.shard.batch import Batch
+    from tidelake.shard.builder import BatchBuilder
 
 _WHERE = {
+    "Batch": ("tidelake.shard.batch", "Batch"),
+    "BatchBuilder": ("tidelake.shard.builder", "BatchBuilder"),
     "Collection": ("tidelake.lake.collection", "Collection"),
     "Config": ("tidelake.config", "Config"),
     "Frontier": ("tidelake.model.frontier", "Frontier"),
@@ -25,7 +29,7 @@ _WHERE = {
     "open": ("tidelake.lake.lake", "open_lake"),
 }
 
-__all__ = ["Collection", "Config", "Frontier", "Lake", "errors", "open"]
+__all__ = ["Batch", "BatchBuilder", "Collection", "Config", "Frontier", "Lake", "errors", "open"]
 __version__ = "0.1.0"
 
 

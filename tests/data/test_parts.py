@@ -16,6 +16,7 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.encode import encode, encode_key
 from tidelake.data.ingest import normalize
 from tidelake.data.part import PartWriter, checksum, read_index, read_part, verify, write_parts
+from tidelake.data.stats import StatsSettings
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError, StoreUnavailable
 from tidelake.model.time import TimeDomain
@@ -24,7 +25,7 @@ INT = TimeDomain("counter")
 
 
 def written(table, schema, domain, *, group=16, budget=10_000, bound=64, name="p1"):
-    writer = PartWriter(schema, domain, 3, row_group_rows=group, stats_budget_bytes=budget, bound_bytes=bound)
+    writer = PartWriter(schema, domain, 3, row_group_rows=group, stats=StatsSettings(budget, bound))
     for batch in table.to_batches(max_chunksize=7):
         writer.write(batch)
     assert writer.rows == table.num_rows
@@ -145,7 +146,7 @@ def test_a_sum_of_diffs_may_exceed_an_int64():
 def test_write_parts_cuts_at_the_target_and_loses_nothing():
     schema, table = sample(2_000, ALL[:3])
     names = iter(f"p{i}" for i in range(1000))
-    settings_ = {"row_group_rows": 64, "stats_budget_bytes": 500, "bound_bytes": 32}
+    settings_ = {"row_group_rows": 64, "stats": StatsSettings(500, 32)}
     batches = table.to_batches(max_chunksize=300)
     parts = list(
         write_parts(batches, schema, INT, 3, target_bytes=8_000, name=lambda: next(names), **settings_)
@@ -307,7 +308,7 @@ def test_wide_rows_are_cut_by_bytes(monkeypatch):
     assert len(index.rows) > 1
     assert index.rows[0] > index.rows[1]
     assert same(back(data, part, schema, INT), table)
-    options = {"row_group_rows": 1_000, "stats_budget_bytes": 10_000, "bound_bytes": 64}
+    options = {"row_group_rows": 1_000, "stats": StatsSettings(10_000, 64)}
     cut = write_parts(table.to_batches(), schema, INT, 0, **options, target_bytes=5_000, name=lambda: "p")
     parts = list(cut)
     assert len(parts) > 2

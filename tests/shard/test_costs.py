@@ -4,6 +4,9 @@ import pyarrow as pa
 import pytest
 from shards import SCHEMA, Place, rows
 
+from tidelake.config import Config
+from tidelake.shard import upload
+
 # One worker for all: the shard of 10,000 appends is made once, and the tests follow each other.
 pytestmark = pytest.mark.xdist_group("costs")
 
@@ -59,7 +62,7 @@ def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand)
     # A commit that is followed by a rollup writes the rollup's entry too; look at the plain ones.
     plain = sorted(sizes[9_900:])[50]
     assert plain <= sorted(sizes[5:105])[50] + 128  # its numbers have more digits
-    assert plain <= 2048
+    assert plain <= 3072
 
 
 def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
@@ -86,16 +89,28 @@ def read_bytes_of(counts):
     return counts.get("log.scan.bytes", 0) + counts.get("blob.get.bytes", 0)
 
 
-def test_a_small_append_is_one_upload_and_one_log_write():
-    lake = Place().lake()
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_small_append_is_one_log_write_and_one_upload_where_parts_are_not_inline(inline):
+    lake = Place().lake(config=Config() if inline else Config(inline_part_bytes=0))
     c = lake.create("c", SCHEMA, key=["id"])
     c.append(rows(1))
     before = dict(lake.counts)
     c.append(rows(2))
     cost = {name: lake.counts[name] - before.get(name, 0) for name in CALLS}
-    assert cost["log.compare_and_set"] == 1 and cost["blob.put"] == 1
-    assert cost["blob.list"] == cost["blob.get"] == cost["log.head"] == 0
+    assert cost["log.compare_and_set"] == 1 and cost["blob.put"] == (0 if inline else 1)
+    assert cost["blob.list"] == cost["blob.get"] == cost["blob.open"] == cost["log.head"] == 0
     assert cost["log.scan"] <= 1
+    assert c.snapshot().read_all()["id"].to_pylist() == [1, 2]
+    assert lake.counts["blob.open"] == (0 if inline else 2)
+
+
+def test_a_large_append_is_not_inline_nor_encoded_twice(monkeypatch):
+    lake = Place().lake()
+    c = lake.create("c", SCHEMA, key=["id"])
+    asked = []
+    monkeypatch.setattr(upload, "encode_inline", lambda *a, **k: asked.append(a))
+    c.append(rows(*range(10_000)))
+    assert not asked and lake.counts["blob.put"] == 1
 
 
 def test_an_empty_append_uploads_nothing():
@@ -131,7 +146,7 @@ def test_following_costs_one_scan_a_look():
 
 
 def test_a_read_skips_the_parts_that_cannot_hold_its_times():
-    lake = Place().lake()
+    lake = Place().lake(config=Config(inline_part_bytes=0))
     c = lake.create("c", SCHEMA, key=["id"])
     for n in range(20):
         c.append(rows(n))

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from tidelake.data.canonical import filled
 from tidelake.data.consolidate import pieces
 from tidelake.data.container import checksum, index_metadata, sealed, verify
-from tidelake.data.encode import encode_key, truncate_lower, truncate_upper
+from tidelake.data.encode import encode_key
 from tidelake.data.scan import PartIndex, read_index, read_part
-from tidelake.data.stats import Tally
+from tidelake.data.stats import StatsSettings, Tally
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
 from tidelake.model.batch import Part
@@ -44,8 +44,7 @@ class PartWriter:
         schema_id: int,
         *,
         row_group_rows: int,
-        stats_budget_bytes: int,
-        bound_bytes: int,
+        stats: StatsSettings,
     ) -> None:
         """Start a part.
 
@@ -54,12 +53,11 @@ class PartWriter:
             domain: of the times.
             schema_id: noted in the part's description.
             row_group_rows: rows of a row group; fewer in the last one and where rows are wide.
-            stats_budget_bytes: column statistics are dropped, the largest first, until they fit.
-            bound_bytes: to which key bounds and statistics are truncated.
+            stats: what of the statistics is kept.
         """
         self._schema, self._domain, self._schema_id = schema, domain, schema_id
         self._row_group_rows = row_group_rows
-        self._stats_budget_bytes, self._bound_bytes = stats_budget_bytes, bound_bytes
+        self._stats = stats
         self._arrow = _with_ids(schema, domain)
         self._sink = io.BytesIO()
         self._writer: pq.ParquetWriter | None = None
@@ -115,22 +113,8 @@ class PartWriter:
         self._writer.add_key_value_metadata(index_metadata(self._first_keys, self._ends, self._crcs))
         self._writer.close()
         data = sealed(self._sink)
-        totals = self._tally.totals(self._stats_budget_bytes, self._bound_bytes)
-        last_key = encode_key(self._last, self._schema)[0].as_py()
-        part = Part(
-            name=name,
-            size_bytes=len(data),
-            checksum=checksum(data),
-            rows=totals.rows,
-            negative_rows=totals.negative_rows,
-            diff_sum=totals.diff_sum,
-            schema_id=self._schema_id,
-            key_lower=truncate_lower(self._first_keys[0], self._bound_bytes),
-            key_upper=truncate_upper(last_key, self._bound_bytes),
-            time_lower=totals.time_lower,
-            time_upper=totals.time_upper,
-            stats=totals.stats,
-        )
+        keys = (self._first_keys[0], encode_key(self._last, self._schema)[0].as_py())
+        part = self._tally.part(name, data, self._schema_id, keys, self._stats)
         return part, data
 
     def _flush(self, *, whole_groups: bool) -> None:
@@ -181,8 +165,7 @@ def write_parts(
     schema_id: int,
     *,
     row_group_rows: int,
-    stats_budget_bytes: int,
-    bound_bytes: int,
+    stats: StatsSettings,
     target_bytes: int,
     name: Callable[[], str],
 ) -> Iterator[tuple[Part, bytes]]:
@@ -194,8 +177,7 @@ def write_parts(
         domain: of the times.
         schema_id: noted in the parts' descriptions.
         row_group_rows: as for `PartWriter`.
-        stats_budget_bytes: as for `PartWriter`.
-        bound_bytes: as for `PartWriter`.
+        stats: as for `PartWriter`.
         target_bytes: a part is closed at the row group that reaches it.
         name: gives a fresh name for each part.
 
@@ -211,8 +193,7 @@ def write_parts(
                     domain,
                     schema_id,
                     row_group_rows=row_group_rows,
-                    stats_budget_bytes=stats_budget_bytes,
-                    bound_bytes=bound_bytes,
+                    stats=stats,
                 )
             writer.write(piece)
             if writer.size_bytes >= target_bytes:

@@ -10,9 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.config import Config
+from tidelake.data.container import checksum
 from tidelake.data.encode import encode, raw, truncate_lower, truncate_upper
 from tidelake.data.sums import diffs, total
-from tidelake.model.batch import ColumnStats
+from tidelake.data.timecounts import TimeCounts
+from tidelake.model.batch import ColumnStats, Part
 from tidelake.model.schema import Column, Schema
 from tidelake.model.time import Time, TimeDomain
 
@@ -21,15 +24,42 @@ _ENTRY_BYTES = 12
 
 
 @dataclass(frozen=True)
-class Totals:
-    """What a part's description says about its rows."""
+class StatsSettings:
+    """What of the statistics is kept in the state; the settings of `Config` by the same names.
 
-    rows: int
-    negative_rows: int
-    diff_sum: int
-    time_lower: Time
-    time_upper: Time
-    stats: dict[int, ColumnStats]
+    Attributes:
+        budget_bytes: column statistics are dropped, the largest first, until they fit.
+        bound_bytes: to which key bounds and statistics are truncated.
+        keep_names: columns of these names are never dropped, in any case; they count towards the budget.
+        keep_prefixes: nor those whose names start so.
+        keep_suffixes: nor those whose names end so.
+    """
+
+    budget_bytes: int
+    bound_bytes: int
+    keep_names: tuple[str, ...] = ()
+    keep_prefixes: tuple[str, ...] = ()
+    keep_suffixes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: Config) -> "StatsSettings":
+        """Those of a lake."""
+        return cls(
+            config.stats_budget_bytes,
+            config.bound_bytes,
+            config.stats_keep_names,
+            config.stats_keep_prefixes,
+            config.stats_keep_suffixes,
+        )
+
+    def keeps(self, column: str) -> bool:
+        """Whether a column's statistics are never dropped."""
+        name = column.casefold()
+        return (
+            any(name == kept.casefold() for kept in self.keep_names)
+            or any(name.startswith(kept.casefold()) for kept in self.keep_prefixes)
+            or any(name.endswith(kept.casefold()) for kept in self.keep_suffixes)
+        )
 
 
 class Tally:
@@ -42,6 +72,7 @@ class Tally:
         self._lower: list[int] = []
         self._upper: list[int] = []
         self._columns: dict[int, ColumnStats] = {}
+        self._times = TimeCounts()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch of updates, not empty."""
@@ -53,29 +84,62 @@ class Tally:
         least, greatest = [int(t.min()) for t in times], [int(t.max()) for t in times]
         self._lower = [min(x) for x in zip(self._lower or least, least, strict=True)]
         self._upper = [max(x) for x in zip(self._upper or greatest, greatest, strict=True)]
+        if self._domain.total_order:
+            self._times.add(times[0], least[0], greatest[0])
         for column in self._schema.columns:
             found = _bounds(batch.column(column.name), column)
             known = self._columns.get(column.id)
             self._columns[column.id] = found if known is None else _both(known, found)
 
-    def totals(self, stats_budget_bytes: int, bound_bytes: int) -> Totals:
-        """The statistics, truncated and trimmed: the largest columns are dropped first."""
-        cut = {id_: _truncated(stats, bound_bytes) for id_, stats in self._columns.items()}
-        by_size = sorted(cut, key=lambda id_: (_size(cut[id_]), id_))
-        left, kept = stats_budget_bytes, []
-        for id_ in by_size:
+    def part(
+        self,
+        name: str,
+        data: bytes,
+        schema_id: int,
+        keys: tuple[bytes, bytes],
+        settings: StatsSettings,
+        *,
+        inline: bool = False,
+    ) -> Part:
+        """The description of the rows that were counted, as a part.
+
+        Args:
+            name: of the part.
+            data: the rows, encoded.
+            schema_id: noted.
+            keys: the first and the last key, encoded.
+            settings: how far bounds are truncated and statistics trimmed.
+            inline: whether the data are to be kept in the description itself.
+        """
+        first_key, last_key = keys
+        return Part(
+            name=name,
+            size_bytes=len(data),
+            checksum=checksum(data),
+            rows=self.rows,
+            negative_rows=self._negative_rows,
+            diff_sum=self._diff_sum,
+            schema_id=schema_id,
+            key_lower=truncate_lower(first_key, settings.bound_bytes),
+            key_upper=truncate_upper(last_key, settings.bound_bytes),
+            time_lower=self._time(self._lower),
+            time_upper=self._time(self._upper),
+            stats=self._kept(settings),
+            time_counts=self._times.result(),
+            inline=data if inline else None,
+        )
+
+    def _kept(self, settings: StatsSettings) -> dict[int, ColumnStats]:
+        """Column statistics, truncated and trimmed: the largest are dropped first."""
+        cut = {id_: _truncated(stats, settings.bound_bytes) for id_, stats in self._columns.items()}
+        kept = [c.id for c in self._schema.columns if c.id in cut and settings.keeps(c.name)]
+        left = settings.budget_bytes - sum(_size(cut[id_]) for id_ in kept)
+        for id_ in sorted(cut.keys() - set(kept), key=lambda id_: (_size(cut[id_]), id_)):
             left -= _size(cut[id_])
             if left < 0:
                 break
             kept.append(id_)
-        return Totals(
-            rows=self.rows,
-            negative_rows=self._negative_rows,
-            diff_sum=self._diff_sum,
-            time_lower=self._time(self._lower),
-            time_upper=self._time(self._upper),
-            stats={id_: cut[id_] for id_ in sorted(kept)},
-        )
+        return {id_: cut[id_] for id_ in sorted(kept)}
 
     def _time(self, components: list[int]) -> Time:
         return tuple(components) if self._domain.unit == "tuple" else components[0]

@@ -16,13 +16,15 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard import append, query
+from tidelake.shard import append, batches, query
+from tidelake.shard.batch import Batch
+from tidelake.shard.builder import BatchBuilder
 from tidelake.shard.compactor import MergeReport, Shape, Workers
 from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.plan import ReadPlan
 from tidelake.shard.reader import Reader, Step
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import Uploader
+from tidelake.shard.uploader import Uploader
 from tidelake.state.append import Appended
 from tidelake.state.state import ShardState
 
@@ -122,11 +124,42 @@ class Collection:
             self._shard, updates, self.frontier(lower, "lower"), self.frontier(upper, "upper")
         )
 
+    def builder(self, lower: FrontierLike | None = None, *, sorted: bool = False) -> BatchBuilder:  # noqa: A002
+        """Something that takes more updates than fit into memory, and gives a batch to append.
+
+        Args:
+            lower: all times must be beyond it; default: the current upper.
+            sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
+        """
+        start = self.upper if lower is None else self.frontier(lower, "lower")
+        shard = self._shard
+        return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
+
+    def append_batches(
+        self, offered: Sequence[Batch], *, lower: FrontierLike, upper: FrontierLike
+    ) -> Appended:
+        """Append batches in one commit iff the collection's upper equals `lower`.
+
+        Each may cover more than `[lower, upper)`; only what lies inside is then ever read. They are used
+        afterwards, and stay the caller's if the append is refused. One log write.
+
+        Raises:
+            InvalidBatchBounds: a batch covers less, or its rewritten times forbid to narrow it.
+            BatchConsumed: a batch was used before.
+            UpperMismatch: the upper is another one; carries it. Nothing was written.
+        """
+        start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
+        return batches.append_batches(self._shard, offered, start, end)
+
+    def batch_from_bytes(self, data: bytes) -> Batch:
+        """The batch that `Batch.to_bytes` sent here from another process, of this collection."""
+        return Batch.from_bytes(self._shard, data)
+
     def append_uploaded(
         self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike
     ) -> Appended:
         """Append what workers uploaded with `uploader()`, in one commit."""
-        return append.append_uploaded(
+        return batches.append_uploaded(
             self._shard, uploads, self.frontier(lower, "lower"), self.frontier(upper, "upper")
         )
 

@@ -11,8 +11,9 @@ from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_name
 from tidelake.model.frontier import Frontier
-from tidelake.shard import append
+from tidelake.shard import append, batches
 from tidelake.shard.append import REFUSALS
+from tidelake.shard.batch import Batch
 from tidelake.shard.shard import Shard
 from tidelake.state import commands
 from tidelake.state.append import Appended, Claim
@@ -66,6 +67,27 @@ class Writer:
             sequence, lambda claim: append.compare_and_append(self._shard, updates, start, end, claim)
         )
 
+    def append_batches(
+        self,
+        offered: Sequence[Batch],
+        *,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        sequence: int | None = None,
+        content: str = "",
+    ) -> Appended:
+        """Append batches as number `sequence`; see `Collection.append_batches`.
+
+        If the number is in already, the batches count as used, and their parts stay: they may be the ones
+        that are in.
+        """
+        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        return self._numbered(
+            sequence,
+            lambda claim: batches.append_batches(self._shard, offered, start, end, claim),
+            content,
+        )
+
     def append_uploaded(
         self,
         uploads: Sequence[bytes],
@@ -82,7 +104,7 @@ class Writer:
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         return self._numbered(
             sequence,
-            lambda claim: append.append_uploaded(self._shard, uploads, start, end, claim),
+            lambda claim: batches.append_uploaded(self._shard, uploads, start, end, claim),
             content,
         )
 

@@ -4,9 +4,10 @@ The parts of a refused append are deleted, since it is certain that they are not
 error it is not certain, and they stay.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -24,14 +25,17 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.machine import Done
-from tidelake.shard.maintain import Maintainer, admit, tend
+from tidelake.shard.maintain import admit, make_room, tend
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import check_times, decode_upload, discard, stored, time_range, write_table
+from tidelake.shard.upload import check_times, discard, stored, time_range, write_table
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
 REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper)
+
+
+Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
 
 
 def compare_and_append(
@@ -145,33 +149,6 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     return times.join(state.upper.elements[0], now)
 
 
-def append_uploaded(
-    shard: Shard, uploads: Sequence[bytes], lower: Frontier, upper: Frontier, claim: Claim | None = None
-) -> Appended:
-    """Add what workers uploaded, in one command. Errors as `compare_and_append`.
-
-    After a conflict the same uploads may be offered again at another frontier, if their times allow;
-    uploads that are never appended stay in the store until collection finds them.
-    """
-    found = [decode_upload(data) for data in uploads if data]
-    for upload in found:
-        if upload.shard_id != shard.spec.shard_id:
-            raise UsageError(
-                f"an upload for shard {upload.shard_id} cannot be appended to {shard.spec.shard_id}: "
-                "append it to the collection whose uploader made it"
-            )
-        if not shard.spec.domain.total_order and (upload.lower, upload.upper) != (lower, upper):
-            raise UsageError(
-                f"an upload checked against [{upload.lower}, {upload.upper}) cannot be appended to "
-                f"[{lower}, {upper}): times of {shard.spec.domain} need the same interval "
-                "in uploader(lower, upper)"
-            )
-    runs = tuple(run for upload in found for run in upload.runs)
-    if len({part.name for run in runs for part in run.parts}) < sum(len(run.parts) for run in runs):
-        raise UsageError("an upload is given twice: give each once")
-    return settle(shard, lambda: commit(shard, Exactly(lower, upper), claim, runs))
-
-
 def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> Appended:
     # Asked before the upload, so that a writer that is behind or fenced does not upload in vain.
     known = shard.preview(partial(append, runs=(), when=when, claim=claim))
@@ -191,30 +168,14 @@ def commit(shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...])
     return shard.carry_out(partial(append, runs=runs, when=when, claim=claim, inline_bytes_max=limit))
 
 
-def offer(
-    shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], Done[Appended]]
-) -> Appended:
+def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
     """The answer of an attempt; the parts are deleted if they certainly did not get in.
 
     SUBTLE: only a refusal by the state makes that certain. Any other error may have come after the
     commit, and a part that is in must never be deleted; one too many is found by collection.
     """
-
-    def with_room() -> Done[Appended]:
-        nonlocal runs
-        try:
-            return attempt(runs)
-        except InlineFull:
-            Maintainer(shard).bring_out_inline()
-        try:
-            return attempt(runs)
-        except InlineFull:
-            # Others hold what could be brought out.
-            runs = stored(shard.spec, shard.stores.blobs, shard.env, runs)
-        return attempt(runs)
-
     try:
-        answer = settle(shard, with_room)
+        answer = settle(shard, runs, attempt)
     except REFUSALS:
         discard(shard.stores.blobs, shard.env, runs)
         raise
@@ -223,10 +184,35 @@ def offer(
     return answer
 
 
-def settle(shard: Shard, attempt: Callable[[], Done[Appended]]) -> Appended:
-    """An attempt between what comes before every append and what may come after it."""
+def settle(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
+    """An attempt, with all that belongs to an append: room before it, and merges after it.
+
+    If the state has no room for inline parts, those in it are merged into stored ones first; if that
+    does not help, what is offered is stored.
+    """
     waited_s = admit(shard)
-    done = attempt()
+    try:
+        done = attempt(runs)
+    except InlineFull:
+        make_room(shard)
+        try:
+            done = attempt(runs)
+        except InlineFull:
+            done = _stored_first(shard, runs, attempt)
     if done.merges_due:
         tend(shard)
     return replace(done.result, waited_s=waited_s) if waited_s else done.result
+
+
+def _stored_first(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Done[Appended]:
+    moved = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+    before = {part.name for run in runs for part in run.parts}
+    fresh = [Run((part,)) for run in moved for part in run.parts if part.name not in before]
+    try:
+        done = attempt(moved)
+    except REFUSALS:
+        discard(shard.stores.blobs, shard.env, fresh)
+        raise
+    if done.result.already:
+        discard(shard.stores.blobs, shard.env, fresh)
+    return done

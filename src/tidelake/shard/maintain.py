@@ -226,18 +226,25 @@ def tend(shard: Shard) -> None:
     The append is in, and stays so whatever happens here; what fails is left to the next maintenance.
     """
     budget_s = shard.spec.config.merge_budget_s
-    if not budget_s:
-        return
+    if budget_s:
+        _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
+
+
+def make_room(shard: Shard) -> None:
+    """Merge the inline parts of the state into stored ones, if that can be done now."""
+    _beside_an_append(shard, Maintainer(shard).bring_out_inline)
+
+
+def _beside_an_append(shard: Shard, work: Callable[[], MaintenanceReport]) -> None:
     try:
-        Maintainer(shard).within_budget(budget_s)
+        work()
     except (StoreUnavailable, OutcomeUnknown, Closed):
         shard.env.recorder.count("shard.tend.failed")
     except TidelakeError as error:
         # It will fail again, so somebody has to know.
         shard.env.recorder.count("shard.tend.failed")
-        warnings.warn(
-            TidelakeWarning(f"the append is in, but a merge after it failed: {error}"), stacklevel=2
-        )
+        message = f"a merge beside an append failed; the append itself is as it says: {error}"
+        warnings.warn(TidelakeWarning(message), stacklevel=3)
 
 
 def admit(shard: Shard) -> float:

@@ -1,16 +1,20 @@
-"""Overlap: an iterator that runs ahead of its reader, in a thread of its own.
+"""Overlap: an iterator that runs ahead of its reader, and jobs that run beside their caller.
 
 The one file that starts threads: owns their start and end; must not know what they carry. Invariant: the
-reader sees the same items, then the same exception or end, as without the thread; once the generator
-is closed, exhausted or collected, the thread has ended and the source is closed.
+reader of `prefetch` sees the same items, then the same exception or end, as without the thread; once
+the generator is closed, exhausted or collected, the thread has ended and the source is closed. A
+`Background` runs every job that it takes to its end, and hands every error to its caller.
 
-It is for one generator within one process: it is started by the first `next`, never kept across a fork.
+Threads start when there is work, belong to one process, and are never kept across a fork.
 """
 
+import os
 import queue
 import threading
-from collections.abc import Generator, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable
+from typing import Generic, TypeVar
+
+from tidelake.errors import InternalError, UsageError
 
 T = TypeVar("T")
 
@@ -80,3 +84,108 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         # The collector may close an abandoned generator in any thread, this very one included.
         if thread is not threading.current_thread():
             thread.join()
+
+
+class Job(Generic[T]):
+    """What a `Background` was given to do."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+        self._answer: list[T] = []
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._ended.is_set()
+
+    def result(self) -> T:
+        """What it returned; waits for that.
+
+        Raises:
+            BaseException: whatever it raised.
+        """
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        if not self._answer:
+            raise InternalError("a job ended without an answer")
+        return self._answer[0]
+
+    def _run(self) -> BaseException | None:
+        try:
+            if self._work is not None:
+                self._answer.append(self._work())
+        except BaseException as error:
+            # Not lost: whoever asks for the result, or submits the next job, gets it.
+            self._error = error
+        finally:
+            # What the work holds in memory goes before there is room for the next job.
+            self._work = None
+        return self._error
+
+
+class Background:
+    """Runs at most `depth` jobs at once, each in a thread that ends with it.
+
+    For one caller at a time. Threads that are under way when the caller is interrupted run to their end;
+    `close` waits for them.
+    """
+
+    def __init__(self, depth: int, stalled: Callable[[], None]) -> None:
+        """Start nothing yet.
+
+        Args:
+            depth: jobs at once.
+            stalled: called when a job has to wait for room.
+        """
+        self._room = threading.Semaphore(depth)
+        self._stalled = stalled
+        self._pid = os.getpid()
+        self._threads: set[threading.Thread] = set()
+        self._error: BaseException | None = None
+
+    @property
+    def foreign(self) -> bool:
+        """Whether this process is a fork of the one that made it: its threads are not here."""
+        return os.getpid() != self._pid
+
+    def submit(self, work: Callable[[], T]) -> Job[T]:
+        """Start a job, or wait until there is room for it.
+
+        Raises:
+            UsageError: in a fork.
+            BaseException: whatever an earlier job raised; this one was not started then.
+        """
+        if self.foreign:
+            raise UsageError("background work does not survive a fork: start it in the process that uses it")
+        if not self._room.acquire(blocking=False):
+            self._stalled()
+            self._room.acquire()
+        self._threads = {thread for thread in self._threads if thread.is_alive()}
+        if self._error is not None:
+            self._room.release()
+            raise self._error
+        job = Job(work)
+        thread = threading.Thread(target=self._run, args=(job,), name="tidelake-background", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+        return job
+
+    def _run(self, job: Job[T]) -> None:
+        error = job._run()
+        if error is not None and self._error is None:
+            self._error = error
+        job._ended.set()
+        self._room.release()
+
+    def close(self) -> None:
+        """Wait until no job runs. May be repeated; raises nothing."""
+        if self.foreign:
+            return
+        for thread in self._threads:
+            # The collector may close an abandoned owner in any thread, a job's own included.
+            if thread is not threading.current_thread():
+                thread.join()
+        self._threads = set()

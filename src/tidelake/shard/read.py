@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
+from tidelake.data.inline import decode_inline
 from tidelake.data.merge import merge
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
@@ -139,19 +140,29 @@ def _stream(
         if part.schema_id != spec.schema_id:
             raise InternalError(f"part {part.name} has schema {part.schema_id}, expected {spec.schema_id}")
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        with blobs.open(part.name) as file:
-            for batch in read_part(
-                file,
-                part,
-                spec.schema,
-                spec.domain,
-                batch_rows=batch_rows,
-                key_from=keys.start,
-                key_below=keys.stop,
-            ):
-                seen = view(batch, spec.domain, part.rewrite, lower, upper)
-                if seen.num_rows:
-                    yield seen
+        for batch in _decoded(spec, blobs, part, keys, batch_rows):
+            seen = view(batch, spec.domain, part.rewrite, lower, upper)
+            if seen.num_rows:
+                yield seen
+
+
+def _decoded(
+    spec: ShardSpec, blobs: BlobStore, part: Part, keys: KeyRange, batch_rows: int
+) -> Generator[pa.RecordBatch]:
+    """The rows of a part as they were written, of a range of keys."""
+    if part.inline is not None:
+        yield decode_inline(part, spec.schema, spec.domain, key_from=keys.start, key_below=keys.stop)
+        return
+    with blobs.open(part.name) as file:
+        yield from read_part(
+            file,
+            part,
+            spec.schema,
+            spec.domain,
+            batch_rows=batch_rows,
+            key_from=keys.start,
+            key_below=keys.stop,
+        )
 
 
 def _folded(

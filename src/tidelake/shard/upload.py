@@ -1,20 +1,20 @@
-"""Bringing rows in: tables of updates become runs of parts in the blob store.
+"""Bringing rows in: tables of updates become runs of parts, in the blob store or inline.
 
 Parts are uploaded before any state names them; a crash in between leaves blobs that nobody names,
-which collection finds. Workers hand back an `Upload` as bytes, and the driver appends it.
+which collection finds.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
-from tidelake.data.ingest import normalize
-from tidelake.data.inline import decode_inline
+from tidelake.data.inline import decode_inline, encode_inline
 from tidelake.data.part import write_parts
 from tidelake.data.select import view
+from tidelake.data.stats import StatsSettings
 from tidelake.env import Env
 from tidelake.errors import (
     InternalError,
@@ -27,8 +27,7 @@ from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard import names
-from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 
@@ -45,8 +44,7 @@ def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.
         spec.schema_id,
         target_bytes=spec.config.part_target_bytes,
         row_group_rows=spec.config.row_group_rows,
-        stats_budget_bytes=spec.config.stats_budget_bytes,
-        bound_bytes=spec.config.bound_bytes,
+        stats=StatsSettings.of(spec.config),
         name=lambda: names.part(spec.shard_id, env.ids),
     )
     try:
@@ -60,22 +58,45 @@ def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.
 
 
 def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
-    """Delete the parts of runs that certainly no state names.
+    """Delete the stored parts of runs that certainly no state names.
 
     Only tidies up: a store that fails here must not take the place of the answer that is on its way.
     """
     for run in runs:
         for part in run.parts:
+            if part.inline is not None:
+                continue
             try:
                 blobs.delete(part.name)
             except (StoreUnavailable, OutcomeUnknown):
                 env.recorder.count("shard.discard.failed")
 
 
+def write_rows(spec: ShardSpec, blobs: BlobStore, env: Env, rows: pa.Table) -> Run | None:
+    """Keep a table of sorted, consolidated updates as one run: inline if it is tiny, or as stored parts.
+
+    None if there are no rows. One `put` a part, none for an inline one.
+    """
+    if rows.num_rows and rows.nbytes < 2 * spec.config.inline_part_bytes:
+        part = encode_inline(
+            rows.combine_chunks().to_batches()[0],
+            spec.schema,
+            spec.domain,
+            spec.schema_id,
+            limit_bytes=spec.config.inline_part_bytes,
+            stats=StatsSettings.of(spec.config),
+            name=names.part(spec.shard_id, env.ids),
+        )
+        if part is not None:
+            return Run((part,))
+    return write_run(spec, blobs, env, rows.to_batches(max_chunksize=spec.config.row_group_rows * 4))
+
+
 def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) -> tuple[Run, ...]:
-    """Store a table of unsorted updates as one run, or none if it cancels to nothing."""
-    rows = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
-    run = write_run(spec, blobs, env, rows.to_batches(max_chunksize=spec.config.row_group_rows * 4))
+    """Keep a table of unsorted updates as one run, or as none if it cancels to nothing."""
+    run = write_rows(
+        spec, blobs, env, consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+    )
     return () if run is None else (run,)
 
 
@@ -130,88 +151,3 @@ def time_range(table: pa.Table, domain: TimeDomain) -> tuple[int, int] | None:
         return None
     ends = pc.min_max(table.column(domain.columns[0])).as_py()
     return ends["min"], ends["max"]
-
-
-@dataclass(frozen=True)
-class Upload:
-    """Stored runs that no state names yet, on their way to whoever appends them.
-
-    Attributes:
-        shard_id: the shard that they were written for.
-        schema_id: the schema that they were written under.
-        runs: what was stored.
-        lower: all times are beyond it, if that was checked row by row.
-        upper: no time is beyond it, if that was checked row by row.
-    """
-
-    shard_id: str
-    schema_id: int
-    runs: tuple[Run, ...]
-    lower: Frontier | None
-    upper: Frontier | None
-
-
-@dataclass(frozen=True)
-class Uploader:
-    """Uploads updates from any process. Goes there as bytes.
-
-    Attributes:
-        spec: the shard.
-        lower: refuse times that are not beyond it; None: whoever appends checks.
-        upper: refuse times beyond it; None: whoever appends checks.
-    """
-
-    spec: ShardSpec
-    lower: Frontier | None = None
-    upper: Frontier | None = None
-
-    def to_bytes(self) -> bytes:
-        """A form for another process: URL, ids, schema and settings; no credentials."""
-        return encode_record("uploader", self)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Uploader":
-        """Read `to_bytes`."""
-        return decode_record("uploader", data, cls, "uploader")
-
-    def upload(self, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """Store updates, in any order; the returned `Upload` goes to `append_uploaded`.
-
-        Batches have the shard's update columns (see `tidelake.data.types.update_schema`), unsorted; they
-        are checked and made canonical like those of an append.
-        Holds about one part of rows in memory at a time; each such piece becomes a run. Returns
-        `b""` if nothing is left after consolidation. One `put` a part.
-        """
-        stores, env = stores_of(self.spec), Env()
-        runs: list[Run] = []
-        try:
-            for piece in _pieces(batches, self.spec.config.part_target_bytes):
-                table = normalize(piece, self.spec.schema, self.spec.domain)
-                check_times(table, self.spec.domain, self.lower, self.upper)
-                runs.extend(write_table(self.spec, stores.blobs, env, table))
-        except BaseException:
-            discard(stores.blobs, env, runs)
-            raise
-        if not runs:
-            return b""
-        upload = Upload(self.spec.shard_id, self.spec.schema_id, tuple(runs), self.lower, self.upper)
-        return encode_record("upload", upload)
-
-
-def _pieces(batches: Iterable[pa.RecordBatch], size_bytes: int) -> Iterator[pa.Table]:
-    """Tables of about `size_bytes` in memory."""
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for batch in batches:
-        held.append(batch)
-        held_bytes += batch.nbytes
-        if held_bytes >= size_bytes:
-            yield pa.Table.from_batches(held)
-            held, held_bytes = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def decode_upload(data: bytes) -> Upload:
-    """Read what `Uploader.upload` returned (not `b""`)."""
-    return decode_record("upload", data, Upload, "upload")

@@ -207,19 +207,22 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch 
 def _outside(
     runs: tuple[Run, ...], lower: Frontier, upper: Frontier, state: ShardState
 ) -> UpdateNotBeyondLower | UpdateBeyondUpper | None:
-    """The first part with a time outside the interval. Exact for int times.
+    """The first part with a time outside the interval, as readers will see it. Exact for int times.
 
     For tuples the extremes of a part need not be times of it; whoever writes the parts has checked
     each row against the same interval.
     """
     if not state.domain.total_order:
         return None
-    for run in runs:
-        for part in run.parts:
-            if not lower.less_equal(part.time_lower):
-                return UpdateNotBeyondLower(part.time_lower, lower)
-            if upper.less_equal(part.time_upper):
-                return UpdateBeyondUpper(part.time_upper, upper)
+    # Of a truncated run readers drop what lies outside.
+    for part in (part for run in runs if not run.truncated for part in run.parts):
+        first, last = part.time_lower, part.time_upper
+        if part.rewrite is not None:
+            first, last = times.join(first, part.rewrite), times.join(last, part.rewrite)
+        if not lower.less_equal(first):
+            return UpdateNotBeyondLower(first, lower)
+        if upper.less_equal(last):
+            return UpdateBeyondUpper(last, upper)
     return None
 
 

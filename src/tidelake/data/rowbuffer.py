@@ -1,0 +1,110 @@
+"""A buffer of updates that is emptied in loads of bounded size.
+
+Owns what is held in memory before rows are sorted; must not know parts or threads. Invariant: every row
+that goes in comes out once, or with `whole_groups` a few rows of the same sum for a group of equal
+ones; and at most `limit_bytes` and one piece are held.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.data.consolidate import pieces
+from tidelake.data.order import group_starts, row_tuple
+from tidelake.data.sums import diffs, total, with_diffs
+
+# Many small batches cost more than their rows do: joined when there are so many of them.
+_SMALL_BYTES, _SMALL_MAX = 64 * 1024, 64
+_INT64_MAX = 2**63 - 1
+Load = list[pa.RecordBatch]
+
+
+class RowBuffer:
+    """Takes canonical updates in any order, gives loads of about `limit_bytes`.
+
+    With `whole_groups`, equal rows that follow each other are never divided between two loads; so loads of
+    sorted input, each consolidated, are together one run.
+    """
+
+    def __init__(self, limit_bytes: int, *, whole_groups: bool) -> None:
+        self._limit_bytes = limit_bytes
+        self._whole_groups = whole_groups
+        self._held: Load = []
+        self._small: Load = []
+        self._bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held."""
+        return self._bytes
+
+    def add(self, table: pa.Table) -> Iterator[Load]:
+        """Take a table; yields loads as the buffer fills, none of them empty."""
+        loaded = False
+        for batch in table.to_batches():
+            for piece in pieces(batch, max(1, batch.num_rows), max(1, self._limit_bytes // 4)):
+                if self._bytes and self._bytes + piece.nbytes > self._limit_bytes:
+                    load = self._load()
+                    if load:
+                        loaded = True
+                        yield load
+                self._hold(piece)
+        if loaded:
+            self._own()
+
+    def take(self) -> Load:
+        """All that is left."""
+        load = [*self._held, *self._small]
+        self._held, self._small, self._bytes = [], [], 0
+        return load
+
+    def _hold(self, piece: pa.RecordBatch) -> None:
+        self._bytes += piece.nbytes
+        if piece.nbytes >= _SMALL_BYTES:
+            self._settle()
+            self._held.append(piece)
+            return
+        self._small.append(piece)
+        if len(self._small) >= _SMALL_MAX:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._small:
+            self._held.append(pa.concat_batches(self._small))
+            self._small = []
+
+    def _own(self) -> None:
+        """Copy what is left, so that a slice does not keep the whole table of the caller alive."""
+        rest = self.take()
+        rest = [batch.take(pa.array(np.arange(batch.num_rows))) for batch in rest]
+        self._held, self._bytes = rest, sum(batch.nbytes for batch in rest)
+
+    def _load(self) -> Load:
+        """What is to be a part now: everything, but the last group of equal rows where that may go on."""
+        load = self.take()
+        if not self._whole_groups:
+            return load
+        groups: Load = []
+        width = load[-1].num_columns - 1
+        last = load[-1].slice(load[-1].num_rows - 1)
+        end = row_tuple(last, 0, width)
+        while load and row_tuple(load[-1], load[-1].num_rows - 1, width) == end:
+            batch = load.pop()
+            start = int(np.flatnonzero(group_starts(batch, width))[-1])
+            groups.append(batch.slice(start))
+            if start:
+                load.append(batch.slice(0, start))
+                break
+        kept = _summed(last, sum(total(diffs(group)) for group in groups))
+        if kept.num_rows:
+            self._hold(kept)
+        return load
+
+
+def _summed(row: pa.RecordBatch, diff: int) -> pa.RecordBatch:
+    """The row with this diff, in as many rows as it takes to hold it; none for 0."""
+    whole, rest = divmod(abs(diff), _INT64_MAX)
+    sign = 1 if diff > 0 else -1
+    values = [sign * _INT64_MAX] * whole + ([sign * rest] if rest else [])
+    return with_diffs(row.take(pa.array([0] * len(values), pa.int64())), np.array(values, np.int64))

@@ -1,0 +1,222 @@
+"""A batch that is written and not yet appended: a handle that is used once.
+
+Owns what may be done with such a batch (rewrite its times, send it elsewhere, delete it) and who has to
+answer for its parts. Must not know how it was written, nor how it is appended. Invariant: of all handles on
+one batch in one process at most one appends, deletes or sends it, and none that was forgotten goes unsaid.
+"""
+
+import os
+import threading
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tidelake.env import Env
+from tidelake.errors import BatchConsumed, InvalidRewrite, UsageError
+from tidelake.model.batch import HollowBatch, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.upload import discard
+from tidelake.state.codec import decode_record, encode_record
+from tidelake.store.protocols import BlobStore
+from tidelake.store.url import Stores
+
+
+class Place(Protocol):
+    """Where batches are: a `Shard`."""
+
+    spec: ShardSpec
+    stores: Stores
+    env: Env
+
+
+@dataclass(frozen=True)
+class SentBatch:
+    """A batch on its way to another process.
+
+    Attributes:
+        shard_id: the shard that it was written for.
+        batch: its description.
+    """
+
+    shard_id: str
+    batch: HollowBatch
+
+
+class Batch:
+    """Updates of `[lower, upper)` that are stored, and that no state names yet.
+
+    It is used once: appended (`append_batches`), deleted, or sent to another process as bytes. A second
+    use is refused with `BatchConsumed`. One that is forgotten leaves its parts in the store, and warns.
+
+    Attributes:
+        hollow: its description.
+        sent: whether it came from bytes, of which there may be copies.
+    """
+
+    def __init__(
+        self, spec: ShardSpec, blobs: BlobStore, env: Env, hollow: HollowBatch, *, sent: bool = False
+    ) -> None:
+        self._use = ""
+        self._offered = False
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._spec, self._blobs, self._env = spec, blobs, env
+        self.hollow = hollow
+        self.sent = sent
+
+    @classmethod
+    def from_bytes(cls, place: Place | ShardSpec, data: bytes) -> "Batch":
+        """The batch that `to_bytes` made; whoever holds it answers for its parts now.
+
+        Args:
+            place: the shard, or its spec.
+            data: from `to_bytes`.
+
+        Raises:
+            UsageError: it was written for another shard.
+            CorruptionError, FormatTooNew: the bytes are damaged, or of a newer version.
+        """
+        spec = place if isinstance(place, ShardSpec) else place.spec
+        hollow = decode_batch(spec, data)
+        if isinstance(place, ShardSpec):
+            return cls(spec, stores_of(spec).blobs, Env(), hollow, sent=True)
+        return cls(spec, place.stores.blobs, place.env, hollow, sent=True)
+
+    def __repr__(self) -> str:
+        used = f", {self._use}" if self._use else ""
+        return f"Batch({self.bounds}, rows={self.rows}, runs={self.runs}{used})"
+
+    @property
+    def shard_id(self) -> str:
+        """The shard that it was written for."""
+        return self._spec.shard_id
+
+    @property
+    def bounds(self) -> Bounds:
+        """The interval that it covers."""
+        return self.hollow.bounds
+
+    @property
+    def rows(self) -> int:
+        """Updates in it."""
+        return self.hollow.rows
+
+    @property
+    def runs(self) -> int:
+        """Sorted runs that they are in."""
+        return len(self.hollow.runs)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of all its parts; nothing is stored under those of inline parts."""
+        return tuple(part.name for part in self.hollow.parts())
+
+    def rewrite_times(self, frontier: Frontier, new_upper: Frontier) -> None:
+        """Move all times before `frontier` up to it, and the upper to `new_upper`. Writes nothing.
+
+        May be repeated, as long as the frontier does not go back.
+
+        Raises:
+            InvalidRewrite: with the reason; the batch is as it was.
+        """
+        with self._lock:
+            self._check_unused()
+            hollow = self.hollow
+            _check_rewrite(hollow, self._spec, frontier, new_upper)
+            at = frontier.elements[0]
+            runs = tuple(
+                Run(tuple(replace(part, rewrite=at) for part in run.parts), run.truncated)
+                for run in hollow.runs
+            )
+            bounds = replace(hollow.bounds, upper=new_upper)
+            self.hollow = HollowBatch(bounds, runs)
+
+    def to_bytes(self) -> bytes:
+        """A form for another process (`from_bytes`), which then answers for the parts; no credentials."""
+        self.take("sent away")
+        return encode_record("batch", SentBatch(self.shard_id, self.hollow))
+
+    def delete(self) -> None:
+        """Delete the parts. One store call each; what the store does not delete now is left to collection."""
+        self.take("deleted")
+        # SUBTLE: after an append that failed otherwise than by a refusal, a state might name the parts.
+        if not self._offered:
+            discard(self._blobs, self._env, self.hollow.runs)
+
+    def take(self, use: str) -> None:
+        """Use the batch, which ends its life; for whoever appends.
+
+        Raises:
+            BatchConsumed: it was used.
+        """
+        with self._lock:
+            self._check_unused()
+            self._use = use
+
+    def give_back(self, *, offered: bool) -> None:
+        """Undo `take`: the use was refused, or did certainly not happen (`offered`: as the store says)."""
+        with self._lock:
+            self._use = ""
+            self._offered = self._offered or offered
+
+    def _check_unused(self) -> None:
+        if self._use:
+            raise BatchConsumed(f"this batch was {self._use} already: a batch is used once")
+
+    def __del__(self) -> None:
+        # Built only in part, used, or a copy of the process that this one was forked from.
+        if getattr(self, "hollow", None) is None or self._use or self._pid != os.getpid():
+            return
+        stored = [part.name for part in self.hollow.parts() if part.inline is None]
+        if stored:
+            warn_forgotten("a batch was neither appended nor deleted", stored, self)
+
+
+def warn_forgotten(what: str, names: Iterable[str], source: object) -> None:
+    """Say that stored parts were left behind."""
+    warnings.warn(
+        f"{what}; its parts stay in the store: {', '.join(names)}",
+        ResourceWarning,
+        stacklevel=3,
+        source=source,
+    )
+
+
+def decode_batch(spec: ShardSpec, data: bytes) -> HollowBatch:
+    """The description in the bytes of a batch of this shard; errors as `Batch.from_bytes`."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise UsageError(f"a batch comes as bytes, not as {type(data).__name__}: use Batch.to_bytes()")
+    found = decode_record("batch", bytes(data), SentBatch, "batch")
+    if found.shard_id != spec.shard_id:
+        raise UsageError(
+            f"a batch for shard {found.shard_id} cannot be used with {spec.shard_id}: "
+            "append it to the collection that it was written for"
+        )
+    return found.batch
+
+
+def _check_rewrite(hollow: HollowBatch, spec: ShardSpec, frontier: Frontier, new_upper: Frontier) -> None:
+    bounds, minimum = hollow.bounds, Frontier.of(spec.domain.minimum)
+    earlier = [part.rewrite for part in hollow.parts() if part.rewrite is not None]
+    if not spec.domain.total_order:
+        raise InvalidRewrite(f"times of {spec.domain} cannot be rewritten: they have no total order")
+    for holds, reason in (
+        (frontier < new_upper, f"the frontier {frontier} is not before the new upper {new_upper}"),
+        (bounds.upper <= new_upper, f"the new upper {new_upper} is before the batch's {bounds.upper}"),
+        (bounds.lower <= frontier, f"the frontier {frontier} is before the batch's lower {bounds.lower}"),
+        (bounds.since == minimum, f"the batch was folded to {bounds.since}"),
+        (
+            all(frontier >= Frontier.of(at) for at in earlier),
+            f"the frontier {frontier} is before that of an earlier rewrite, {_latest(earlier)}",
+        ),
+    ):
+        if not holds:
+            raise InvalidRewrite(f"the times of the batch cannot be rewritten: {reason}")
+
+
+def _latest(times: list[Time]) -> str:
+    return str(Frontier.of(max(times))) if times else ""

@@ -1,0 +1,308 @@
+"""Building a batch from more rows than fit into memory.
+
+Owns when a part is cut, which parts make a run, and when runs are merged while the batch is still being
+built; must not know how it is appended. Invariant: rows are never in wrong order, whatever the caller
+said of them; and as long as no batch was handed out, whatever was stored is deleted again.
+
+Memory: one load of `part_target_bytes` in the buffer, and for each of `upload_parts_max` parts under way
+its load, a sorted copy and the encoded bytes; besides these the table that is being added, and what a
+merge of at most `merge_fan_in` runs holds (`merge_chunk_rows`, as any read). The number of rows does
+not matter, but for some 500 bytes of description a part.
+"""
+
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+import pyarrow as pa
+
+from tidelake.data.consolidate import consolidate
+from tidelake.data.ingest import normalize
+from tidelake.data.lasttimes import LastTimes
+from tidelake.data.order import Comparable, row_tuple
+from tidelake.data.rowbuffer import Load, RowBuffer
+from tidelake.data.types import update_schema
+from tidelake.env import Env
+from tidelake.errors import UpdateBeyondUpper, UsageError
+from tidelake.model.batch import HollowBatch, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import Updates
+from tidelake.shard.batch import Batch, warn_forgotten
+from tidelake.shard.ledger import Ledger
+from tidelake.shard.overlap import Background, Job
+from tidelake.shard.read import Source, rows
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upload import check_times, discard, write_rows, write_run
+from tidelake.store.protocols import BlobStore
+
+
+@dataclass(frozen=True)
+class Added:
+    """The answer to `BatchBuilder.add`.
+
+    Attributes:
+        rows: updates that were taken, before consolidation.
+        cut: whether the buffer was full and a part is on its way to the store.
+    """
+
+    rows: int
+    cut: bool
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A run made of one load, with its first and last row."""
+
+    run: Run
+    first: Comparable
+    last: Comparable
+
+
+class BatchBuilder:
+    """Takes tables of updates, stores them as parts in the background, gives a `Batch`.
+
+    Use it in a `with` block: unless `finish` handed the batch out, leaving it deletes what was stored. Any
+    error of `add` or `finish` does the same at once. For one thread of one process.
+    """
+
+    def __init__(
+        self,
+        spec: ShardSpec,
+        blobs: BlobStore,
+        env: Env,
+        lower: Frontier,
+        *,
+        sorted: bool = False,  # noqa: A002 - the word of the interface
+        upper: Frontier | None = None,
+    ) -> None:
+        """Start a batch; nothing is stored yet.
+
+        Args:
+            spec: of the shard.
+            blobs: where parts go.
+            env: ids and a recorder.
+            lower: all times must be beyond it.
+            sorted: rows come sorted by key, value and time, and are kept as one run. Where they are not, a
+                new run begins.
+            upper: refuse times beyond it at once, if it is known; `finish` checks in any case.
+        """
+        self._spec, self._env = spec, env
+        self._blobs, self._ledger = blobs, Ledger(blobs)
+        self._lower, self._upper = lower, upper
+        self._sorted = sorted
+        self._last_times = LastTimes(spec.domain)
+        self._buffer = RowBuffer(spec.config.part_target_bytes, whole_groups=sorted)
+        self._background = Background(
+            spec.config.upload_parts_max, lambda: env.recorder.count("shard.builder.stalled")
+        )
+        self._pieces: deque[Job[_Piece | None]] = deque()
+        self._runs: list[Run] = []
+        self._end: Comparable | None = None
+        self._merging: tuple[int, int, Job[Run | None]] | None = None
+        self._open = True
+
+    def __enter__(self) -> "BatchBuilder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def add(self, updates: object) -> Added:
+        """Take updates, as `Collection.append` does; with their times.
+
+        Waits while as many parts are under way as may be. The table is checked as a whole first, so hand a
+        long stream in batch by batch.
+
+        Raises:
+            InvalidUpdates: they do not fit the collection.
+            UpdateNotBeyondLower: a time is before the batch's lower.
+            TidelakeError: storing a part failed, of this call or an earlier one.
+        """
+        self._check_open()
+        try:
+            table = normalize(updates, self._spec.schema, self._spec.domain)
+            check_times(table, self._spec.domain, self._lower, self._upper)
+            self._last_times.add(table)
+            cut = False
+            for load in self._buffer.add(table):
+                self._cut(load)
+                cut = True
+            return Added(table.num_rows, cut)
+        except BaseException:
+            self.close()
+            raise
+
+    def finish(self, upper: Frontier) -> Batch:
+        """Store the rest; the batch of `[lower, upper)`, for whose parts the caller answers from now on.
+
+        Raises:
+            UpdateBeyondUpper: a time that was added is at or after `upper`.
+            UsageError: `upper` is before the lower.
+            TidelakeError: storing a part failed.
+        """
+        self._check_open()
+        try:
+            bounds = Bounds(self._lower, upper, Frontier.of(self._spec.domain.minimum))
+            late = self._last_times.beyond(upper)
+            if late is not None:
+                raise UpdateBeyondUpper(late, upper)
+            rest = self._buffer.take()
+            if rest:
+                self._cut(rest)
+            self._settle()
+            if not self._last_times.complete:
+                self._check_stored(upper)
+        except BaseException:
+            self.close()
+            raise
+        self._open = False
+        hollow = HollowBatch(bounds, tuple(self._runs))
+        # Inputs of merges that the store did not delete at once.
+        self._ledger.delete_all_but((part.name for part in hollow.parts()), self._env)
+        return Batch(self._spec, self._blobs, self._env, hollow)
+
+    def close(self) -> None:
+        """Delete what was stored, unless `finish` handed the batch out. May be repeated."""
+        if not self._open or self._background.foreign:
+            return
+        self._open = False
+        self._buffer.take()
+        self._background.close()
+        self._ledger.delete_all_but((), self._env)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise UsageError("this builder is finished or closed: make another one")
+        if self._background.foreign:
+            raise UsageError("a builder belongs to the process that made it: make another one in this fork")
+
+    def _cut(self, load: Load) -> None:
+        self._pieces.append(
+            self._background.submit(partial(_stored, self._spec, self._ledger, self._env, load))
+        )
+        self._collect(wait=False)
+        self._merge()
+        # Parts may come faster than they can be merged; descriptions and open runs stay bounded too.
+        while self._merging and len(self._runs) >= 2 * self._spec.config.builder_runs_max:
+            self._collect_merge()
+            self._merge()
+
+    def _settle(self) -> None:
+        """Wait for everything under way, and for merges until there are few enough runs."""
+        self._collect(wait=True)
+        self._merge()
+        while self._merging:
+            self._collect_merge()
+            self._merge()
+        self._background.close()
+
+    def _collect(self, *, wait: bool) -> None:
+        """Take the parts that are stored, in the order in which they were cut."""
+        while self._pieces and (wait or self._pieces[0].done):
+            piece = self._pieces.popleft().result()
+            if piece is None:
+                continue
+            if self._sorted and self._runs and self._end is not None and self._end < piece.first:
+                self._runs[-1] = Run(self._runs[-1].parts + piece.run.parts)
+            else:
+                self._runs.append(piece.run)
+            self._end = piece.last
+        if self._merging and self._merging[2].done:
+            self._collect_merge()
+
+    def _collect_merge(self) -> None:
+        if self._merging is None:
+            return
+        start, end, job = self._merging
+        run = job.result()
+        self._merging = None
+        self._runs[start:end] = [] if run is None else [run]
+
+    def _merge(self) -> None:
+        """Start a merge if there are too many runs and none is being made."""
+        if self._merging or len(self._runs) <= self._spec.config.builder_runs_max:
+            return
+        sizes = [run.size_bytes for run in self._runs]
+        start, end = cheapest_neighbours(sizes, self._spec.config.merge_fan_in)
+        group = tuple(self._runs[start:end])
+        if end == len(self._runs):
+            # The last run is no longer one that grows.
+            self._end = None
+        job = self._background.submit(partial(_merged, self._spec, self._ledger, self._env, group))
+        self._merging = start, end, job
+        self._env.recorder.count("shard.builder.merges")
+
+    def _check_stored(self, upper: Frontier) -> None:
+        """Look at every row: there were too many different last times to keep."""
+        for run in self._runs:
+            with closing(
+                rows(self._spec, self._ledger, [_whole(self._spec, run)], _all(self._spec))
+            ) as found:
+                for batch in found:
+                    check_times(pa.Table.from_batches([batch]), self._spec.domain, None, upper)
+
+    def __del__(self) -> None:
+        # What was stored is not deleted here: the collector comes at any time, in any thread.
+        if getattr(self, "_open", False) and not self._background.foreign and self._ledger.names:
+            warn_forgotten("a batch builder was neither finished nor closed", self._ledger.names, self)
+
+
+def cheapest_neighbours(sizes: list[int], fan_in: int) -> tuple[int, int]:
+    """The range of neighbours whose merge rewrites the fewest bytes for each run that it removes.
+
+    These are small ones of similar size, so that a byte is rewritten rarely however many runs follow.
+
+    Args:
+        sizes: of the runs, at least two, in their order.
+        fan_in: most runs of a merge.
+
+    Returns:
+        A half-open range of at least two positions.
+    """
+    before = [0]
+    for size in sizes:
+        before.append(before[-1] + size)
+    ranges = (
+        (start, start + width)
+        for width in range(2, min(fan_in, len(sizes)) + 1)
+        for start in range(len(sizes) - width + 1)
+    )
+    return min(ranges, key=lambda r: (before[r[1]] - before[r[0]]) / (r[1] - r[0] - 1))
+
+
+def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | None:
+    """One load as a run of its own; None if it cancels to nothing."""
+    table = pa.Table.from_batches(load, update_schema(spec.schema, spec.domain))
+    # The list is the caller's no more: what it holds goes as soon as it is sorted.
+    load.clear()
+    sorted_rows = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+    del table
+    run = write_rows(spec, ledger, env, sorted_rows)
+    if run is None:
+        return None
+    batches = [batch for batch in sorted_rows.to_batches() if batch.num_rows]
+    width = batches[0].num_columns - 1
+    last = batches[-1]
+    return _Piece(run, row_tuple(batches[0], 0, width), row_tuple(last, last.num_rows - 1, width))
+
+
+def _merged(spec: ShardSpec, ledger: Ledger, env: Env, group: tuple[Run, ...]) -> Run | None:
+    """Several runs as one, and the several deleted; None if they cancel to nothing."""
+    needed = [_whole(spec, run) for run in group]
+    with closing(rows(spec, ledger, needed, _all(spec))) as found:
+        run = write_run(spec, ledger, env, found)
+    discard(ledger, env, group)
+    return run
+
+
+def _whole(spec: ShardSpec, run: Run) -> Source:
+    return Source(run, Frontier.of(spec.domain.minimum), Frontier())
+
+
+def _all(spec: ShardSpec) -> Updates:
+    return Updates(Frontier.of(spec.domain.minimum), Frontier())

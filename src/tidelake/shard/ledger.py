@@ -1,0 +1,68 @@
+"""What one writer has put into the blob store, so that nothing of it is forgotten there.
+
+Owns the list of names; must not know what is stored. Invariant: every object that was put through a
+ledger, and may be there, is listed until it was certainly deleted.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from tidelake.env import Env
+from tidelake.errors import OutcomeUnknown, StoreUnavailable
+from tidelake.store.protocols import BlobInfo, BlobStore
+
+
+class Ledger:
+    """A `BlobStore` that remembers what was put through it and not deleted. Thread-safe."""
+
+    def __init__(self, inner: BlobStore) -> None:
+        self._inner = inner
+        self._names: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a range; see `BlobStore.get`."""
+        return self._inner.get(name, start, length)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put if absent; see `BlobStore.put`."""
+        # First, since an outcome may be unknown.
+        with self._lock:
+            self._names[name] = None
+        self._inner.put(name, data)
+
+    def delete(self, name: str) -> bool:
+        """Remove; see `BlobStore.delete`."""
+        present = self._inner.delete(name)
+        with self._lock:
+            self._names.pop(name, None)
+        return present
+
+    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Ascending names; see `BlobStore.list`."""
+        return self._inner.list(prefix)
+
+    def open(self, name: str) -> BinaryIO:
+        """A reader; see `BlobStore.open`."""
+        return self._inner.open(name)
+
+    def close(self) -> None:
+        """Nothing: the store below is used by others too."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What may be there, in the order in which it was put."""
+        with self._lock:
+            return tuple(self._names)
+
+    def delete_all_but(self, kept: Iterable[str], env: Env) -> None:
+        """Delete what no state names. A store that fails here is counted, and the name stays listed."""
+        wanted = set(kept)
+        for name in self.names:
+            if name in wanted:
+                continue
+            try:
+                self.delete(name)
+            except (StoreUnavailable, OutcomeUnknown):
+                env.recorder.count("shard.discard.failed")

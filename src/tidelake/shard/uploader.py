@@ -1,0 +1,56 @@
+"""Uploading from other processes: updates in, the bytes of a batch out.
+
+Owns what is sent to a worker so that it can store rows of a shard. What it gives back is appended by
+`tidelake.shard.batches.append_uploaded`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelake.env import Env
+from tidelake.model.frontier import Frontier
+from tidelake.shard.builder import BatchBuilder
+from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.state.codec import decode_record, encode_record
+
+
+@dataclass(frozen=True)
+class Uploader:
+    """Uploads updates from any process. Goes there as bytes.
+
+    Attributes:
+        spec: the shard.
+        lower: refuse times that are not beyond it; None: whoever appends checks.
+        upper: refuse times beyond it; None: whoever appends checks.
+    """
+
+    spec: ShardSpec
+    lower: Frontier | None = None
+    upper: Frontier | None = None
+
+    def to_bytes(self) -> bytes:
+        """A form for another process: URL, ids, schema and settings; no credentials."""
+        return encode_record("uploader", self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Uploader":
+        """Read `to_bytes`."""
+        return decode_record("uploader", data, cls, "uploader")
+
+    def upload(self, batches: Iterable[pa.RecordBatch]) -> bytes:
+        """Store updates, in any order; the returned bytes go to `append_uploaded`.
+
+        Batches have the shard's update columns (see `tidelake.data.types.update_schema`), unsorted; they
+        are checked and made canonical like those of an append.
+        Memory is bounded as `BatchBuilder` says. Returns `b""` if nothing is left after consolidation.
+        If it fails, what was stored is deleted. One `put` a part.
+        """
+        lower = Frontier.of(self.spec.domain.minimum) if self.lower is None else self.lower
+        upper = Frontier() if self.upper is None else self.upper
+        with BatchBuilder(self.spec, stores_of(self.spec).blobs, Env(), lower, upper=upper) as builder:
+            for batch in batches:
+                builder.add(batch)
+            built = builder.finish(upper)
+        return built.to_bytes() if built.runs else b""
