@@ -462,7 +462,7 @@ def test_two_processes_that_create_the_same_names_at_once_get_the_same_collectio
     assert sorted(lake._stores.log.keys()) == sorted([*answers[0], "catalog"])
 
 
-def test_a_hundred_collections_cost_no_more_each_than_ten():
+def test_hundreds_of_collections_cost_no_more_each_than_a_few():
     counters = Counters()
     url = f"memory://{uuid.uuid4().hex}"
     lake = tidelake.open(url, env=Env(recorder=counters))
@@ -472,12 +472,12 @@ def test_a_hundred_collections_cost_no_more_each_than_ten():
         work()
         return sum(n for name, n in counters.counts.items() if not name.endswith(".bytes")) - before
 
-    costs = [calls(lambda n=n: lake.create(f"c{n:03}", SCHEMA, key=["id"])) for n in range(100)]
+    costs = [calls(lambda n=n: lake.create(f"c{n:03}", SCHEMA, key=["id"])) for n in range(300)]
     # The catalog folds its history now and then, so the dearest create does not grow with the names.
-    assert max(costs[60:]) <= max(costs[:40]) + 2
+    assert max(costs[150:]) <= max(costs[:150]) + 2
     runs = sum(len(item.batch.runs) for item in lake._catalog._shard.state().spine)
     assert runs <= 17
-    assert lake.list() == [f"c{n:03}" for n in range(100)]
+    assert lake.list() == [f"c{n:03}" for n in range(300)]
     assert calls(lake.list) <= 3 * runs + 2
     fresh = tidelake.open(url, env=Env(recorder=counters))
     assert calls(lambda: fresh.collection("c050")) <= 3 * runs + 8

@@ -30,10 +30,10 @@ from tidelake.state.invariants import check_step
 from tidelake.state.maintenance import (
     apply_merge,
     claim_merge,
-    claimed_by_others,
     collapse_levels,
     exert_fuel,
     record_chunk,
+    taken,
 )
 from tidelake.state.merging import Fit
 from tidelake.state.spine import SpineId
@@ -340,9 +340,8 @@ def test_a_claim_keeps_others_away_until_it_expires(shard):
     three_appends(shard)
     assert claim(shard, 10, "a").claim.runner == "a"
     assert claim(shard, 19, "b").claim is None and claim(shard, 19, "b", 1, 3).claim is None
-    assert claimed_by_others(shard.state, 19, "b", SpineId(2, 3))
-    assert not claimed_by_others(shard.state, 19, "a", SpineId(2, 3))
-    assert not claimed_by_others(shard.state, 20, "b", SpineId(2, 3))
+    assert [id_.overlaps(SpineId(2, 3)) for id_ in taken(shard.state, 19, "b")] == [True]
+    assert taken(shard.state, 19, "a") == taken(shard.state, 20, "b") == []
     assert claim(shard, 20, "b").claim.runner == "b"
 
 

@@ -62,9 +62,9 @@ def test_empty_batches_beside_a_run_are_taken_in_but_alone_ask_for_nothing():
         (members([1], [1]), {"inputs_min": 2, "rows_min": 3}, True),
         (members([1], [1]), {"inputs_min": 3, "rows_min": 2}, True),
         (members([1, 1], [1]), {"inputs_min": 3, "rows_min": 99}, True),
-        (members([4], [4], negative=1), {"inputs_min": 9, "rows_min": 99}, True),
-        (members([5], [4], negative=1), {"inputs_min": 9, "rows_min": 99}, False),
-        (members([4], [4], negative=1), {"inputs_min": 9, "rows_min": 99, "fold_rows": 8 * 256}, False),
+        (members([512], [512], negative=128), {"inputs_min": 9, "rows_min": 9999}, True),
+        (members([512], [516], negative=128), {"inputs_min": 9, "rows_min": 9999}, False),
+        (members([511], [512], negative=512), {"inputs_min": 9, "rows_min": 9999}, False),
     ],
 )
 def test_a_merge_is_worthwhile_by_inputs_rows_or_retractions(spine, policy, worthwhile):
@@ -108,9 +108,10 @@ def test_the_digest_tells_runs_from_parts_and_orders():
     assert len(set(digests)) == 4
 
 
-def test_everything_is_asked_for_only_of_one_spine_batch():
+def test_everything_is_the_oldest_spine_batch():
     spine = pushed(Spine(), hollow(0, 1, run("a")), hollow(1, 2, run("b", 1, 1)))
-    assert everything(spine, EAGER) is None
+    assert everything(Spine(), EAGER) is None
+    assert everything(spine, EAGER).id == SpineId(0, 1)
     step = fuel.collapse(spine, F(0))
     assert everything(spine.edited(step.edit), EAGER).id == SpineId(0, 2)
 
