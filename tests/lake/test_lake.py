@@ -481,9 +481,9 @@ def test_hundreds_of_collections_cost_no_more_each_than_a_few():
     assert calls(lake.list) <= 3 * runs + 2
     fresh = tidelake.open(url, env=Env(recorder=counters))
     assert calls(lambda: fresh.collection("c050")) <= 3 * runs + 8
-    for n in range(0, 100, 2):
+    for n in range(0, 300, 2):
         lake.drop(f"c{n:03}")
-    assert fresh.list() == [f"c{n:03}" for n in range(1, 100, 2)]
+    assert fresh.list() == [f"c{n:03}" for n in range(1, 300, 2)]
 
 
 # Errors
