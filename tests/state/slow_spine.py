@@ -153,7 +153,7 @@ class SlowSpine:
             del self.levels[-2]
 
     def _taken(self):
-        """The requests of this step, last first, without those that a later one covers with the same since."""
+        """The requests of this step, last first, without those that a later one of the same since covers."""
         kept = []
         for span, since in reversed(self.requested):
             if not any(k[0] <= span[0] and span[1] <= k[1] and s == since for k, s in kept):

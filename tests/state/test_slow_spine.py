@@ -2,9 +2,9 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from shard_states import F, hollow, run
 from slow_spine import SlowSpine
+
 from tidelake.model.frontier import Frontier
 from tidelake.state import fuel
 from tidelake.state.merging import MergeResult, placed, request
