@@ -17,6 +17,14 @@ settings.register_profile("explore", deadline=None, max_examples=2_000, print_bl
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="transcripts: write what comes out in the place of what is expected",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Workers inherit the environment: all of them use the seed that the header shows.
     if SEED not in os.environ:

@@ -74,7 +74,8 @@ class Shard:
 
     def commit(self, edits, now_ms=10):
         base = edits.rollup or self.state.rollup
-        after = apply(self.state, Delta("s", self.state.seqno + 1, now_ms, "n", base, edits))
+        committed_ms = max(now_ms, self.state.committed_ms)
+        after = apply(self.state, Delta("s", self.state.seqno + 1, committed_ms, "n", base, edits))
         check_step(self.state, after, edits)
         check_state(after)
         self.state = after
