@@ -132,10 +132,12 @@ def timed(name, *counts, negative=0):
         (Spine(), 5, False),
         # One run is left alone, however much of it may cancel.
         (one_of(timed("a", (1, 100))), 5, False),
-        # 3 * rows <= 4 * firm: at most a quarter may be loose, or stand in other runs.
+        # Another run of the same batch may take away as many rows as it has.
         (one_of(timed("a", (7, 75)), timed("b", (7, 25))), 5, False),
         (one_of(timed("a", (7, 74)), timed("b", (7, 26))), 5, True),
-        (one_of(timed("a", (1, 25), (6, 50)), timed("b", (7, 0))), 5, True),
+        # What since has not reached stays, whatever it has reached.
+        (one_of(timed("a", (1, 50), (6, 50)), timed("b", (7, 0))), 5, False),
+        (one_of(timed("a", (1, 51), (6, 50)), timed("b", (7, 0))), 5, True),
         # Loose: not at the folded time, and not after since.
         (one_of(timed("a", (0, 50), (6, 50)), timed("b", (7, 1))), 5, False),
         (one_of(timed("a", (0, 25), (6, 75)), timed("b", (7, 1))), 6, True),

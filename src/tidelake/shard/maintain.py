@@ -8,6 +8,7 @@ needs no append to be looked after.
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tidelake.errors import Closed, OutcomeUnknown, StoreUnavailable, TidelakeError, TidelakeWarning
 from tidelake.model.frontier import Frontier
@@ -117,6 +118,10 @@ class Maintainer:
                     yield Due(request)
             if not taken and must_merge_all(state.spine, state.since, thorough=thorough):
                 yield from self._gathered()
+            elif thorough and not taken and state.spine.merges and state.spine.next_id == end:
+                # Nobody appends, so nobody brings fuel.
+                self._shard.run(partial(maintenance.exert_fuel, fuel=state.spine.totals.rows))
+                yield from map(Due, requests(self._shard.known().spine, policy))
 
         return self._merge(find, seconds)
 

@@ -10,7 +10,7 @@ late or twice, and never brings a part back.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
@@ -19,7 +19,6 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import Time
 from tidelake.state.spine import Member, Spine, SpineEdit, SpineId
 
 # Where one update in so many is a retraction, fewer rows than usual are worth a merge.
@@ -191,7 +190,7 @@ def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> 
     if runs > 1 and spine.totals.rows > 2 * live_rows_min(spine, since):
         return True
     return thorough and any(
-        _retracts(run, since) and (runs > 1 or _loose_rows(run, member.batch.bounds.since, since))
+        _retracts(run, since) and (runs > 1 or _counts(run, member.batch.bounds.since, since).loose)
         for member in spine
         for run in member.batch.runs
     )
@@ -200,18 +199,19 @@ def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> 
 def live_rows_min(spine: Spine, since: Frontier) -> int:
     """At least so many rows are live: are left when all is consolidated at `since`.
 
-    The rows of one run that do not differ in their times alone, once these are advanced to `since`, are
-    *firm*: no two of them become one. Every other row takes at most one of them away.
+    Rows that `since` has not reached are *apart*: those of one run by consolidation, those of several
+    batches because batches tile the times; only another run of the batch may take some away. Of the rows
+    that it has reached, those of one run that do not differ in their times alone are *firm*: no two of
+    them become one, and every other row takes at most one of them away.
     """
-    firm = max(
-        (
-            run.rows - _loose_rows(run, member.batch.bounds.since, since)
-            for member in spine
-            for run in member.batch.runs
-        ),
-        default=0,
-    )
-    return max(0, 2 * firm - spine.totals.rows)
+    apart = firm = 0
+    for member in spine:
+        batch = member.batch
+        counts = [(run, _counts(run, batch.bounds.since, since)) for run in batch.runs]
+        apart += max((0, *(count.later - (batch.rows - run.rows) for run, count in counts)))
+        firm = max((firm, *(count.firm for _, count in counts)))
+    others = spine.totals.rows - apart - firm
+    return apart + max(0, firm - others)
 
 
 def _retracts(run: Run, since: Frontier) -> bool:
@@ -229,31 +229,52 @@ def _reached(part: Part, since: Frontier) -> bool:
     return any(x <= s for x, s in zip(times.parts(first), times.parts(least), strict=True))
 
 
-def _loose_rows(run: Run, folded: Frontier, since: Frontier) -> int:
-    """At most so many rows of the run may yet be summed with others of it, when advanced to `since`.
+@dataclass(frozen=True)
+class _Counts:
+    """The rows of a run, by what advancing them to `since` may do. They add up to the rows of the run.
+
+    Attributes:
+        firm: no two of them become one.
+        loose: they may be summed with others of the run.
+        later: `since` has not reached their times.
+    """
+
+    firm: int
+    loose: int
+    later: int
+
+
+def _counts(run: Run, folded: Frontier, since: Frontier) -> _Counts:
+    """How the rows of a run divide; as few firm and later ones as may be.
 
     Args:
         run: consolidated, its times advanced by `folded`.
         folded: since of its batch.
         since: of the shard.
     """
+    rows = run.rows
     if run.truncated or any(part.rewrite is not None for part in run.parts):
-        return run.rows
-    if folded == since:
-        return 0
+        return _Counts(0, rows, 0)
     if len(folded.elements) != 1 or len(since.elements) != 1:
-        return run.rows
+        return _Counts(rows, 0, 0) if folded == since else _Counts(0, rows, 0)
     start, end = folded.elements[0], since.elements[0]
-    return sum(_between(part, start, end) for part in run.parts)
+    if not any(times.parts(end)):
+        # Nothing was advanced: all rows are at the times that they came with.
+        return _Counts(0, 0, rows)
+    later = sum(_counted(part, lambda first: not times.less_equal(first, end)) for part in run.parts)
+    if folded == since:
+        return _Counts(rows - later, 0, later)
+    # What was advanced to `start` has no earlier time, and the first pair counts exactly one time.
+    firm = sum(
+        part.rows if part.time_lower == part.time_upper == start else _counted(part, start.__eq__)
+        for part in run.parts
+    )
+    return _Counts(firm, rows - firm - later, later)
 
 
-def _between(part: Part, start: Time, end: Time) -> int:
-    """At most so many rows of the part have a time other than `start` and not after `end`."""
-    if part.time_counts:
-        # What was advanced to `start` has no earlier time, and the first pair counts exactly one time.
-        counts = part.time_counts
-        return sum(rows for first, rows in counts if first != start and times.less_equal(first, end))
-    return 0 if part.time_lower == part.time_upper == start else part.rows
+def _counted(part: Part, wanted: Callable[[int], bool]) -> int:
+    """Rows of an int-timed part in the buckets that are wanted, by their first time."""
+    return sum(rows for first, rows in part.time_counts if wanted(first))
 
 
 class Fit(Enum):
