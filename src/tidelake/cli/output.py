@@ -1,8 +1,8 @@
 """What the commands print: tables for people, JSON for programs, and rows into files."""
 
 import os
+import queue
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelake.cli import jsonlines
-from tidelake.errors import StoreUnavailable, UsageError
+from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
@@ -254,16 +254,16 @@ def show(collection: Collection, as_json: bool) -> None:
             )
 
 
-def amplification(state: ShardState) -> dict[str, str | None]:
-    """How much was written for what was appended, and is stored for what is live.
+def amplification(state: ShardState) -> dict[str, float | None]:
+    """How much was written for what was appended, and is at most stored for what is live.
 
-    The latter is an upper bound, by the counts in the state; None if they show none.
+    The latter by the counts in the state; None if they show no bound.
     """
     written, live = state.written, live_rows_min(state.spine, state.since)
     appended, stored = written.appended_bytes, state.spine.totals.rows
     return {
-        "write amplification": f"{(appended + written.merged_bytes) / appended:.2f}" if appended else None,
-        "space amplification": f"<= {stored / live:.2f}" if live else None,
+        "write amplification": round((appended + written.merged_bytes) / appended, 2) if appended else None,
+        "space amplification at most": round(stored / live, 2) if live else None,
     }
 
 
@@ -280,21 +280,25 @@ def maintained(collection: Collection, workers: Workers | None) -> dict[str, Any
 
 def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json: bool) -> None:
     """Maintain until interrupted; a line for each look that merged something."""
-
-    def seen(name: str, report: MaintenanceReport) -> None:
-        if report.merges and as_json:
-            click.echo(jsonlines.dump(_maintained(name, report)))
-        elif report.merges:
-            done = f"{report.rows_read:,} updates became {report.rows_written:,}"
-            click.echo(f"{name}: {report.merges} merges, {done}, {report.seconds:.1f} s")
-
-    with lake.upkeep(names, interval_s=interval_s, seen=seen) as upkeep:
-        told = None
+    # Printed here and not by the worker: a closed pipe has to end the command.
+    reports = queue.SimpleQueue[tuple[str, MaintenanceReport]]()
+    told: TidelakeError | None = None
+    with lake.upkeep(names, interval_s=interval_s, seen=lambda *seen: reports.put(seen)) as upkeep:
         # Until an interrupt or a signal ends the process.
-        while not threading.Event().wait(0.2):
+        while True:
             if upkeep.last_error is not told:
                 told = upkeep.last_error
                 click.echo(f"tidelake: {told}", err=True)
+            try:
+                name, report = reports.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            if report.merges and as_json:
+                click.echo(jsonlines.dump(_with_lists(_maintained(name, report))))
+            elif report.merges:
+                done = f"{report.rows_read:,} updates became {report.rows_written:,}"
+                click.echo(f"{name}: {report.merges} merges, {done}, {report.seconds:.1f} s")
+            sys.stdout.flush()
 
 
 def _maintained(name: str, report: MaintenanceReport) -> dict[str, Any]:
@@ -361,4 +365,4 @@ def _printable(text: str) -> str:
 
 
 def _with_lists(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: list(v.elements) if isinstance(v, Frontier) else v for k, v in row.items()}
+    return {k.replace(" ", "_"): list(v.elements) if isinstance(v, Frontier) else v for k, v in row.items()}

@@ -100,7 +100,9 @@ class Upkeep:
         seconds = self._interval_s if not idle else None
         report = collection.maintain(thorough=idle, seconds=seconds, watch=lambda _: _check(stop))
         self.merges += report.merges
-        self._left[name] = (collection.state().seqno, idle and report.complete)
+        # At rest only if a look found nothing to do: what came in beside the merges is for the next one.
+        left = collection.state().seqno
+        self._left[name] = (left, idle and report.complete and left == seqno)
         if self._seen is not None:
             self._seen(name, report)
 

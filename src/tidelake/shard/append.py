@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidelake.data.ingest import as_table, normalize
 from tidelake.errors import (
     InlineFull,
+    TidelakeError,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
     UpperMismatch,
@@ -171,13 +172,22 @@ def commit(shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...])
 def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
     """The answer of an attempt; the parts are deleted if they certainly did not get in.
 
-    SUBTLE: only a refusal by the state makes that certain. Any other error may have come after the
-    commit, and a part that is in must never be deleted; one too many is found by collection.
+    SUBTLE: only a refusal by the state makes that certain, or that nothing was tried. Any other error may
+    have come after the commit, and a part that is in must never be deleted; one too many is found by
+    collection.
     """
+    tried = False
+
+    def noted(offered: tuple[Run, ...]) -> Done[Appended]:
+        nonlocal tried
+        tried = True
+        return attempt(offered)
+
     try:
-        answer = settle(shard, runs, attempt)
-    except REFUSALS:
-        discard(shard.stores.blobs, shard.env, runs)
+        answer = settle(shard, runs, noted)
+    except TidelakeError as error:
+        if not tried or isinstance(error, REFUSALS):
+            discard(shard.stores.blobs, shard.env, runs)
         raise
     if answer.already:
         discard(shard.stores.blobs, shard.env, runs)

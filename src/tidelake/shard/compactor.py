@@ -7,8 +7,9 @@ in vain is deleted when it is certain that the state does not name it, and left 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
+from tidelake.errors import InvalidUpdates
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
@@ -100,6 +101,9 @@ class Compactor:
         Args:
             request: found in the newest state; if it no longer fits, nothing is done.
             rewrite: read and write even a single run, whose times have to be advanced.
+
+        Raises:
+            InvalidUpdates: a sum does not fit an int64, also with times as they were. Nothing has changed.
         """
         state = self.shard.known()
         if state.spine.holder(request.id) is None or not state.spine.tiled(request.id):
@@ -108,32 +112,46 @@ class Compactor:
         runs = chosen(members, request.positions)
         if len(runs) == 1 and not rewrite and not runs[0].truncated:
             # One run and empty neighbours: nothing to read or write.
-            since = members[0].batch.bounds.since
-            for member in members:
-                since = since.join(member.batch.bounds.since)
-            return self._apply(request, members, since, runs[0].parts, None)
+            return self._apply(request, members, _folded(members), runs[0].parts, None)
+        try:
+            return self._merge(request, members, runs, state.since)
+        except InvalidUpdates:
+            # What does not fit when it is summed at `since` may fit at the times that it has.
+            if len(runs) == 1 or _folded(members) == state.since:
+                raise
+            return self._merge(request, members, runs, _folded(members))
+
+    def _merge(
+        self, request: MergeRequest, members: list[Member], runs: list[Run], since: Frontier
+    ) -> MergeReport:
         needed = [source for source in _sources(members) if source.run in runs]
-        cuts = cut_keys(self.shard.stores.blobs, needed, self._chunks(request))
+        cuts = cut_keys(self.shard.spec, self.shard.stores.blobs, needed, self._chunks(request))
         if request.rows <= self._config.merge_claim_rows and not cuts:
-            tasks = between(self.shard.spec, needed, Fold(state.since), ())
+            tasks = between(self.shard.spec, needed, Fold(since), ())
             (output,) = self._workers.run([encode_record("task", task) for task in tasks])
-            return self._apply(request, members, state.since, _parts(output), None, chunks=1)
-        claimed = self._claim(request, cuts)
+            return self._apply(request, members, since, _parts(output), None, chunks=1)
+        claimed = self._claim(request, cuts, since)
         if claimed.claim is None:
             return _skipped("another process is at it, or its inputs are no longer there")
-        return self._merge_claimed(request, members, needed, claimed.claim, dict(claimed.chunks))
+        try:
+            return self._merge_claimed(request, members, needed, claimed.claim, dict(claimed.chunks))
+        except InvalidUpdates:
+            # It would fail for whoever takes it over as well.
+            self._release(claimed.claim)
+            raise
 
     def _chunks(self, request: MergeRequest) -> int:
         by_size = -(-request.size_bytes // self._config.part_target_bytes)
         return max(by_size, self._workers.width)
 
-    def _claim(self, request: MergeRequest, cuts: tuple[bytes, ...]) -> maintenance.Claimed:
+    def _claim(self, request: MergeRequest, cuts: tuple[bytes, ...], since: Frontier) -> maintenance.Claimed:
         command = partial(
             maintenance.claim_merge,
             request=request,
             runner=self.runner,
             lease_ms=self._lease_ms,
             cuts=cuts,
+            since=since,
         )
         claimed = self.shard.run(command)
         self._discard(claimed.orphans)
@@ -157,22 +175,21 @@ class Compactor:
         for start in range(0, len(todo), self._workers.width):
             wave = todo[start : start + self._workers.width]
             outputs = self._workers.run([encode_record("task", tasks[i]) for i in wave])
-            for i, output in zip(wave, outputs, strict=True):
-                done[i] = _parts(output)
-                if not self._record(claim, i, done[i]):
+            made = [_parts(output) for output in outputs]
+            for n, (i, parts) in enumerate(zip(wave, made, strict=True)):
+                if not self._record(claim, i, parts):
+                    # Refused on the newest state: neither this chunk nor the rest of the wave is recorded.
+                    self._discard([part for parts in made[n:] for part in parts])
                     return _skipped("another process took it over")
-        parts = tuple(part for i in range(len(tasks)) for part in done[i])
-        return self._apply(request, members, claim.since, parts, claim, chunks=len(todo), resumed=resumed)
+                done[i] = parts
+        output = tuple(part for i in range(len(tasks)) for part in done[i])
+        return self._apply(request, members, claim.since, output, claim, chunks=len(todo), resumed=resumed)
 
     def _record(self, claim: MergeClaim, index: int, parts: tuple[Part, ...]) -> bool:
         command = partial(
             maintenance.record_chunk, claim=claim, index=index, parts=parts, lease_ms=self._lease_ms
         )
-        if self.shard.run(command):
-            return True
-        # Refused on the newest state: certainly not recorded.
-        self._discard(parts)
-        return False
+        return self.shard.run(command)
 
     def _apply(
         self,
@@ -187,7 +204,7 @@ class Compactor:
     ) -> MergeReport:
         output = Run(parts) if parts else None
         result = MergeResult(request.id, request.positions, request.inputs, since, output)
-        answer = self.shard.run(partial(maintenance.apply_merge, result=result))
+        answer = self.shard.run(partial(maintenance.apply_merge, result=result, claim=claim))
         self._discard(answer.orphans)
         runs = chosen(members, request.positions)
         before = Shape(
@@ -197,16 +214,33 @@ class Compactor:
             after = _shape(members[:1], [output] if output else [])
             return MergeReport(True, before, after, chunks, resumed)
         if claim is not None:
-            self._discard(self.shard.run(partial(maintenance.release_claim, claim=claim)))
+            self._release(claim)
         else:
             taken_in = {part.name for run in runs for part in run.parts}
             self._discard([part for part in parts if part.name not in taken_in])
         return MergeReport(False, before, before, chunks, resumed, answer.fit.value)
 
+    def end_expired(self) -> None:
+        """End claims whose processes are gone. No store call if there is none."""
+        if self.shard.known().claims:
+            self._discard(self.shard.run(maintenance.end_expired))
+
+    def _release(self, claim: MergeClaim) -> None:
+        self._discard(self.shard.run(partial(maintenance.release_claim, claim=claim)))
+
     def _discard(self, parts: Sequence[Part]) -> None:
         """Delete parts that certainly no state names: a command said so on the newest one."""
         if parts:
             discard(self.shard.stores.blobs, self.shard.env, [Run(tuple(parts))])
+
+
+def _folded(members: Sequence[Member]) -> Frontier:
+    """How far the rows of some members were folded at most; empty members have none."""
+    sinces = [member.batch.bounds.since for member in members if member.batch.runs]
+    return reduce(Frontier.join, sinces or [members[0].batch.bounds.since])
+
+
+NOT_MERGED = MergeReport(False, Shape(), Shape(), reason="a sum does not fit")
 
 
 def _skipped(reason: str) -> MergeReport:

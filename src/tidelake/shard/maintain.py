@@ -10,9 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tidelake.errors import Closed, OutcomeUnknown, StoreUnavailable, TidelakeError, TidelakeWarning
+from tidelake.errors import (
+    Closed,
+    InvalidUpdates,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    TidelakeWarning,
+)
 from tidelake.model.frontier import Frontier
-from tidelake.shard.compactor import Compactor, MergeReport, Workers
+from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
 from tidelake.state import maintenance
 from tidelake.state.merging import (
@@ -108,7 +115,8 @@ class Maintainer:
             seconds: begin no merge after so long.
         """
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
-        end = self._shard.state().spine.next_id
+        first = self._shard.state()
+        end, since = first.spine.next_id, first.since
         policy = settled(self._shard) if thorough else eager(self._shard)
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -116,14 +124,18 @@ class Maintainer:
             for request in requests(state.spine, policy, taken):
                 if request.id.lo < end:
                     yield Due(request)
-            if not taken and must_merge_all(state.spine, state.since, thorough=thorough):
-                yield from self._gathered()
+            must = not taken and must_merge_all(state.spine, state.since, thorough=thorough)
+            if must and not _is_one(state, end, since):
+                yield from self._gathered(end)
             elif thorough and not taken and state.spine.merges and state.spine.next_id == end:
                 # Nobody appends, so nobody brings fuel.
                 self._shard.run(partial(maintenance.exert_fuel, fuel=state.spine.totals.rows))
                 yield from map(Due, requests(self._shard.known().spine, policy))
 
-        return self._merge(find, seconds)
+        report = self._merge(find, seconds)
+        if thorough and report.complete:
+            self._compactor.end_expired()
+        return report
 
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
@@ -132,10 +144,9 @@ class Maintainer:
 
         def find(state: ShardState) -> Iterator[Due]:
             batches = state.spine.batches
-            if any(batch.rows and 0 < batch.id.lo < end for batch in batches) or (
-                batches and not _is_one(state, since)
-            ):
-                yield from self._gathered()
+            apart = any(batch.rows and 0 < batch.id.lo < end for batch in batches)
+            if apart or not _is_one(state, end, since):
+                yield from self._gathered(end)
 
         return self._merge(find, None)
 
@@ -170,10 +181,10 @@ class Maintainer:
 
         return self._merge(find, seconds)
 
-    def _gathered(self) -> Iterator[Due]:
-        """Make all members one spine batch, and ask for its merge."""
+    def _gathered(self, end: int) -> Iterator[Due]:
+        """Make all members one spine batch, and ask for the merge of those before an id."""
         self._shard.run(maintenance.collapse_levels)
-        found = everything(self._shard.known().spine, settled(self._shard))
+        found = everything(self._shard.known().spine, settled(self._shard), end)
         if found is not None:
             yield Due(found, rewrite=True)
 
@@ -182,6 +193,7 @@ class Maintainer:
         clock = self._shard.env.clock
         started_s = clock.monotonic_s()
         report, refused, late = MaintenanceReport(), set[str](), False
+        failure: InvalidUpdates | None = None
         while not late:
             found = find(self._shard.known())
             due = next((due for due in found if due.request.inputs not in refused), None)
@@ -189,24 +201,37 @@ class Maintainer:
                 break
             if self._watch is not None:
                 self._watch(due.request)
-            merge = self._compactor.merge(due.request, rewrite=due.rewrite)
+            try:
+                merge = self._compactor.merge(due.request, rewrite=due.rewrite)
+            except InvalidUpdates as error:
+                # It fails whenever it is tried, and must not keep the others waiting.
+                failure = error
+                merge = NOT_MERGED
             report = report.plus(merge)
             if not merge.applied:
                 refused.add(due.request.inputs)
                 self._shard.state()
             late = seconds is not None and clock.monotonic_s() - started_s > seconds
+        if failure is not None:
+            raise failure
         seconds_spent = clock.monotonic_s() - started_s
-        return replace(report, seconds=seconds_spent, complete=not late and not refused)
+        # What others are at is not done before they are: they may die.
+        complete = not late and not refused and not self._taken(self._shard.known())
+        return replace(report, seconds=seconds_spent, complete=complete)
 
     def _taken(self, state: ShardState) -> list[SpineId]:
         return maintenance.taken(state, self._shard.env.clock.now_ms(), self._shard.runner)
 
 
-def _is_one(state: ShardState, since: Frontier) -> bool:
-    """Whether the oldest spine batch is at most one run, with times advanced to `since` or further."""
-    members = list(state.spine.range(state.spine.batches[0].id))
+def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
+    """Whether all members before an id are at most one run, merged with times advanced to `since`."""
+    members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
-    return not runs or (len(runs) == 1 and since <= runs[0][0].bounds.since and not runs[0][1].truncated)
+    if len(runs) != 1:
+        return not runs
+    ((batch, run),) = runs
+    as_stored = not run.truncated and all(part.rewrite is None for part in run.parts)
+    return as_stored and since <= batch.bounds.since
 
 
 def unmerged(state: ShardState) -> int:
@@ -257,11 +282,25 @@ def admit(shard: Shard) -> float:
 
     Returns:
         Seconds that it took; 0.0 usually, and then without a store call.
+
+    Raises:
+        StoreUnavailable: that could not be done, and the append was not tried.
     """
     runs_max = shard.spec.config.runs_max
     if unmerged(shard.known()) <= runs_max:
         return 0.0
-    report = Maintainer(shard).relieve(runs_max)
+    clock = shard.env.clock
+    started_s = clock.monotonic_s()
+    try:
+        Maintainer(shard).relieve(runs_max)
+    except InvalidUpdates as error:
+        # No merge of these will do; those of the others are done.
+        warnings.warn(TidelakeWarning(f"a merge before an append failed: {error}"), stacklevel=2)
+    except OutcomeUnknown as error:
+        raise StoreUnavailable(
+            f"the append was not tried, since a merge had to come first: {error}"
+        ) from error
+    seconds = clock.monotonic_s() - started_s
     shard.env.recorder.count("shard.backpressure")
-    shard.env.recorder.count("shard.backpressure.ms", int(report.seconds * 1000))
-    return report.seconds
+    shard.env.recorder.count("shard.backpressure.ms", int(seconds * 1000))
+    return seconds

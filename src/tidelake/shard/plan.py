@@ -124,8 +124,8 @@ def decode_run(data: bytes) -> Run:
 def cut(
     spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
 ) -> list[Task]:
-    """At most `parallelism` tasks of about equal size, but none much below a mebibyte."""
-    return between(spec, needed, query, cut_keys(blobs, needed, parallelism))
+    """At most `parallelism` tasks of about equal size, none much below a mebibyte, or a part if that is less."""
+    return between(spec, needed, query, cut_keys(spec, blobs, needed, parallelism))
 
 
 def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[bytes]) -> list[Task]:
@@ -135,10 +135,10 @@ def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[
     return [Task.of(spec, _within(needed, keys), keys, query) for keys in ranges]
 
 
-def cut_keys(blobs: BlobStore, needed: list[Source], parallelism: int) -> tuple[bytes, ...]:
+def cut_keys(spec: ShardSpec, blobs: BlobStore, needed: list[Source], parallelism: int) -> tuple[bytes, ...]:
     """Keys, encoded and ascending, between at most `parallelism` tasks. Reads the index of every part."""
     total = sum(source.run.size_bytes for source in needed)
-    count = max(1, min(parallelism, total // _TASK_BYTES_MIN))
+    count = max(1, min(parallelism, total // min(_TASK_BYTES_MIN, spec.config.part_target_bytes)))
     return tuple(_cut_keys(blobs, needed, count)) if count > 1 else ()
 
 

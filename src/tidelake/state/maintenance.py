@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tidelake.model.batch import Part
+from tidelake.model.frontier import Frontier
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.fuel import Step, collapse, exert
 from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, placed
@@ -38,15 +39,26 @@ def claim_merge(
     runner: str,
     lease_ms: int,
     cuts: tuple[bytes, ...],
+    since: Frontier | None = None,
 ) -> Outcome[Claimed]:
-    """Take on a large merge, or one that another process left; None if another one is at it."""
+    """Take on a large merge, or one that another process left; None if another one is at it.
+
+    Args:
+        state: of the shard.
+        now_ms: wall clock.
+        request: what is to be merged.
+        runner: the process.
+        lease_ms: how long the claim lasts without progress.
+        cuts: between its chunks; of a merge that was left, those with which it was begun.
+        since: to advance times by; default: the shard's. Likewise.
+    """
     if not _is_there(state, request):
         return NoOp(Claimed(None))
     overlapping = [claim for claim in state.claims.values() if claim.id.overlaps(request.id)]
     if any(claim.runner != runner and now_ms < claim.expires_ms for claim in overlapping):
         return NoOp(Claimed(None))
     claim = MergeClaim(
-        request.id, request.positions, request.inputs, state.since, runner, now_ms + lease_ms, cuts
+        request.id, request.positions, request.inputs, since or state.since, runner, now_ms + lease_ms, cuts
     )
     left = [old for old in overlapping if _same_work(old, claim)]
     if left:
@@ -87,11 +99,22 @@ class Applied:
     orphans: tuple[Part, ...] = ()
 
 
-def apply_merge(state: ShardState, _now_ms: int, result: MergeResult) -> Outcome[Applied]:
-    """Put a merged run in the place of its inputs, if these are all still there. Ends claims on them."""
+def apply_merge(
+    state: ShardState, _now_ms: int, result: MergeResult, *, claim: MergeClaim | None = None
+) -> Outcome[Applied]:
+    """Put a merged run in the place of its inputs, if these are all still there. Ends claims on them.
+
+    Args:
+        state: of the shard.
+        result: of the merge.
+        claim: under which its chunks were recorded; None if nobody but the caller knows its parts.
+    """
     fit, edit = placed(state.spine, result, state.since)
     if edit is None:
         return NoOp(Applied(fit))
+    # SUBTLE: whoever ended the claim has deleted the recorded parts, though the inputs may still be there.
+    if claim is not None and not _still_recorded(state, claim, result):
+        return NoOp(Applied(Fit.NO_MATCH))
     edits, orphans = _ending(state, [c for c in state.claims.values() if c.id.overlaps(result.id)])
     output = () if result.output is None else result.output.parts
     names = {part.name for part in output}
@@ -105,6 +128,11 @@ def apply_merge(state: ShardState, _now_ms: int, result: MergeResult) -> Outcome
     )
     useless = tuple(part for part in orphans if part.name not in names)
     return Commit(replace(edits, spine=edit, written=written), Applied(fit, useless))
+
+
+def _still_recorded(state: ShardState, claim: MergeClaim, result: MergeResult) -> bool:
+    held = tuple(part for _, parts in recorded(state, claim) for part in parts)
+    return held == (() if result.output is None else result.output.parts)
 
 
 def exert_fuel(state: ShardState, _now_ms: int, fuel: int) -> Outcome[bool]:
@@ -140,6 +168,15 @@ def release_claim(state: ShardState, _now_ms: int, claim: MergeClaim) -> Outcome
     if held is None or replace(held, expires_ms=0) != replace(claim, expires_ms=0):
         return NoOp(())
     edits, orphans = _ending(state, [held])
+    return Commit(edits, orphans)
+
+
+def end_expired(state: ShardState, now_ms: int) -> Outcome[tuple[Part, ...]]:
+    """End the claims that nobody has renewed; the parts that were recorded for them."""
+    expired = [claim for claim in state.claims.values() if claim.expires_ms <= now_ms]
+    if not expired:
+        return NoOp(())
+    edits, orphans = _ending(state, expired)
     return Commit(edits, orphans)
 
 

@@ -171,9 +171,17 @@ def inline_requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ())
                 yield _bounded(members[held[0] : held[-1] + 1], policy)
 
 
-def everything(spine: Spine, policy: Policy) -> MergeRequest | None:
-    """The request to merge the oldest spine batch, or a first part of that; None if there is none."""
-    return _bounded(list(spine.range(spine.batches[0].id)), policy) if spine.batches else None
+def everything(spine: Spine, policy: Policy, end: int | None = None) -> MergeRequest | None:
+    """The request to merge the oldest spine batch, or a first part of that; None if there is none.
+
+    Args:
+        spine: of the shard.
+        policy: what one merge may read.
+        end: only members whose ids begin before it.
+    """
+    members = list(spine.range(spine.batches[0].id)) if spine.batches else []
+    wanted = [member for member in members if end is None or member.id.lo < end]
+    return _bounded(wanted, policy) if wanted else None
 
 
 def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> bool:
@@ -331,7 +339,9 @@ def placed(spine: Spine, result: MergeResult, since: Frontier) -> tuple[Fit, Spi
     if digest(runs) != result.inputs or (result.positions and len(members) > 1):
         return Fit.NO_MATCH, None
     folded = result.since
-    if not all(member.batch.bounds.since <= folded for member in members) or not folded <= since:
+    # Without rows there is nothing that could have been folded further.
+    inputs = [member.batch.bounds.since for member in members if member.batch.runs]
+    if not all(before <= folded for before in inputs) or not folded <= since:
         return Fit.INVALID_SINCE, None
     if sum(run.rows for run in output) > sum(run.rows for run in runs):
         return Fit.TOO_MANY_UPDATES, None
