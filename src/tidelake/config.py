@@ -52,7 +52,7 @@ class Config:
     upload_parts_max: int = 2
     builder_runs_max: int = 8
     merge_fan_in: int = 16
-    merge_inputs_min: int = 8
+    merge_inputs_min: int = 4
     merge_rows_min: int = 16_384
     merge_budget_s: float = 0.25
     merge_claim_rows: int = 262_144

@@ -472,18 +472,18 @@ def test_hundreds_of_collections_cost_no_more_each_than_a_few():
         work()
         return sum(n for name, n in counters.counts.items() if not name.endswith(".bytes")) - before
 
-    costs = [calls(lambda n=n: lake.create(f"c{n:03}", SCHEMA, key=["id"])) for n in range(300)]
+    costs = [calls(lambda n=n: lake.create(f"c{n:03}", SCHEMA, key=["id"])) for n in range(600)]
     # The catalog folds its history now and then, so the dearest create does not grow with the names.
-    assert max(costs[150:]) <= max(costs[:150]) + 2
+    assert max(costs[300:]) <= max(costs[:300]) + 2
     runs = sum(len(item.batch.runs) for item in lake._catalog._shard.state().spine)
     assert runs <= 17
-    assert lake.list() == [f"c{n:03}" for n in range(300)]
+    assert lake.list() == [f"c{n:03}" for n in range(600)]
     assert calls(lake.list) <= 3 * runs + 2
     fresh = tidelake.open(url, env=Env(recorder=counters))
     assert calls(lambda: fresh.collection("c050")) <= 3 * runs + 8
-    for n in range(0, 300, 2):
+    for n in range(0, 600, 2):
         lake.drop(f"c{n:03}")
-    assert fresh.list() == [f"c{n:03}" for n in range(1, 300, 2)]
+    assert fresh.list() == [f"c{n:03}" for n in range(1, 600, 2)]
 
 
 # Errors

@@ -9,14 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
+import pyarrow as pa
+
+from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.shard.plan import between, cut_keys, decode_run, run_merge_task
-from tidelake.shard.read import Source
+from tidelake.shard.read import Source, rows
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import discard
+from tidelake.shard.upload import discard, write_rows
 from tidelake.state import maintenance
 from tidelake.state.codec import encode_record
 from tidelake.state.merging import MergeRequest, MergeResult, chosen
@@ -114,17 +117,19 @@ class Compactor:
             # One run and empty neighbours: nothing to read or write.
             return self._apply(request, members, _folded(members), runs[0].parts, None)
         try:
-            return self._merge(request, members, runs, state.since)
+            return self._merge(request, members, runs, state.since, inline=not rewrite)
         except InvalidUpdates:
             # What does not fit when it is summed at `since` may fit at the times that it has.
             if len(runs) == 1 or _folded(members) == state.since:
                 raise
-            return self._merge(request, members, runs, _folded(members))
+            return self._merge(request, members, runs, _folded(members), inline=False)
 
     def _merge(
-        self, request: MergeRequest, members: list[Member], runs: list[Run], since: Frontier
+        self, request: MergeRequest, members: list[Member], runs: list[Run], since: Frontier, *, inline: bool
     ) -> MergeReport:
         needed = [source for source in _sources(members) if source.run in runs]
+        if inline and request.rows <= _TINY_ROWS:
+            return self._apply(request, members, since, self._tiny(needed, since), None, chunks=1)
         cuts = cut_keys(self.shard.spec, self.shard.stores.blobs, needed, self._chunks(request))
         if request.rows <= self._config.merge_claim_rows and not cuts:
             tasks = between(self.shard.spec, needed, Fold(since), ())
@@ -139,6 +144,16 @@ class Compactor:
             # It would fail for whoever takes it over as well.
             self._release(claimed.claim)
             raise
+
+    def _tiny(self, needed: list[Source], since: Frontier) -> tuple[Part, ...]:
+        """Merge a few rows here and now. Inline rows stay inline if together they are no more bytes."""
+        spec, blobs = self.shard.spec, self.shard.stores.blobs
+        table = pa.Table.from_batches(
+            rows(spec, blobs, needed, Fold(since)), update_schema(spec.schema, spec.domain)
+        )
+        room = sum(len(part.inline or b"") for source in needed for part in source.run.parts)
+        run = write_rows(spec, blobs, self.shard.env, table, inline_bytes_max=room)
+        return run.parts if run else ()
 
     def _chunks(self, request: MergeRequest) -> int:
         by_size = -(-request.size_bytes // self._config.part_target_bytes)
@@ -240,6 +255,8 @@ def _folded(members: Sequence[Member]) -> Frontier:
     return reduce(Frontier.join, sinces or [members[0].batch.bounds.since])
 
 
+# So few rows are merged without tasks and threads.
+_TINY_ROWS = 4_096
 NOT_MERGED = MergeReport(False, Shape(), Shape(), reason="a sum does not fit")
 
 

@@ -72,18 +72,24 @@ def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
                 env.recorder.count("shard.discard.failed")
 
 
-def write_rows(spec: ShardSpec, blobs: BlobStore, env: Env, rows: pa.Table) -> Run | None:
+def write_rows(
+    spec: ShardSpec, blobs: BlobStore, env: Env, rows: pa.Table, *, inline_bytes_max: int | None = None
+) -> Run | None:
     """Keep a table of sorted, consolidated updates as one run: inline if it is tiny, or as stored parts.
 
-    None if there are no rows. One `put` a part, none for an inline one.
+    None if there are no rows. One `put` a part, none for an inline one. `inline_bytes_max` lowers what the
+    settings take for tiny.
     """
-    if rows.num_rows and rows.nbytes < 2 * spec.config.inline_part_bytes:
+    limit_bytes = spec.config.inline_part_bytes
+    if inline_bytes_max is not None:
+        limit_bytes = min(limit_bytes, inline_bytes_max + 1)
+    if rows.num_rows and rows.nbytes < 2 * limit_bytes:
         part = encode_inline(
             rows.combine_chunks().to_batches()[0],
             spec.schema,
             spec.domain,
             spec.schema_id,
-            limit_bytes=spec.config.inline_part_bytes,
+            limit_bytes=limit_bytes,
             stats=StatsSettings.of(spec.config),
             name=names.part(spec.shard_id, env.ids),
         )
