@@ -473,8 +473,8 @@ def test_hundreds_of_collections_cost_no_more_each_than_a_few():
         return sum(n for name, n in counters.counts.items() if not name.endswith(".bytes")) - before
 
     costs = [calls(lambda n=n: lake.create(f"c{n:03}", SCHEMA, key=["id"])) for n in range(600)]
-    # The catalog folds its history now and then, so the dearest create does not grow with the names.
-    assert max(costs[300:]) <= max(costs[:300]) + 2
+    # The catalog's runs are merged, and folded now and then: a create reads a few, however many names.
+    assert max(costs) <= 2 * max(costs[:100]) + 8
     runs = sum(len(item.batch.runs) for item in lake._catalog._shard.state().spine)
     assert runs <= 17
     assert lake.list() == [f"c{n:03}" for n in range(600)]
