@@ -9,7 +9,7 @@ from tidelake.spark.append import append
 from tidelake.spark.debezium import parse_changes
 from tidelake.spark.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.ingest import IngestedBatch, IngestReport, ingest_change_files
-from tidelake.spark.merge import merge
+from tidelake.spark.merge import merge, workers
 from tidelake.spark.session import local_session
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "snapshot",
     "snapshots",
     "updates",
+    "workers",
 ]
