@@ -89,6 +89,8 @@ STEPS = [
     ("claims-apart", Edits(claims={"1-3": a_claim(1, 3)})),
     ("chunk-of-claim", Edits(chunks={"9-10/0": ()})),
     ("chunk-of-claim", Edits(claims={"0-2": None})),
+    ("chunk-of-claim", Edits(chunks={"0-2/1": ()})),
+    ("part-named-once", Edits(claims={"2-3": a_claim(2, 3)}, chunks={"2-3/0": (part("c"),)})),
 ]
 
 

@@ -112,7 +112,11 @@ def _check_claims(state: ShardState) -> None:
     apart = all(a.hi <= b.lo for a, b in itertools.pairwise(ids))
     _require(apart, "claims-apart", ", ".join(map(str, ids)))
     for key in state.chunks:
-        _require(key.partition("/")[0] in state.claims, "chunk-of-claim", key)
+        name, _, index = key.partition("/")
+        claim = state.claims.get(name)
+        # What is not found again by its number would never be removed.
+        _require(claim is not None and int(index) <= len(claim.cuts), "chunk-of-claim", key)
+    _check_names([part.name for parts in state.chunks.values() for part in parts])
 
 
 def _diff_sum(items: list[Member]) -> int | None:
