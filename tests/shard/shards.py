@@ -38,9 +38,9 @@ class Place:
     def __init__(self):
         self.stores = Stores(MemoryBlobStore(), MemoryVersionLog())
 
-    def lake(self, faults=None, config=None):
-        """A lake with fresh counters, as another process would open it."""
-        env = Env(clock=QuickClock(), recorder=Counters())
+    def lake(self, faults=None, config=None, **seams):
+        """A lake with fresh counters, as another process would open it; `seams` go into its `Env`."""
+        env = Env(**{"clock": QuickClock(), "recorder": Counters(), **seams})
         config = config or Config()
         blobs, log = self.stores.blobs, self.stores.log
         if faults is not None:
@@ -51,7 +51,7 @@ class Place:
             blobs = RetryingBlobStore(blobs, env.clock, config.retry_deadline_s, draw)
             log = RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw)
         lake = Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), config, env)
-        lake.counts = env.recorder.counts
+        lake.counts, lake.clock = env.recorder.counts, env.clock
         return lake
 
 

@@ -10,9 +10,9 @@ from tidelake.state.commands import Commit, advance_since
 from tidelake.state.maintenance import (
     apply_merge,
     claim_merge,
-    claimed_by_others,
     collapse_levels,
     record_chunk,
+    taken,
 )
 from tidelake.state.merging import Fit, MergeResult, chosen, digest, request
 
@@ -70,7 +70,8 @@ class World:
             c for c in self.state.claims.values() if c.runner != runner.name and self.now_ms < c.expires_ms
         ]
         blocked = any(c.id.overlaps(asked.id) for c in live)
-        assert claimed_by_others(self.state, self.now_ms, runner.name, asked.id) is blocked
+        others = taken(self.state, self.now_ms, runner.name)
+        assert any(id_.overlaps(asked.id) for id_ in others) is blocked
         before = self.state
         claimed = self.shard.do(
             claim_merge, asked, runner=runner.name, lease_ms=LEASE_MS, cuts=CUTS, now_ms=self.now_ms
@@ -112,7 +113,7 @@ class World:
             assert self.state is before
 
     def apply(self, runner, *_):
-        """A runner's own result, of the chunks it knows and new ones, whether or not it still has the claim."""
+        """A runner's own result, of chunks it knows and new ones, whether or not it has the claim."""
         claim = runner.claim
         if claim is None:
             return

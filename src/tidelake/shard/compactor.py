@@ -97,6 +97,8 @@ class Compactor:
         self.runner = shard.runner
         self._workers = workers or Workers.here(shard)
         self._config = shard.spec.config
+        # So few rows are merged here, without tasks and threads.
+        self._tiny_rows = 0 if workers else min(_TINY_ROWS, self._config.merge_claim_rows)
 
     def merge(self, request: MergeRequest, *, rewrite: bool = False) -> MergeReport:
         """Carry out a request, from reading its inputs to the commit of the result.
@@ -128,7 +130,7 @@ class Compactor:
         self, request: MergeRequest, members: list[Member], runs: list[Run], since: Frontier, *, inline: bool
     ) -> MergeReport:
         needed = [source for source in _sources(members) if source.run in runs]
-        if inline and request.rows <= _TINY_ROWS:
+        if inline and request.rows <= self._tiny_rows:
             return self._apply(request, members, since, self._tiny(needed, since), None, chunks=1)
         cuts = cut_keys(self.shard.spec, self.shard.stores.blobs, needed, self._chunks(request))
         if request.rows <= self._config.merge_claim_rows and not cuts:
@@ -255,7 +257,6 @@ def _folded(members: Sequence[Member]) -> Frontier:
     return reduce(Frontier.join, sinces or [members[0].batch.bounds.since])
 
 
-# So few rows are merged without tasks and threads.
 _TINY_ROWS = 4_096
 NOT_MERGED = MergeReport(False, Shape(), Shape(), reason="a sum does not fit")
 

@@ -302,5 +302,5 @@ def admit(shard: Shard) -> float:
         ) from error
     seconds = clock.monotonic_s() - started_s
     shard.env.recorder.count("shard.backpressure")
-    shard.env.recorder.count("shard.backpressure.ms", int(seconds * 1000))
+    shard.env.recorder.count("shard.backpressure.ms", round(seconds * 1000))
     return seconds

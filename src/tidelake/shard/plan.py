@@ -124,7 +124,7 @@ def decode_run(data: bytes) -> Run:
 def cut(
     spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
 ) -> list[Task]:
-    """At most `parallelism` tasks of about equal size, none much below a mebibyte, or a part if less."""
+    """At most `parallelism` tasks of about equal size, none much below a mebibyte or a part."""
     return between(spec, needed, query, cut_keys(spec, blobs, needed, parallelism))
 
 

@@ -1,0 +1,846 @@
+"""Maintenance, case by case: resumption, takeovers, lost replies, backpressure, upkeep."""
+
+import threading
+import warnings
+
+import pyarrow as pa
+import pytest
+from shards import SCHEMA, Place, QuickClock, ids, rows
+
+from tidelake.config import Config
+from tidelake.errors import (
+    CorruptionError,
+    InvalidUpdates,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeWarning,
+    UsageError,
+)
+from tidelake.model.frontier import Frontier
+from tidelake.shard.append import commit
+from tidelake.shard.compactor import Compactor, Workers
+from tidelake.shard.maintain import settled, unmerged
+from tidelake.shard.upload import write_table
+from tidelake.state import maintenance
+from tidelake.state.append import Exactly
+from tidelake.state.fuel import level_of
+from tidelake.state.merging import everything, request
+from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
+
+QUIET = {"inline_part_bytes": 0, "merge_budget_s": 0.0, "runs_max": 10**6}
+CHUNKED = Config(part_target_bytes=4096, row_group_rows=8, merge_chunk_rows=16, merge_claim_rows=0, **QUIET)
+SIMPLE = Config(**QUIET)
+CLAIM_MS = int(CHUNKED.merge_claim_s * 1000)
+INT64_MAX = 2**63 - 1
+
+
+def collection_of(place, config=CHUNKED, appends=4, each=60):
+    """A collection of some appends whose ids interleave, and what it holds."""
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    for n in range(appends):
+        c.append(rows(*range(n, appends * each, appends)))
+    return c, dict.fromkeys(range(appends * each), 1)
+
+
+def timed(time, *numbers, diff=1):
+    """Updates at one time."""
+    columns = {"_time": time, "_diff": diff}
+    table = rows(*numbers)
+    for name, value in columns.items():
+        table = table.append_column(name, pa.array([value] * len(numbers), pa.int64()))
+    return table
+
+
+def heartbeat(c, upper):
+    c.append(timed(0), upper=upper)
+
+
+def stored(place, c):
+    return {blob.name for blob in place.stores.blobs.list(f"{c.id}/parts/")}
+
+
+def named(c):
+    state = c.state()
+    parts = {part.name for member in state.spine for part in member.batch.parts()}
+    return parts | {part.name for recorded in state.chunks.values() for part in recorded}
+
+
+def another(place, config=CHUNKED, later_ms=0, **more):
+    """Another process, later."""
+    lake = place.lake(config=config, **more)
+    lake.clock.ms += later_ms
+    return lake.collection("c")
+
+
+def counting(c, tasks, before=None):
+    """Workers of this process that tell of each task, and do something before it."""
+
+    def run(asked):
+        for _ in asked:
+            tasks.append(1)
+            if before is not None:
+                before(len(tasks))
+        return Workers.here(c._shard).run(asked)
+
+    return Workers(run)
+
+
+def dies_at(number):
+    def die(count):
+        if count == number:
+            raise SimulatedCrash("killed")
+
+    return die
+
+
+def whole_merge():
+    """How many chunks the merge has, and how many parts it writes."""
+    place = Place()
+    c, held = collection_of(place)
+    before, tasks = stored(place, c), []
+    assert c.merge(counting(c, tasks)).applied
+    assert ids(c) == held
+    return len(tasks), len(stored(place, c) - before)
+
+
+CHUNKS, PARTS = whole_merge()
+
+
+# Resumption
+
+
+def test_a_large_merge_is_cut_into_chunks():
+    assert CHUNKS >= 5 and PARTS >= CHUNKS
+
+
+@pytest.mark.parametrize("done", range(CHUNKS))
+def test_a_merge_that_was_killed_goes_on_where_it_stood(done):
+    place = Place()
+    c, held = collection_of(place)
+    before = stored(place, c)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(done + 1)))
+    recorded = {part.name for parts in c.state().chunks.values() for part in parts}
+    assert len(c.state().chunks) == done
+    heir, tasks = another(place, later_ms=CLAIM_MS), []
+    counts = heir._shard.env.recorder.counts
+    puts = counts["blob.put"]
+    assert heir.merge(counting(heir, tasks)).applied
+    assert len(tasks) == CHUNKS - done
+    assert counts["blob.put"] - puts == PARTS - len(recorded)
+    assert recorded <= named(heir)
+    assert stored(place, c) - before == named(heir)
+    assert (heir.state().spine.totals.runs, len(heir.state().claims), ids(heir)) == (1, 0, held)
+
+
+def test_a_merge_that_is_under_way_is_left_alone_until_its_claim_expires():
+    place = Place()
+    c, held = collection_of(place)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(3)))
+    left = c.state().seqno
+    for later_ms in (0, CLAIM_MS - 1):
+        waiting, tasks = another(place, later_ms=later_ms), []
+        report = waiting.maintain(workers=counting(waiting, tasks))
+        assert (report.merges, report.complete, tasks) == (0, False, [])
+    assert c.state().seqno == left
+    assert another(place, later_ms=CLAIM_MS).maintain().complete
+    assert c.state().spine.totals.runs == 1 and ids(c) == held
+
+
+def test_progress_renews_a_claim():
+    place = Place()
+    c, _ = collection_of(place)
+
+    def slowly(count):
+        c._shard.env.clock.ms += CLAIM_MS - 1
+        elsewhere = another(place, later_ms=c._shard.env.clock.ms - QuickClock().ms)
+        assert elsewhere.maintain().merges == 0 and count <= CHUNKS
+
+    assert c.merge(counting(c, [], slowly)).applied
+
+
+def test_a_merge_goes_on_with_the_cuts_and_the_since_with_which_it_began():
+    place = Place()
+    c, held = collection_of(place)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(4)))
+    (claim,) = c.state().claims.values()
+    c.advance_since(2)
+    # Other settings would make other chunks.
+    coarse = Config(part_target_bytes=8192, row_group_rows=8, merge_claim_rows=0, **QUIET)
+    heir, tasks = another(place, coarse, CLAIM_MS), []
+
+    def looks(_):
+        (now,) = heir.state().claims.values()
+        assert (now.cuts, now.since) == (claim.cuts, claim.since) == (claim.cuts, Frontier.of(0))
+
+    def first_merge(asked):
+        looks(asked)
+        if len(tasks) < CHUNKS - 3:
+            tasks.append(1)
+            return Workers.here(heir._shard).run(asked)
+        raise SimulatedCrash("all chunks that were left are done")
+
+    heir.maintain(workers=Workers(first_merge), thorough=True)
+    assert len(tasks) == CHUNKS - 3
+    assert [member.batch.bounds.since for member in heir.state().spine if member.batch.runs] == [claim.since]
+    assert ids(heir) == held
+
+
+def test_thorough_maintenance_ends_claims_that_nobody_will_go_on_with():
+    place = Place()
+    c, held = collection_of(place)
+    assert c.merge().applied
+    c.advance_since(3)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(3)))
+    assert len(c.state().chunks) == 2
+    before = named(c)
+    tidy = another(place, later_ms=CLAIM_MS)
+    assert tidy.maintain().merges == 0  # one run without retractions: there is nothing to gain
+    assert not tidy.state().claims and not tidy.state().chunks
+    assert before - named(tidy) and not stored(place, c) & (before - named(tidy))
+    assert ids(tidy) == held
+
+
+# Two runners
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_runner_whose_claim_was_taken_over_deletes_what_it_made(width, at):
+    place = Place()
+    c, held = collection_of(place)
+    before, asked_for = stored(place, c), []
+
+    def overtaken(asked):
+        outputs = Workers.here(c._shard).run(asked)
+        asked_for.append(len(asked))
+        if len(asked_for) == at:
+            assert another(place, later_ms=CLAIM_MS).merge().applied
+        return outputs
+
+    assert not c.merge(Workers(overtaken, width)).applied
+    assert len(asked_for) == at and width in asked_for
+    assert stored(place, c) - before == named(c)
+    assert (c.state().spine.totals.runs, len(c.state().claims), ids(c)) == (1, 0, held)
+
+
+def after_commits(place, number, act):
+    """Do something once, before the commit with this number from now on (1 is the next)."""
+    whole, count = place.stores.log.compare_and_set, [0]
+
+    def watched(*args):
+        count[0] += 1
+        if count[0] == number:
+            place.stores.log.compare_and_set = whole
+            act()
+        return whole(*args)
+
+    place.stores.log.compare_and_set = watched
+
+
+def test_a_result_whose_recorded_parts_another_runner_deleted_is_refused():
+    """It has recorded its last chunk, sleeps, and another one ends its claim for a merge of its own."""
+    place = Place()
+    c, held = collection_of(place)
+    before = stored(place, c)
+
+    def overtake():
+        other = another(place, later_ms=CLAIM_MS)
+        other.append(rows(1000))
+        with pytest.raises(SimulatedCrash):
+            other.merge(counting(other, [], dies_at(1)))
+        assert not other.state().chunks
+
+    # A claim, a commit for each chunk, and then the one that applies.
+    after_commits(place, 1 + CHUNKS + 1, overtake)
+    c.merge()
+    assert named(c) <= stored(place, c)
+    assert ids(c) == {**held, 1000: 1}
+    late = another(place, later_ms=2 * CLAIM_MS)
+    assert late.maintain().complete and ids(late) == {**held, 1000: 1}
+    # Of what the three wrote only the append, which went into the run, is no longer named.
+    assert len(stored(place, c) - before - named(late)) == 1
+
+
+def test_a_widened_run_inside_a_claim_takes_nothing_from_it():
+    """Widening changes no run, so the inputs of the claim are still there when its chunks are not."""
+    place = Place()
+    c, held = collection_of(place)
+    heartbeat(c, 10)
+    c._shard.run(maintenance.collapse_levels)
+    ready = threading.Event()
+
+    def widen():
+        other = another(place, Config(merge_inputs_min=2, **QUIET), CLAIM_MS)
+        spine = other.state().spine
+        last = [member for member in spine if member.batch.runs][-1]
+        empty = [member for member in spine if member.id.lo >= last.id.hi]
+        assert empty and Compactor(other._shard).merge(request([last, *empty])).applied
+        assert not other.state().chunks
+        ready.set()
+
+    after_commits(place, 1 + CHUNKS + 1, widen)
+    c.merge()
+    assert ready.is_set()
+    assert named(c) <= stored(place, c) and ids(c) == held
+
+
+def test_two_threads_of_one_handle_merge_at_once_and_lose_nothing():
+    place = Place()
+    c, held = collection_of(place)
+    before = stored(place, c)
+    threads = [threading.Thread(target=c.merge) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert named(c) <= stored(place, c)
+    assert c.maintain().complete and ids(c) == held
+    assert stored(place, c) - before == named(c)
+
+
+@pytest.mark.parametrize("config", [SIMPLE, CHUNKED], ids=["one chunk", "chunks"])
+def test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind(config):
+    place = Place()
+    c, held = collection_of(place, config)
+    before, tasks = stored(place, c), []
+
+    def faster(count):
+        if count == 1:
+            other = another(place, SIMPLE)
+            found = other._shard
+            other.append(rows(1000))
+            found.run(maintenance.collapse_levels)
+            # Claims only save work: a merge without one wins.
+            assert Compactor(found).merge(everything(other.state().spine, settled(found))).applied
+
+    assert not another(place, config).merge(counting(c, tasks, faster)).applied or len(tasks) > 1
+    other_parts = stored(place, c) - before
+    assert named(c) <= stored(place, c)
+    assert ids(c) == {**held, 1000: 1}
+    # The append of the other process went into the run and is no longer named.
+    assert len(other_parts - named(c)) <= 1
+
+
+# Lost replies
+
+
+@pytest.mark.parametrize("config", [SIMPLE, CHUNKED], ids=["one chunk", "chunks"])
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_lost_reply_of_the_applying_commit_never_costs_a_part_that_is_in(config, fault, silent):
+    place = Place()
+    c, held = collection_of(place, config)
+    c._shard.run(maintenance.collapse_levels)
+    before = stored(place, c)
+    plan = FaultPlan()
+    runner = another(place, config, faults=plan)
+    commits = 2 + CHUNKS if config is CHUNKED else 1
+
+    def go_silent():
+        # The very commit that is under way went through a plan without faults.
+        plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+        if silent:
+            plan._rates_by_operation["log.scan"] = {Fault.UNAVAILABLE: 1.0}
+
+    if config is CHUNKED:
+        after_commits(place, commits - 1, go_silent)
+        merging = Workers.here(runner._shard)
+    else:
+        merging = counting(runner, [], lambda _: go_silent())
+    known_in = fault is Fault.UNKNOWN_AFTER and not silent
+    if known_in:
+        assert runner.merge(merging).applied
+    else:
+        with pytest.raises((OutcomeUnknown, StoreUnavailable)):
+            runner.merge(merging)
+    fresh = another(place)
+    applied = fresh.state().spine.totals.runs == 1
+    assert applied == (fault is Fault.UNKNOWN_AFTER)
+    assert named(fresh) <= stored(place, c)
+    assert ids(fresh) == held
+    # Nothing was deleted: it may have been in for all that the runner knew.
+    assert stored(place, c) > before
+
+
+# Beside other commands
+
+
+def test_maintenance_ends_although_appends_go_on():
+    place = Place()
+    c, held = collection_of(place, SIMPLE, appends=6, each=10)
+    c.append(timed(6, 0, 1, 2, diff=-1))
+    c.advance_since(6)
+    writer, merges = another(place, SIMPLE), []
+
+    def beside(count):
+        assert count < 40
+        writer.append(rows(1000 + count))
+        writer.append(rows(1000 + count).append_column("_diff", pa.array([-1])))
+        writer.advance_since(writer.last_time())
+
+    report = c.maintain(workers=counting(c, merges, beside))
+    assert report.merges and merges
+    for number in (0, 1, 2):
+        del held[number]
+    assert ids(c) == held
+    assert c.merge(counting(c, merges, beside)).applied and ids(c) == held
+    # What came in meanwhile is merged by the next.
+    assert c.maintain().complete and c.state().spine.totals.rows == len(held)
+
+
+def test_since_may_move_while_a_merge_is_under_way():
+    place = Place()
+    c, held = collection_of(place)
+    c.append(timed(4, *range(100), diff=-1))
+    other = another(place)
+    since = iter((1, 2, 4))
+    report = c.maintain(workers=counting(c, [], lambda _: other.advance_since(next(since, 4))))
+    assert report.merges
+    held = {number: 1 for number in held if number >= 100}
+    assert ids(c) == held
+    assert c.maintain().complete and ids(c) == held
+    assert (c.state().spine.totals.runs, c.state().spine.totals.rows) == (1, len(held))
+
+
+def test_a_batch_of_many_runs_is_merged_in_several_passes():
+    place = Place()
+    config = Config(merge_fan_in=4, fold_rows=1, merge_claim_rows=0, **QUIET)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    runs = []
+    for n in range(200):
+        table = timed(0, n, n + 1).cast(c.update_schema)
+        runs += write_table(c._shard.spec, c._shard.stores.blobs, c._shard.env, table)
+    commit(c._shard, Exactly(Frontier.of(0), Frontier.of(1)), None, tuple(runs))
+    assert c.state().spine.totals.runs == 200
+    held = ids(c)
+    seen = []
+    report = c.maintain(watch=seen.append)
+    assert report.merges == len(seen) > 200 // 4
+    assert max(request.sources for request in seen) <= 4
+    assert c.state().spine.totals.runs == 1 and not c.state().claims
+    assert ids(c) == held == {0: 1, **dict.fromkeys(range(1, 200), 2), 200: 1}
+
+
+def test_a_run_with_empty_neighbours_is_widened_without_reading_or_writing():
+    place = Place()
+    config = Config(merge_inputs_min=2, **QUIET)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    c.append(timed(0, *range(50)), upper=1)
+    heartbeat(c, 10)
+    c._shard.run(maintenance.collapse_levels)
+    assert len(c.state().spine) == 2
+    counts = c._shard.env.recorder.counts
+    before = {name: n for name, n in counts.items() if name.startswith("blob.")}
+    report = c.maintain()
+    assert (report.merges, len(c.state().spine), c.state().spine.totals.runs) == (1, 1, 1)
+    assert {name: n for name, n in counts.items() if name.startswith("blob.")} == before
+    assert ids(c, 9) == dict.fromkeys(range(50), 1)
+
+
+def test_a_widened_run_is_folded_no_further_than_it_was():
+    """Its empty neighbours were fused at a later since, and it has a retraction that must still go."""
+    place = Place()
+    config = Config(merge_inputs_min=2, **QUIET)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    c.append(pa.concat_tables([timed(0, *range(50)), timed(1, 7, diff=-1)]), upper=2)
+    c.advance_since(1)
+    for upper in (10, 20, 30):
+        heartbeat(c, upper)
+    c._shard.run(maintenance.collapse_levels)
+    empty = [member for member in c.state().spine if not member.batch.runs]
+    assert any(member.batch.bounds.since == Frontier.of(1) for member in empty)
+    assert c.maintain(thorough=False).merges == 1
+    (member,) = c.state().spine
+    assert member.batch.bounds.since == Frontier.of(0)
+    assert c.maintain().merges == 1
+    assert c.state().spine.totals.rows == 49 and 7 not in ids(c)
+
+
+def test_merges_that_a_crash_lost_are_found_again_in_the_state():
+    place = Place()
+    plan = FaultPlan()
+    eager = Config(inline_part_bytes=0, merge_inputs_min=2)
+    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    writer = another(place, eager, faults=plan)
+    writer.append(rows(0))
+    lost = 0
+    for n in range(1, 12):
+        plan._rates_by_operation = {"blob.open": {Fault.CRASH_BEFORE: 1.0}}
+        try:
+            writer.append(rows(n))
+        except SimulatedCrash:
+            lost += 1
+            plan.restart()
+            plan._rates_by_operation = {}
+            writer = another(place, eager, faults=plan)
+    assert lost >= 3 and unmerged(c.state()) >= 3
+    assert another(place).maintain().complete
+    assert c.state().spine.totals.runs <= 1 + level_of(12) and unmerged(c.state()) == 0
+    assert ids(c) == dict.fromkeys(range(12), 1)
+
+
+# Sums that do not fit
+
+
+@pytest.mark.parametrize("config", [SIMPLE, CHUNKED], ids=["one chunk", "chunks"])
+def test_a_merge_that_overflows_when_it_folds_keeps_the_times_apart(config):
+    place = Place()
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    c.append(timed(0, *range(100)))
+    c.append(timed(1, 7, diff=INT64_MAX))
+    c.append(timed(2, *range(100)))
+    c.advance_since(2)
+    assert c.maintain().complete
+    assert (c.state().spine.totals.runs, c.state().spine.totals.rows) == (1, 201)
+    with pytest.raises(InvalidUpdates, match="id=7"):
+        c.merge()
+    assert (c.state().spine.totals.runs, c.state().spine.totals.rows) == (1, 201)
+    assert not c.state().claims and named(c) <= stored(place, c)
+    c.append(timed(3, 7, diff=-INT64_MAX))
+    assert ids(c, 3) == dict.fromkeys(range(100), 2)
+    c.advance_since(3)
+    assert c.maintain().complete
+    assert c.state().spine.totals.rows == 100 and ids(c, 3) == dict.fromkeys(range(100), 2)
+
+
+def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
+    """Two runs that are folded to one time, so that their sum fits in no way."""
+    place = Place()
+    config = Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    for time in (0, 1):
+        c.append(timed(time, 7, diff=INT64_MAX), upper=time + 1)
+    c.advance_since(1)
+    for time in (0, 1):
+        # Each alone can be folded.
+        member = [m for m in c.state().spine if m.batch.runs][time]
+        assert Compactor(c._shard).merge(request([member]), rewrite=True).applied
+    most = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TidelakeWarning)
+        for n in range(100, 180):
+            c.append(rows(n))
+            most = max(most, c.state().spine.totals.runs)
+        c.append(rows(7).append_column("_diff", pa.array([-INT64_MAX])))
+    assert most <= 24
+    with pytest.raises(InvalidUpdates, match="id=7"):
+        c.maintain()
+    assert c._shard.state().upper == Frontier.of(83)
+    stored_sums = sum(part.diff_sum for member in c.state().spine for part in member.batch.parts())
+    assert stored_sums == INT64_MAX + 80
+
+
+# Backpressure
+
+
+class TickingClock(QuickClock):
+    """A clock that moves a millisecond whenever it is looked at."""
+
+    def monotonic_s(self):
+        self.ms += 1
+        return self.ms / 1000
+
+
+def test_a_writer_that_outruns_merging_merges_first_and_says_so():
+    place = Place()
+    config = Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4)
+    lake = place.lake(config=config, clock=TickingClock())
+    c = lake.create("c", SCHEMA, key=["id"])
+    waited = []
+    for n in range(60):
+        waited.append(c.append(rows(n)).waited_s)
+        assert c.state().spine.totals.runs <= 4 + 1 + 2 * (1 + level_of(60))
+    held = [seconds for seconds in waited if seconds]
+    assert 5 < len(held) < 30
+    assert lake.counts["shard.backpressure"] == len(held)
+    assert lake.counts["shard.backpressure.ms"] == sum(round(seconds * 1000) for seconds in held) > 0
+    assert ids(c) == dict.fromkeys(range(60), 1)
+
+
+def test_runs_stay_bounded_beside_claims_of_the_dead():
+    place = Place()
+    config = Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4, merge_claim_rows=0)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    for n in range(4):
+        c.append(rows(n))
+    dead = another(place, config)
+    with pytest.raises(SimulatedCrash):
+        dead.merge(counting(dead, [], dies_at(1)))
+    writer = another(place, config)
+    most = 0
+    for n in range(4, 120):
+        writer.append(rows(n))
+        most = max(most, writer.state().spine.totals.runs)
+    assert len(writer.state().claims) == 1
+    assert most <= 4 + 4 + 1 + 2 * (1 + level_of(120))
+    assert another(place, config, int(config.merge_claim_s * 1000)).maintain().complete
+    assert unmerged(writer.state()) == 0 and not writer.state().claims
+    assert ids(writer) == dict.fromkeys(range(120), 1)
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE])
+def test_an_append_that_cannot_wait_for_its_merge_is_not_in_and_leaves_no_part(fault):
+    place = Place()
+    plan = FaultPlan()
+    config = Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4, retry_deadline_s=0)
+    place.lake(config=config).create("c", SCHEMA, key=["id"])
+    c = another(place, config, faults=plan)
+    n = 0
+    while unmerged(c.state()) <= 4:
+        c.append(rows(n))
+        n += 1
+    before = stored(place, c)
+    plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+    with pytest.raises(StoreUnavailable):
+        c.append(rows(n))
+    plan._rates_by_operation = {}
+    # The merge may have left its part, which might be in; the append did not.
+    assert len(stored(place, c) - before) <= 1
+    assert ids(another(place)) == dict.fromkeys(range(n), 1)
+    assert c.append(rows(n)).already is False
+
+
+def test_a_merge_that_fails_after_an_append_only_warns():
+    place = Place()
+    config = Config(inline_part_bytes=0, merge_inputs_min=2)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    c.append(rows(0))
+    (name,) = stored(place, c)
+    damage(place, name)
+    with pytest.warns(TidelakeWarning, match="a merge beside an append failed"):
+        answers = [c.append(rows(n)) for n in range(1, 5)]
+    assert not any(answer.already for answer in answers)
+    assert c.upper == Frontier.of(5)
+
+
+def test_a_store_that_fails_a_merge_after_an_append_does_not_even_warn():
+    place, plan = Place(), FaultPlan()
+    config = Config(inline_part_bytes=0, merge_inputs_min=2, retry_deadline_s=0)
+    lake = place.lake(plan, config)
+    c = lake.create("c", SCHEMA, key=["id"])
+    plan._rates_by_operation = {"blob.open": {Fault.UNAVAILABLE: 1.0}}
+    for n in range(5):
+        assert not c.append(rows(n)).already
+    assert lake.counts["shard.tend.failed"] > 0 and c.upper == Frontier.of(5)
+
+
+# Upkeep
+
+
+class Rounds:
+    """A spawner whose work goes on when the test says so, in the test's thread."""
+
+    def __init__(self):
+        self.stopped = False
+        self.work = None
+
+    def spawn(self, name, work):
+        self.work = work
+        return self
+
+    def stop(self):
+        self.stopped = True
+
+    def go(self, rounds=1):
+        """So many rounds over all collections."""
+        self.left = rounds
+        self.work(self)
+
+    def wait(self, timeout):
+        if timeout:
+            self.left -= 1
+        return self.stopped or self.left == 0
+
+
+def upkept(place, config=SIMPLE, **more):
+    rounds = Rounds()
+    lake = place.lake(config=config, spawner=rounds, **more)
+    return lake, rounds
+
+
+def test_upkeep_brings_an_idle_collection_to_rest_without_any_append():
+    place = Place()
+    c, held = collection_of(place, SIMPLE, appends=20, each=5)
+    c.append(timed(20, 0, 1, diff=-1))
+    c.advance_since(20)
+    del held[0], held[1]
+    lake, rounds = upkept(place)
+    upkeep = lake.upkeep()
+    rounds.go(4)
+    assert (upkeep.failures, c.state().spine.totals.runs, c.state().spine.totals.rows) == (0, 1, len(held))
+    at_rest, calls = c.state().seqno, lake.counts["log.compare_and_set"]
+    scans = lake.counts["log.scan"]
+    rounds.go(5)
+    # A look at a collection at rest costs one scan, and one for the list of names.
+    assert (c.state().seqno, lake.counts["log.compare_and_set"]) == (at_rest, calls)
+    assert lake.counts["log.scan"] - scans <= 5 * 3
+    assert ids(c) == held
+
+
+def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
+    place = Place()
+    c, held = collection_of(place, SIMPLE, appends=3, each=5)
+    lake, rounds = upkept(place)
+
+    def beside(name, report):
+        if report.merges and len(held) < 40:
+            number = 1000 + len(held)
+            c.append(rows(number))
+            held[number] = 1
+
+    whole = place.stores.blobs.put
+    writer = another(place, SIMPLE)
+
+    def put_and_append(name, data):
+        whole(name, data)
+        if "/parts/" in name and len(held) < 25:
+            held[2000 + len(held)] = 1
+            place.stores.blobs.put = whole
+            writer.append(rows(max(held)))
+
+    place.stores.blobs.put = put_and_append
+    lake.upkeep(seen=beside)
+    for _ in range(12):
+        rounds.go(4)
+    assert unmerged(c.state()) == 0
+    assert not c.maintain().merges
+    assert ids(c) == held
+
+
+def test_upkeep_takes_over_from_a_runner_that_died_once_its_claim_has_expired():
+    place = Place()
+    c, held = collection_of(place)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(3)))
+    lake, rounds = upkept(place, CHUNKED)
+    upkeep = lake.upkeep()
+    rounds.go(4)
+    assert upkeep.merges == 0
+    lake.clock.ms += CLAIM_MS
+    rounds.go(3)
+    assert (upkeep.merges, c.state().spine.totals.runs, ids(c)) == (1, 1, held)
+
+
+def damage(place, name):
+    whole = place.stores.blobs.get(name)
+    place.stores.blobs.delete(name)
+    place.stores.blobs.put(name, whole[:-1] + bytes([whole[-1] ^ 1]))
+    return whole
+
+
+def test_upkeep_counts_its_failures_and_goes_on():
+    place = Place()
+    c, held = collection_of(place, SIMPLE)
+    other = place.lake(config=SIMPLE).create("other", SCHEMA, key=["id"])
+    for n in range(4):
+        other.append(rows(n))
+    name = min(stored(place, c))
+    whole = damage(place, name)
+    plan = FaultPlan()
+    lake, rounds = upkept(place, Config(retry_deadline_s=0, **QUIET), faults=plan)
+    upkeep = lake.upkeep(interval_s=2.0)
+    rounds.go(5)
+    failed = upkeep.failures
+    assert failed == lake.counts["lake.upkeep.failed"] >= 2
+    assert isinstance(upkeep.last_error, CorruptionError)
+    assert unmerged(other.state()) == 0
+    place.stores.blobs.delete(name)
+    place.stores.blobs.put(name, whole)
+    plan._rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
+    rounds.go(3)
+    # Not even the names can be listed.
+    assert upkeep.failures == failed + 3 and isinstance(upkeep.last_error, StoreUnavailable)
+    plan._rates_by_operation = {}
+    rounds.go(4)
+    assert (upkeep.failures, unmerged(c.state())) == (failed + 3, 0)
+    assert ids(c) == held
+
+
+def test_upkeep_leaves_dropped_collections_and_finds_new_ones():
+    place = Place()
+    c, _ = collection_of(place, SIMPLE)
+    lake, rounds = upkept(place)
+    seen = []
+    upkeep = lake.upkeep(seen=lambda name, report: seen.append(name))
+    rounds.go(1)
+    assert set(seen) == {"c"}
+    lake.drop("c")
+    seen.clear()
+    new = lake.create("new", SCHEMA, key=["id"])
+    for n in range(4):
+        new.append(rows(n))
+    left = c.state().seqno
+    rounds.go(4)
+    assert set(seen) == {"new"} and upkeep.failures == 0
+    assert c.state().seqno == left
+    assert unmerged(new.state()) == 0
+
+
+def test_upkeep_of_a_named_collection_that_is_dropped_does_not_fail():
+    place = Place()
+    collection_of(place, SIMPLE)
+    lake, rounds = upkept(place)
+    with pytest.raises(UsageError, match="nearest"):
+        lake.upkeep(["cc"])
+    upkeep = lake.upkeep(["c"])
+    lake.drop("c")
+    rounds.go(3)
+    assert upkeep.failures == 0
+
+
+def test_upkeep_ends_between_two_merges_when_it_is_stopped():
+    place = Place()
+    c, held = collection_of(place, Config(merge_fan_in=2, fold_rows=1, **QUIET), appends=16, each=2)
+    lake, rounds = upkept(place, Config(merge_fan_in=2, fold_rows=1, **QUIET))
+    upkeep = lake.upkeep()
+    whole = place.stores.blobs.put
+
+    def put_and_stop(name, data):
+        whole(name, data)
+        upkeep.stop()
+
+    place.stores.blobs.put = put_and_stop
+    rounds.go(9)
+    assert c.state().spine.totals.runs == 15  # the merge that was under way is in
+    assert (upkeep.failures, ids(c)) == (0, held)
+
+
+def workers():
+    return sum(thread.name == "tidelake-upkeep" for thread in threading.enumerate())
+
+
+def test_upkeep_runs_beside_its_caller_and_ends_with_the_lake():
+    place = Place()
+    c, held = collection_of(place, SIMPLE)
+    lake = place.lake(config=SIMPLE)
+    merged = threading.Event()
+    upkeep = lake.upkeep(interval_s=0.001, seen=lambda name, report: report.complete and merged.set())
+    assert workers() == 1
+    assert merged.wait(60)
+    lake.close()
+    assert workers() == 0
+    assert upkeep.failures == 0 and ids(c) == held
+    upkeep.stop()
+    with place.lake(config=SIMPLE).upkeep(interval_s=60):
+        assert workers() == 1
+    assert workers() == 0
+
+
+def test_upkeep_ends_when_what_it_tells_closes_the_lake():
+    place = Place()
+    collection_of(place, SIMPLE)
+    lake = place.lake(config=SIMPLE)
+    told = threading.Event()
+
+    def close(name, report):
+        lake.close()
+        told.set()
+
+    upkeep = lake.upkeep(interval_s=0.001, seen=close)
+    assert told.wait(60)
+    upkeep.stop()
+    assert upkeep.failures == 0
