@@ -276,6 +276,8 @@ CALLS_OF_A_COLLECTION = {
     "append with times": lambda c: c.append(at(9, 9)),
     "compare_and_append": lambda c: c.compare_and_append(at(1, 9), 1, 2),
     "append_uploaded": lambda c: c.append_uploaded([], lower=1, upper=2),
+    "append_batches": lambda c: c.append_batches([], lower=1, upper=2),
+    "builder": lambda c: c.builder(),
     "writer": lambda c: c.writer("new"),
     "snapshot": lambda c: c.snapshot(),
     "snapshot as of": lambda c: c.snapshot(0),

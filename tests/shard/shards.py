@@ -64,3 +64,8 @@ def ids(collection, as_of=None):
     """id -> multiplicity, as of a time."""
     answer = collection.snapshot(as_of).read_all()
     return dict(zip(answer["id"].to_pylist(), answer["_diff"].to_pylist(), strict=True))
+
+
+def stored(place, collection):
+    """Names of all parts of a collection that are in the store, named by a state or not."""
+    return {info.name for info in place.stores.blobs.list(f"{collection.id}/parts/")}

@@ -1,13 +1,17 @@
+import gc
+import os
 import threading
 import time
+import weakref
 
 import pytest
 
-from tidelake.shard.overlap import prefetch
+from tidelake.errors import UsageError
+from tidelake.shard.overlap import Background, prefetch
 
 
 def threads():
-    return [t for t in threading.enumerate() if t.name == "tidelake-prefetch"]
+    return [t for t in threading.enumerate() if t.name in ("tidelake-prefetch", "tidelake-background")]
 
 
 def test_items_come_in_order_and_the_thread_ends():
@@ -65,3 +69,73 @@ def test_no_thread_starts_before_the_first_item_is_asked_for():
     items = prefetch(range(3))
     assert not threads()
     items.close()
+
+
+def test_jobs_run_beside_their_caller_as_many_as_may_be_and_no_more():
+    stalls, go_on = [], threading.Event()
+
+    def waiting():
+        assert go_on.wait(30)
+        return threading.current_thread().name
+
+    background = Background(2, lambda: (stalls.append(1), go_on.set()))
+    jobs = [background.submit(waiting) for _ in range(2)]
+    assert not stalls and not any(job.done for job in jobs) and len(threads()) == 2
+    third = background.submit(lambda: 3)  # had to wait
+    assert stalls == [1]
+    assert [job.result() for job in jobs] == ["tidelake-background"] * 2 and third.result() == 3
+    background.close()
+    background.close()
+    assert not threads()
+
+
+def test_an_error_of_a_job_is_raised_by_its_result_and_by_the_next_submit():
+    def broken():
+        raise KeyError("lost")
+
+    background = Background(1, lambda: None)
+    job = background.submit(broken)
+    ran = []
+    for _ in range(2):
+        with pytest.raises(KeyError, match="lost"):
+            background.submit(lambda: ran.append(1))
+    with pytest.raises(KeyError, match="lost"):
+        job.result()
+    background.close()
+    assert not ran and job.done and not threads()
+
+
+def test_a_job_that_closes_its_own_background_does_not_wait_for_itself():
+    background = Background(1, lambda: None)
+    assert background.submit(background.close).result() is None
+    background.close()
+    assert not threads()
+
+
+def test_a_job_lets_go_of_its_work_before_there_is_room_for_the_next():
+    class Load:
+        pass
+
+    background = Background(1, lambda: None)
+    load = Load()
+    gone = weakref.ref(load)
+    job = background.submit(lambda held=load: 1)
+    del load
+    background.close()
+    gc.collect()
+    assert job.result() == 1 and gone() is None
+
+
+def test_background_work_is_refused_in_a_fork():
+    background = Background(1, lambda: None)
+    pid = os.fork()
+    if pid == 0:
+        answer = 1
+        try:
+            background.submit(lambda: 1)
+        except UsageError:
+            background.close()
+            answer = 0
+        finally:
+            os._exit(answer)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

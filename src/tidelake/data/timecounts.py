@@ -19,6 +19,8 @@ _SKETCH_MAX = 64
 _SKETCH_LEFT = 32
 # Boundaries that one batch may bring at either end.
 _NEW_MAX = 16
+# Where times are so close together, each one is counted by itself.
+_RANGE_MAX = 65_536
 
 
 class TimeCounts:
@@ -78,15 +80,23 @@ class TimeCounts:
         if first == last:
             self._counts[first] += len(times)
             return
-        within = np.searchsorted(self._firsts[first + 1 : last + 1], times, side="right")
-        self._counts[first : last + 1] += np.bincount(within, minlength=last + 1 - first)
+        within = self._firsts[first + 1 : last + 1]
+        if greatest - least < _RANGE_MAX:
+            # Ten times as fast as a search for every row.
+            each = np.bincount(times - least, minlength=greatest - least + 1)
+            self._counts[first : last + 1] += np.add.reduceat(each, np.append(0, within - least))
+        else:
+            found = np.searchsorted(within, times, side="right")
+            self._counts[first : last + 1] += np.bincount(found, minlength=last + 1 - first)
 
 
 def _boundaries(times: Ints, least: int, greatest: int, most: int) -> Ints:
     """First times of at most `most` buckets of about equally many of these times; the least is one."""
     if least == greatest:
         return np.array([least], np.int64)
-    # A sample decides where to cut; the counts are exact wherever that is.
+    # Folded rows pile up at the least time. A sample decides where to cut the others; the counts are exact
+    # wherever that is.
+    times = times[times > least]
     sample = np.sort(times[:: max(1, len(times) // 4096)])
     picks = sample[np.linspace(0, len(sample) - 1, most - 1).astype(np.int64)]
     return np.unique(np.append(picks, least))

@@ -5,9 +5,9 @@ built; must not know how it is appended. Invariant: rows are never in wrong orde
 said of them; and as long as no batch was handed out, whatever was stored is deleted again.
 
 Memory: one load of `part_target_bytes` in the buffer, and for each of `upload_parts_max` parts under way
-its load, a sorted copy and the encoded bytes; besides these the table that is being added, and what a
-merge of at most `merge_fan_in` runs holds (`merge_chunk_rows`, as any read). The number of rows does
-not matter, but for some 500 bytes of description a part.
+about three of them (its load, a sorted copy, the encoded bytes); 4 MiB for each of `merge_fan_in` runs
+that are merged, or what `merge_chunk_rows` rows take; and the table that is being added. The number of
+rows does not matter, but for some 500 bytes of description a part.
 """
 
 from collections import deque
@@ -32,6 +32,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.shard.batch import Batch, warn_forgotten
 from tidelake.shard.ledger import Ledger
+from tidelake.shard.mergetree import next_merge, runs_waiting_max
 from tidelake.shard.overlap import Background, Job
 from tidelake.shard.read import Source, rows
 from tidelake.shard.spec import ShardSpec
@@ -186,19 +187,23 @@ class BatchBuilder:
             self._background.submit(partial(_stored, self._spec, self._ledger, self._env, load))
         )
         self._collect(wait=False)
-        self._merge()
-        # Parts may come faster than they can be merged; descriptions and open runs stay bounded too.
-        while self._merging and len(self._runs) >= 2 * self._spec.config.builder_runs_max:
+        self._merge(last=False)
+        # Parts may come faster than they can be merged.
+        config = self._spec.config
+        while self._merging and len(self._runs) > config.builder_runs_max + runs_waiting_max(
+            config.merge_fan_in
+        ):
             self._collect_merge()
-            self._merge()
+            self._merge(last=False)
 
     def _settle(self) -> None:
         """Wait for everything under way, and for merges until there are few enough runs."""
         self._collect(wait=True)
-        self._merge()
+        self._collect_merge()
+        self._merge(last=True)
         while self._merging:
             self._collect_merge()
-            self._merge()
+            self._merge(last=True)
         self._background.close()
 
     def _collect(self, *, wait: bool) -> None:
@@ -223,12 +228,14 @@ class BatchBuilder:
         self._merging = None
         self._runs[start:end] = [] if run is None else [run]
 
-    def _merge(self) -> None:
+    def _merge(self, *, last: bool) -> None:
         """Start a merge if there are too many runs and none is being made."""
-        if self._merging or len(self._runs) <= self._spec.config.builder_runs_max:
-            return
+        config = self._spec.config
         sizes = [run.size_bytes for run in self._runs]
-        start, end = cheapest_neighbours(sizes, self._spec.config.merge_fan_in)
+        found = next_merge(sizes, config.builder_runs_max, config.merge_fan_in, last=last)
+        if self._merging or found is None:
+            return
+        start, end = found
         group = tuple(self._runs[start:end])
         if end == len(self._runs):
             # The last run is no longer one that grows.
@@ -252,29 +259,6 @@ class BatchBuilder:
             warn_forgotten("a batch builder was neither finished nor closed", self._ledger.names, self)
 
 
-def cheapest_neighbours(sizes: list[int], fan_in: int) -> tuple[int, int]:
-    """The range of neighbours whose merge rewrites the fewest bytes for each run that it removes.
-
-    These are small ones of similar size, so that a byte is rewritten rarely however many runs follow.
-
-    Args:
-        sizes: of the runs, at least two, in their order.
-        fan_in: most runs of a merge.
-
-    Returns:
-        A half-open range of at least two positions.
-    """
-    before = [0]
-    for size in sizes:
-        before.append(before[-1] + size)
-    ranges = (
-        (start, start + width)
-        for width in range(2, min(fan_in, len(sizes)) + 1)
-        for start in range(len(sizes) - width + 1)
-    )
-    return min(ranges, key=lambda r: (before[r[1]] - before[r[0]]) / (r[1] - r[0] - 1))
-
-
 def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | None:
     """One load as a run of its own; None if it cancels to nothing."""
     table = pa.Table.from_batches(load, update_schema(spec.schema, spec.domain))
@@ -285,6 +269,7 @@ def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | N
     run = write_rows(spec, ledger, env, sorted_rows)
     if run is None:
         return None
+    _release()
     batches = [batch for batch in sorted_rows.to_batches() if batch.num_rows]
     width = batches[0].num_columns - 1
     last = batches[-1]
@@ -297,7 +282,14 @@ def _merged(spec: ShardSpec, ledger: Ledger, env: Env, group: tuple[Run, ...]) -
     with closing(rows(spec, ledger, needed, _all(spec))) as found:
         run = write_run(spec, ledger, env, found)
     discard(ledger, env, group)
+    _release()
     return run
+
+
+def _release() -> None:
+    # What a thread has freed, Arrow's allocator keeps for that thread, which is about to end: without this
+    # a process was measured to grow to twice its size.
+    pa.default_memory_pool().release_unused()
 
 
 def _whole(spec: ShardSpec, run: Run) -> Source:
