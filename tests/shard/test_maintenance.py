@@ -612,7 +612,7 @@ def test_a_merge_that_fails_after_an_append_only_warns():
     (name,) = stored(place, c)
     damage(place, name)
     with pytest.warns(TidelakeWarning, match="a merge beside an append failed"):
-        assert not any([c.append(rows(n)).already for n in range(1, 5)])
+        assert not any(c.append(rows(n)).already for n in range(1, 5))
     assert c.upper == Frontier.of(5)
 
 
