@@ -197,9 +197,8 @@ def test_show_tells_merges_under_way(run, place):
     def stop(_tasks):
         raise KeyboardInterrupt
 
-    with tidelake.open(place, config=config) as lake:
-        with pytest.raises(KeyboardInterrupt):
-            lake.collection("users").merge(Workers(stop))
+    with tidelake.open(place, config=config) as lake, pytest.raises(KeyboardInterrupt):
+        lake.collection("users").merge(Workers(stop))
     (claim,) = json.loads(run("show", place, "users", "--json").out)["claims"]
     assert (claim["chunks"], claim["done"]) == (1, 0)
     assert "merges under way" in run("show", place, "users").out
