@@ -227,6 +227,26 @@ def test_a_runner_whose_claim_was_taken_over_deletes_what_it_made(width, at):
     assert (c.state().spine.totals.runs, len(c.state().claims), ids(c)) == (1, 0, held)
 
 
+@pytest.mark.parametrize("heir_did", [0, 1])
+def test_a_runner_records_nothing_under_a_claim_that_another_holds(heir_did):
+    place = Place()
+    c, held = collection_of(place)
+    before = stored(place, c)
+
+    def overtaken(count):
+        if count == 3:
+            heir = another(place, later_ms=CLAIM_MS)
+            with pytest.raises(SimulatedCrash):
+                heir.merge(counting(heir, [], dies_at(heir_did + 1)))
+
+    assert not c.merge(counting(c, [], overtaken)).applied
+    # Two chunks of the first runner and some of the second; what the first made of the third is gone.
+    assert len(c.state().chunks) == 2 + heir_did and stored(place, c) - before == named(c) - before
+    last, tasks = another(place, later_ms=2 * CLAIM_MS), []
+    assert last.merge(counting(last, tasks)).applied
+    assert len(tasks) == CHUNKS - 2 - heir_did and ids(last) == held
+
+
 def after_commits(place, number, act):
     """Do something once, before the commit with this number from now on (1 is the next)."""
     whole, count = place.stores.log.compare_and_set, [0]
@@ -245,19 +265,22 @@ def test_a_result_whose_recorded_parts_another_runner_deleted_is_refused():
     """It has recorded its last chunk, sleeps, and another one ends its claim for a merge of its own."""
     place = Place()
     c, held = collection_of(place)
-    before = stored(place, c)
+    c._shard.run(maintenance.collapse_levels)
+    before, overtaken = stored(place, c), threading.Event()
 
     def overtake():
         other = another(place, later_ms=CLAIM_MS)
+        assert len(other.state().chunks) == CHUNKS
         other.append(rows(1000))
         with pytest.raises(SimulatedCrash):
             other.merge(counting(other, [], dies_at(1)))
         assert not other.state().chunks
+        overtaken.set()
 
     # A claim, a commit for each chunk, and then the one that applies.
     after_commits(place, 1 + CHUNKS + 1, overtake)
     c.merge()
-    assert named(c) <= stored(place, c)
+    assert overtaken.is_set() and named(c) <= stored(place, c)
     assert ids(c) == {**held, 1000: 1}
     late = another(place, later_ms=2 * CLAIM_MS)
     assert late.maintain().complete and ids(late) == {**held, 1000: 1}
@@ -507,6 +530,20 @@ def test_a_merge_that_overflows_when_it_folds_keeps_the_times_apart(config):
     assert c.state().spine.totals.rows == 100 and ids(c, 3) == dict.fromkeys(range(100), 2)
 
 
+def test_a_partial_sum_that_overflows_is_no_failure_if_the_whole_fits():
+    """The levels ask for the merge of two runs that are folded to one time; only all four can be merged."""
+    c = Place().lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    for time, diff in enumerate((INT64_MAX, INT64_MAX, -INT64_MAX, -INT64_MAX)):
+        c.append(timed(time, 7, diff=diff), upper=time + 1)
+    c.advance_since(3)
+    for member in list(c.state().spine):
+        assert Compactor(c._shard).merge(request([member]), rewrite=True).applied
+    assert unmerged(c.state()) == 1
+    report = c.maintain()
+    assert (report.merges, report.refused) == (1, 1)
+    assert (c.state().spine.totals.rows, ids(c)) == (0, {})
+
+
 def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
     """Two runs that are folded to one time, so that their sum fits in no way."""
     place = Place()
@@ -683,32 +720,29 @@ def test_upkeep_brings_an_idle_collection_to_rest_without_any_append():
 
 def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     place = Place()
-    c, held = collection_of(place, SIMPLE, appends=3, each=5)
+    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    c.append(rows(*range(64)))
+    for n in range(100, 103):
+        c.append(rows(n))
+    assert unmerged(c.state()) == 1
     lake, rounds = upkept(place)
-
-    def beside(name, report):
-        if report.merges and len(held) < 40:
-            number = 1000 + len(held)
-            c.append(rows(number))
-            held[number] = 1
-
-    whole = place.stores.blobs.put
-    writer = another(place, SIMPLE)
+    upkeep = lake.upkeep()
+    rounds.go(1)
+    assert upkeep.merges == 0  # not worth its while, unless the collection turns out to be idle
+    writer, whole = another(place, SIMPLE), place.stores.blobs.put
 
     def put_and_append(name, data):
+        place.stores.blobs.put = whole
         whole(name, data)
-        if "/parts/" in name and len(held) < 25:
-            held[2000 + len(held)] = 1
-            place.stores.blobs.put = whole
-            writer.append(rows(max(held)))
+        for n in range(200, 208):
+            writer.append(rows(n))
 
     place.stores.blobs.put = put_and_append
-    lake.upkeep(seen=beside)
-    for _ in range(12):
-        rounds.go(4)
-    assert unmerged(c.state()) == 0
-    assert not c.maintain().merges
-    assert ids(c) == held
+    rounds.go(1)
+    assert upkeep.merges >= 1 and unmerged(c.state()) > 0
+    rounds.go(4)
+    assert unmerged(c.state()) == 0 and not c.maintain().merges
+    assert ids(c) == dict.fromkeys([*range(64), *range(100, 103), *range(200, 208)], 1)
 
 
 def test_upkeep_takes_over_from_a_runner_that_died_once_its_claim_has_expired():

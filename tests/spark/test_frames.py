@@ -3,6 +3,8 @@
 import math
 import uuid
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -26,7 +28,9 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
+from tidelake.shard.compactor import Workers
 from tidelake.spark import append, changes, merge, snapshot, snapshots, updates
+from tidelake.spark.merge import workers
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical
 
@@ -249,18 +253,51 @@ def test_a_merge_reports_and_has_nothing_to_do_twice(spark: Any, tmp_path: Path)
     assert not merge(spark, c).applied
 
 
-def test_a_merge_that_comes_too_late_changes_nothing(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    c = make(tmp_path)
+def test_a_merge_that_comes_too_late_changes_nothing(spark: Any, tmp_path: Path) -> None:
+    # Claims that expire at once: anybody may take a merge over.
+    c = make(tmp_path, config=replace(SMALL, merge_budget_s=0.0, merge_claim_s=0.0, merge_claim_rows=0))
+    faster = tidelake.open(c._shard.spec.url, config=c._shard.spec.config).collection("c")
     for time in range(3):
         append(c, frame_of(spark, random_updates(Random(time), time, time + 1, 30)))
     before = counts_of(snapshot(spark, c))
-    late = c.plan_merge(2)
-    assert c.merge().applied
-    monkeypatch.setattr(c, "plan_merge", lambda _parallelism: late)
-    assert not merge(spark, c).applied
+    cluster, waves = workers(spark, "late", 2), 0
+
+    def late(tasks: Sequence[bytes]) -> Sequence[bytes]:
+        nonlocal waves
+        outputs = cluster.run(tasks)
+        waves += 1
+        assert waves > 1 or faster.merge().applied
+        return outputs
+
+    assert not c.merge(Workers(late, cluster.width)).applied
+    assert waves == 1 and c.state().spine.totals.runs == 1
     assert counts_of(snapshot(spark, c)) == before
+
+
+def test_maintenance_by_spark_gives_the_same_contents(spark: Any, tmp_path: Path) -> None:
+    c = make(tmp_path, config=replace(SMALL, merge_budget_s=0.0, merge_claim_rows=0))
+    oracle = Oracle(Frontier.of(0), Frontier.of(0))
+    for time in range(6):
+        held = random_updates(Random(time), time, time + 1, 30)
+        c.append(tables.table(held, COUNTER), upper=time + 1)
+        oracle.append(
+            [(tuple(canonical(v) for v in row), at, diff) for row, at, diff in held], Frontier.of(time + 1)
+        )
+    c.advance_since(4)
+    jobs: list[int] = []
+    cluster = workers(spark, "maintain", 3)
+
+    def counted(tasks: Sequence[bytes]) -> Sequence[bytes]:
+        jobs.append(len(tasks))
+        return cluster.run(tasks)
+
+    report = c.maintain(workers=Workers(counted, cluster.width))
+    assert report.complete and report.merges and max(jobs) == 3
+    assert c.state().spine.totals.runs <= 2 and not c.state().claims
+    for as_of in (4, 5):
+        assert counts_of(snapshot(spark, c, as_of)) == oracle.snapshot(as_of)
+        assert tables.netted(c.snapshot(as_of).read_all(), COUNTER, as_of) == oracle.snapshot(as_of)
+    assert not c.maintain(workers=cluster).merges
 
 
 def test_a_column_with_a_dot_in_its_name(spark: Any, tmp_path: Path) -> None:

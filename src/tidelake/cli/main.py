@@ -302,8 +302,10 @@ def maintain(
         if not once:
             output.keep_up(opened, collections or None, interval_s, as_json)
             return
+        # All are opened first, so that a name that is none is told before the work begins.
+        named = [opened.collection(name) for name in names]
         with _workers(spark, "tidelake maintain") as workers:
-            shown = [output.maintained(opened.collection(name), workers) for name in names]
+            shown = [output.maintained(one, workers) for one in named]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
 
 

@@ -6,7 +6,7 @@ needs no append to be looked after.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -193,10 +193,9 @@ class Maintainer:
         clock = self._shard.env.clock
         started_s = clock.monotonic_s()
         report, refused, late = MaintenanceReport(), set[str](), False
-        failure: InvalidUpdates | None = None
+        failed, left = dict[str, InvalidUpdates](), list[str]()
         while not late:
-            found = find(self._shard.known())
-            due = next((due for due in found if due.request.inputs not in refused), None)
+            due, left = _first(find(self._shard.known()), refused)
             if due is None:
                 break
             if self._watch is not None:
@@ -204,16 +203,17 @@ class Maintainer:
             try:
                 merge = self._compactor.merge(due.request, rewrite=due.rewrite)
             except InvalidUpdates as error:
-                # It fails whenever it is tried, and must not keep the others waiting.
-                failure = error
+                # It must not keep the others waiting, and with some of these the sum may fit.
+                failed[due.request.inputs] = error
                 merge = NOT_MERGED
             report = report.plus(merge)
             if not merge.applied:
                 refused.add(due.request.inputs)
                 self._shard.state()
             late = seconds is not None and clock.monotonic_s() - started_s > seconds
-        if failure is not None:
-            raise failure
+        for inputs in left:
+            if inputs in failed:
+                raise failed[inputs]
         seconds_spent = clock.monotonic_s() - started_s
         # What others are at is not done before they are: they may die.
         complete = not late and not refused and not self._taken(self._shard.known())
@@ -221,6 +221,16 @@ class Maintainer:
 
     def _taken(self, state: ShardState) -> list[SpineId]:
         return maintenance.taken(state, self._shard.env.clock.now_ms(), self._shard.runner)
+
+
+def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, list[str]]:
+    """The first merge that was not refused, and the inputs of those before it."""
+    passed: list[str] = []
+    for due in found:
+        if due.request.inputs not in refused:
+            return due, passed
+        passed.append(due.request.inputs)
+    return None, passed
 
 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:

@@ -1,0 +1,206 @@
+"""`tidelake maintain`, and what `tidelake show` says of amplification."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pytest
+
+import tidelake
+from tidelake.cli.main import main
+from tidelake.config import Config
+from tidelake.shard.compactor import Workers
+
+TIDELAKE = "from tidelake.cli.main import main; main()"
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+class Answer:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        return Answer(left.value.code or 0, *capfd.readouterr())
+
+    return run
+
+
+def rows(*ids, diff=1):
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids), "_diff": [diff] * len(ids)})
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A lake with two collections of unmerged batches; a row was added and taken away again."""
+    with tidelake.open(tmp_path / "lake", config=Config(merge_budget_s=0)) as lake:
+        for name in ("orders", "users"):
+            c = lake.create(name, SCHEMA, key=["id"])
+            for n in range(6):
+                c.append(rows(n))
+            c.append(rows(0, diff=-1))
+            c.advance_since(6)
+    return tmp_path / "lake"
+
+
+def state(place, name):
+    with tidelake.open(place) as lake:
+        return lake.collection(name).state()
+
+
+def contents(place, name):
+    with tidelake.open(place) as lake:
+        return lake.collection(name).snapshot().read_all()["id"].to_pylist()
+
+
+def test_once_brings_all_collections_to_rest(run, place):
+    done = run("maintain", place, "--once")
+    assert (done.code, done.err) == (0, "")
+    lines = [line.split() for line in done.out.splitlines()]
+    assert [line[0] for line in lines[1:]] == ["orders", "users"]
+    for name in ("orders", "users"):
+        totals = state(place, name).spine.totals
+        assert (totals.runs, totals.rows) == (1, 5)
+        assert contents(place, name) == [1, 2, 3, 4, 5]
+
+
+def test_once_with_json_has_keys_without_spaces(run, place):
+    first, second = json.loads(run("maintain", place, "--once", "--json").out)
+    assert all(re.fullmatch("[a-z_]+", key) for key in first)
+    assert (first["collection"], second["collection"]) == ("orders", "users")
+    told = {key: first[key] for key in ("complete", "runs", "updates", "space_amplification_at_most")}
+    assert told == {"complete": True, "runs": 1, "updates": 5, "space_amplification_at_most": 1.0}
+    assert first["merges"] >= 1 and first["updates_read"] >= 7 and first["bytes_written"] > 0
+    assert first["updates_read"] > first["updates_written"] >= 5 and first["write_amplification"] > 1
+    again, _ = json.loads(run("maintain", place, "--once", "--json").out)
+    assert (again["merges"], again["complete"]) == (0, True)
+
+
+def test_only_the_named_collections_are_maintained(run, place):
+    assert run("maintain", place, "users", "--once").code == 0
+    assert state(place, "users").spine.totals.runs == 1
+    assert state(place, "orders").spine.totals.runs == 7
+
+
+@pytest.mark.parametrize("once", [["--once"], []])
+def test_an_unknown_collection_is_named_before_anything_is_done(run, place, once):
+    answer = run("maintain", place, "orders", "user", *once)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "tidelake: no collection 'user'; the nearest names are 'users'\n"
+    assert state(place, "orders").spine.totals.runs == 7
+
+
+def test_an_empty_lake_has_nothing_to_maintain(run, tmp_path):
+    tidelake.open(tmp_path / "lake").close()
+    assert "no collections yet" in run("maintain", tmp_path / "lake", "--once").out
+    assert json.loads(run("maintain", tmp_path / "lake", "--once", "--json").out) == []
+
+
+def test_spark_needs_once(run, place):
+    answer = run("maintain", place, "--spark")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "tidelake: --spark needs --once: a session is started for one round\n"
+    assert state(place, "orders").spine.totals.runs == 7
+
+
+def started(place, *options):
+    return subprocess.Popen(
+        [sys.executable, "-c", TIDELAKE, "maintain", str(place), "--interval", "0.05", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_an_interrupt_ends_it_cleanly(place, options):
+    process = started(place, *options)
+    told = [process.stdout.readline(), process.stdout.readline()]
+    if options:
+        lines = [json.loads(line) for line in told]
+        assert {line["collection"] for line in lines} == {"orders", "users"}
+        assert all(line["updates_read"] >= 7 for line in lines)
+    else:
+        assert re.match(r"orders: \d merges, \d+ updates became \d+, \d+\.\d s\n", told[0])
+    # New work is found while it runs.
+    with tidelake.open(place, config=Config(merge_budget_s=0)) as lake:
+        for n in range(10, 14):
+            lake.collection("users").append(rows(n))
+    assert "users" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "tidelake: interrupted")
+    assert contents(place, "users") == [1, 2, 3, 4, 5, 10, 11, 12, 13]
+
+
+def test_it_ends_when_nobody_reads_what_it_says(place):
+    process = started(place)
+    process.stdout.readline()
+    process.stdout.close()
+    deadline = time.monotonic() + 60
+    number = 100
+    # What it says next has no reader.
+    while process.poll() is None and time.monotonic() < deadline:
+        with tidelake.open(place, config=Config(merge_budget_s=0)) as lake:
+            for _ in range(4):
+                lake.collection("users").append(rows(number := number + 1))
+        time.sleep(0.3)
+    assert process.wait(timeout=60) == 0
+    assert process.stderr.read() == ""
+
+
+def test_an_error_is_told_and_does_not_end_it(place):
+    with tidelake.open(place, config=Config(merge_budget_s=0, inline_part_bytes=0)) as lake:
+        lake.collection("orders").append(rows(*range(50, 60)))
+    (damaged,) = place.rglob("*.parquet")
+    whole = damaged.read_bytes()
+    damaged.chmod(0o600)
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    process = started(place)
+    assert process.stdout.readline().startswith("users: ")
+    assert process.stderr.readline().startswith("tidelake: ")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_show_tells_amplification(run, place):
+    shown = json.loads(run("show", place, "users", "--json").out)
+    assert shown["write_amplification"] == 1.0
+    # Seven runs of one row each show no bound.
+    assert shown["space_amplification_at_most"] is None
+    assert all(" " not in key for key in shown)
+    assert all(" " not in key for batch in shown["spine"] for key in batch)
+    header, line, *_ = run("show", place, "users").out.splitlines()
+    assert "write amplification" in header and "space amplification at most" in header
+    assert line.split()[-2:] == ["1.0", "–"]
+    run("maintain", place, "users", "--once")
+    shown = json.loads(run("show", place, "users", "--json").out)
+    assert shown["write_amplification"] > 1 and shown["space_amplification_at_most"] == 1.0
+
+
+def test_show_tells_merges_under_way(run, place):
+    config = Config(merge_budget_s=0, merge_claim_rows=0)
+
+    def stop(_tasks):
+        raise KeyboardInterrupt
+
+    with tidelake.open(place, config=config) as lake, pytest.raises(KeyboardInterrupt):
+        lake.collection("users").merge(Workers(stop))
+    (claim,) = json.loads(run("show", place, "users", "--json").out)["claims"]
+    assert (claim["chunks"], claim["done"]) == (1, 0)
+    assert "merges under way" in run("show", place, "users").out
+    (line,) = json.loads(run("maintain", place, "users", "--once", "--json").out)
+    assert line["complete"] is False

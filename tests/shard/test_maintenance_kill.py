@@ -1,0 +1,100 @@
+"""Real processes that append and maintain on one lake, killed with -9 at random instants."""
+
+import collections
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from maintenance_child import CONFIG, ROWS, rows_of
+from shards import SCHEMA
+
+import tidelake
+from tidelake.shard.maintain import unmerged
+
+CHILD = Path(__file__).with_name("maintenance_child.py")
+
+
+def child(lake, *arguments):
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), str(lake), *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+def killed(process):
+    """End a process at once; what it had told by then."""
+    process.kill()
+    told, _ = process.communicate()
+    # The kill may have cut the last line short.
+    return told.split("\n")[:-1]
+
+
+def rounds(tmp_path, rng, count):
+    lake = tidelake.open(tmp_path / "lake", config=CONFIG)
+    c = lake.create("c", SCHEMA, key=["id"])
+    acknowledged, claims = -1, 0
+    for _ in range(count):
+        writer, maintainer = child(tmp_path / "lake", "append", "w"), child(tmp_path / "lake", "maintain")
+        # Both are at it, however long they took to start.
+        first = int(writer.stdout.readline())
+        assert first in (acknowledged + 1, acknowledged + 2)
+        acknowledged = first
+        assert maintainer.stdout.readline().startswith("merging")
+        time.sleep(rng.random() * 0.3)
+        in_order = [(writer, True), (maintainer, False)]
+        rng.shuffle(in_order)
+        for process, writes in in_order:
+            told = killed(process)
+            if writes:
+                numbers = [int(line) for line in told]
+                assert numbers == list(range(acknowledged + 1, acknowledged + 1 + len(numbers)))
+                acknowledged += len(numbers)
+            time.sleep(rng.random() * 0.05)
+        claims += len(c.state().claims)
+        # An append that was under way may be in without having been told.
+        assert c.state().writers["w"].sequence in (acknowledged, acknowledged + 1)
+        assert unmerged(c.state()) <= CONFIG.runs_max + 2 * 20
+    return c, c.state().writers["w"].sequence, claims
+
+
+def contents(c):
+    found = collections.Counter()
+    for row in c.snapshot().read_all().to_pylist():
+        found[row["id"]] += row["_diff"]
+    return found
+
+
+def expected(last):
+    held = collections.Counter()
+    for number in range(last + 1):
+        for row in rows_of(number).to_pylist():
+            held[row["id"]] += row["_diff"]
+    return {number: count for number, count in held.items() if count}
+
+
+def check(tmp_path, rng, count):
+    c, last, claims = rounds(tmp_path, rng, count)
+    assert last >= count
+    assert contents(c) == expected(last)
+    time.sleep(CONFIG.merge_claim_s)
+    c.advance_since(c.last_time())
+    assert c.maintain().complete
+    state = c.state()
+    live = len(expected(last))
+    assert live == (last + 1) * ROWS // 2 + ROWS // 2
+    assert (state.spine.totals.runs, state.spine.totals.rows) == (1, live)
+    assert not state.claims and not state.chunks
+    assert contents(c) == expected(last)
+    assert not c.maintain().merges
+    return claims
+
+
+def test_writers_and_maintainers_that_are_killed_lose_and_double_nothing(tmp_path, rng):
+    check(tmp_path, rng, 7)
+
+
+@pytest.mark.full
+def test_many_kills_lose_and_double_nothing(tmp_path, rng):
+    # Some of them hit a merge that was claimed.
+    assert check(tmp_path, rng, 60) > 0
