@@ -169,7 +169,8 @@ def test_an_error_is_told_and_does_not_end_it(place):
     damaged.chmod(0o600)
     damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     process = started(place)
-    assert process.stdout.readline().startswith("users: ")
+    # What can be merged of the damaged collection is merged, too.
+    assert any(process.stdout.readline().startswith("users: ") for _ in range(2))
     assert process.stderr.readline().startswith("tidelake: ")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

@@ -16,6 +16,8 @@ from tidelake.state.invariants import check_state
 from tidelake.testing import strategies, tables
 from tidelake.testing.oracle import Oracle, canonical, rank
 
+# So that every stored part is named by the state.
+NOTHING_MERGED = {"merge_budget_s": 0, "runs_max": 10**6}
 CONFIGS = [
     Config(
         part_target_bytes=1024,
@@ -26,10 +28,11 @@ CONFIGS = [
         upload_parts_max=depth,
         builder_runs_max=runs,
         merge_fan_in=fan_in,
+        **NOTHING_MERGED,
     )
     for inline, depth, runs, fan_in in [(0, 1, 1, 2), (1_500, 2, 2, 2), (2_500, 3, 3, 16), (4_096, 2, 8, 4)]
 ]
-CONFIGS.append(Config())
+CONFIGS.append(Config(**NOTHING_MERGED))
 INT, PAIR = TimeDomain("counter"), TimeDomain("tuple", 2)
 
 
