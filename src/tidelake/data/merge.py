@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidelake.data.order import Comparable, disjoint, row_tuple, search
 from tidelake.data.select import preserves_order, select
-from tidelake.data.sums import Open, close, sort_batch, sum_batch
+from tidelake.data.sums import Open, close, sum_batch, sum_sorted
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
 from tidelake.model.query import Query
@@ -74,8 +74,14 @@ def merge(
                 buffer.grow()
             continue
         _share_out(live, chunk_rows, share)
-        chunk = _sorted(pieces, width) if ordered else _advanced(pieces, query, domain)
-        result, opened = sum_batch(chunk, opened, keep_open=ordered and any(b.rows or b.more for b in live))
+        keep_open = ordered and any(b.rows or b.more for b in live)
+        if not ordered:
+            chunk = select(_joined(pieces), query, domain)
+            result, opened = sum_batch(chunk, opened, keep_open=keep_open)
+        else:
+            runs_ = _in_order(pieces, width)
+            summed = sum_sorted if disjoint(runs_, width) else sum_batch
+            result, opened = summed(_joined(runs_), opened, keep_open=keep_open)
         yield from _bounded(result, chunk_rows)
     if opened is not None:
         last = close(opened, opened.row)
@@ -194,16 +200,13 @@ def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
             buffer.want = max(share, free // giving) if buffer.rows < share else share
 
 
-def _sorted(pieces: list[list[pa.RecordBatch]], width: int) -> pa.RecordBatch:
-    """Join the pieces in order; without a sort where those of the runs do not overlap."""
-    runs = sorted(pieces, key=lambda run: row_tuple(run[0], 0, width)) if len(pieces) > 1 else pieces
-    joined = pa.concat_batches([batch for run in runs for batch in run])
-    return joined if disjoint(runs, width) else sort_batch(joined)
+def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.RecordBatch]]:
+    """The pieces by their first row: joined so, runs that do not overlap need no sort."""
+    return sorted(pieces, key=lambda run: row_tuple(run[0], 0, width)) if len(pieces) > 1 else pieces
 
 
-def _advanced(pieces: list[list[pa.RecordBatch]], query: Query, domain: TimeDomain) -> pa.RecordBatch:
-    joined = pa.concat_batches([batch for run in pieces for batch in run])
-    return sort_batch(select(joined, query, domain))
+def _joined(pieces: list[list[pa.RecordBatch]]) -> pa.RecordBatch:
+    return pa.concat_batches([batch for run in pieces for batch in run])
 
 
 def _bounded(batch: pa.RecordBatch, chunk_rows: int) -> Iterator[pa.RecordBatch]:
