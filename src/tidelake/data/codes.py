@@ -21,7 +21,7 @@ _SIGN = np.uint64(1 << 63)
 _PREFIX_BYTES = 7
 # By length: which bytes of a big-endian word belong to a string of that length.
 _MASKS = np.array([(1 << 64) - (1 << (64 - 8 * n)) for n in range(_PREFIX_BYTES + 1)], np.uint64)
-_SAMPLE, _SAMPLE_DISTINCT = 256, 64
+_SAMPLE, _SAMPLE_DISTINCT = 512, 256
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Owns the chunk algorithm; must not know parts, files or threads. Invariant: the output is the query
 applied to all rows of all runs, in the total order, no two rows equal but for their diff; and at most
-about `chunk_rows` rows, or `_CHUNK_BYTES` bytes, are held at once.
+about `chunk_rows` rows, or `chunk_bytes` bytes, are held at once, with more than 16 runs a sixteenth of that
+for each.
 
 Every run is buffered up to its share of a chunk. The *cut* is the least of the last buffered rows of
 the runs that have more to give: what is at or before it is complete, except for rows equal to the cut
@@ -28,8 +29,8 @@ from tidelake.model.query import Query
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
-# Wide rows fill memory before they fill a chunk; 32-bit offsets end at 2 GiB, far above.
-_CHUNK_BYTES = 128 * 1024 * 1024
+# Many runs with little of each make for small slices, and chunks that end at the shortest of them.
+SHARES_MAX = 16
 
 
 def merge(
@@ -38,6 +39,7 @@ def merge(
     domain: TimeDomain,
     query: Query,
     chunk_rows: int,
+    chunk_bytes: int = 128 * 1024 * 1024,
 ) -> Iterator[pa.RecordBatch]:
     """Merge runs, applying a query.
 
@@ -47,6 +49,7 @@ def merge(
         domain: of the times.
         query: which updates are kept, and at which times.
         chunk_rows: rows, over all runs, that are sorted at once.
+        chunk_bytes: the same in bytes: wide rows fill memory before they fill a chunk.
 
     Yields:
         Batches of at most some `chunk_rows` rows, never empty: sorted, consolidated.
@@ -58,8 +61,8 @@ def merge(
     ordered = preserves_order(query, domain)
     rows_schema = update_schema(schema, domain)
     width = len(rows_schema) - 1 if ordered else len(schema.columns)
-    share = max(1, chunk_rows // max(1, len(runs)))
-    bytes_share = max(1, _CHUNK_BYTES // max(1, len(runs)))
+    shares = max(1, min(len(runs), SHARES_MAX))
+    share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
     buffers = [_Buffer(iter(run), query if ordered else None, domain, share, bytes_share) for run in runs]
     opened: Open | None = None
     while True:

@@ -31,7 +31,7 @@ __all__ = ["PartIndex", "PartWriter", "checksum", "read_index", "read_part", "ve
 # in four rows a part was measured 35 to 55 % smaller; above that the gain fades and reading slows.
 _DICTIONARY_SHARE = 4
 # A row group of wide rows ends here, so that a part of them is cut near its target.
-_GROUP_BYTES = 32 * 1024 * 1024
+_GROUP_BYTES = 4 * 1024 * 1024
 
 
 class PartWriter:

@@ -26,6 +26,7 @@ from tidelake.model.time import TimeDomain
 
 # One read takes row groups up to so many bytes: fewer round trips, still a small buffer.
 _WINDOW_BYTES = 2 * 1024 * 1024
+_BATCH_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def read_part(
     domain: TimeDomain,
     *,
     batch_rows: int,
+    batch_bytes: int = _BATCH_BYTES,
     key_from: bytes | None = None,
     key_below: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -80,6 +82,8 @@ def read_part(
         schema: the one that the part was written under.
         domain: of the times.
         batch_rows: most rows of a batch.
+        batch_bytes: about how large a batch may be in memory; judged by the one before, and the first
+            is of one row group at most.
         key_from: only rows whose encoded key is not less than this.
         key_below: only rows whose encoded key is less than this.
 
@@ -93,17 +97,28 @@ def read_part(
     if isinstance(file, str):
         with open(file, "rb") as opened:
             yield from read_part(
-                opened, part, schema, domain, batch_rows=batch_rows, key_from=key_from, key_below=key_below
+                opened,
+                part,
+                schema,
+                domain,
+                batch_rows=batch_rows,
+                batch_bytes=batch_bytes,
+                key_from=key_from,
+                key_below=key_below,
             )
         return
     footer = read_footer(file, part)
     wanted = update_schema(schema, domain)
     _check_schema(footer, part, wanted)
     first, end = _groups(footer, key_from, key_below)
+    fit = 1
     while first < end:
-        last = _window(footer, first, end, batch_rows)
+        rows = min(batch_rows, fit)
+        last = _window(footer, first, end, rows)
         data = read_group_bytes(file, part, footer, first, last)
-        for batch in _decoded(data, footer, part, range(first, last + 1), wanted, batch_rows=batch_rows):
+        rows = batch_rows if fit == 1 else rows
+        for batch in _decoded(data, footer, part, range(first, last + 1), wanted, batch_rows=rows):
+            fit = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
             kept = _within(batch, schema, key_from, key_below)
             if kept.num_rows:
                 yield kept
@@ -150,12 +165,13 @@ class _Window(io.RawIOBase):
         self._at = base + offset
         return self._at
 
-    def read(self, size: int = -1, /) -> bytes:
+    # Arrow takes any buffer, and so a view that copies nothing.
+    def read(self, size: int = -1, /) -> memoryview:
         start = self._at - self._origin
         if start < 0 or size < 0:
             raise OSError(f"offset {self._at} lies outside the row groups that were read")
         self._at += size
-        return bytes(self._view[start : start + size])
+        return self._view[start : start + size]
 
 
 def _decoded(

@@ -25,6 +25,8 @@ from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 
 _TASK_BYTES_MIN = 1024 * 1024
+# A part is held whole while it is written, beside the chunks of the kernel.
+_PART_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
     todo = decode_record("task", task, Task, "task")
     store = stores_of(todo.spec).blobs if blobs is None else blobs
     # The kernel runs ahead in a thread while this one encodes and writes.
-    run = write_run(todo.spec, store, env or Env(), prefetch(todo.rows(store)))
+    part_bytes = todo.spec.config.merge_memory_bytes // _PART_SHARE
+    run = write_run(todo.spec, store, env or Env(), prefetch(todo.rows(store), 1), part_bytes)
     return b"" if run is None else encode_record("run", run)
 
 

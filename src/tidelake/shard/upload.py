@@ -25,10 +25,16 @@ from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 
 
-def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.RecordBatch]) -> Run | None:
+def write_run(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    env: Env,
+    batches: Iterable[pa.RecordBatch],
+    part_bytes: int | None = None,
+) -> Run | None:
     """Store sorted, consolidated batches as one run; None if there are no rows.
 
-    One `put` a part. If it fails half-way, the parts already stored are deleted again.
+    Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` a part. If it fails half-way, the parts already stored are deleted again.
     """
     parts: list[Part] = []
     pieces = write_parts(
@@ -36,7 +42,7 @@ def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.
         spec.schema,
         spec.domain,
         spec.schema_id,
-        target_bytes=spec.config.part_target_bytes,
+        target_bytes=min(spec.config.part_target_bytes, part_bytes or spec.config.part_target_bytes),
         row_group_rows=spec.config.row_group_rows,
         stats_budget_bytes=spec.config.stats_budget_bytes,
         bound_bytes=spec.config.bound_bytes,
@@ -46,6 +52,8 @@ def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.
         for part, data in pieces:
             blobs.put(part.name, data)
             parts.append(part)
+            # Else it would be held until the next part is encoded.
+            del data
     except BaseException:
         discard(blobs, env, [Run(tuple(parts))] if parts else [])
         raise
