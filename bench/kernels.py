@@ -6,7 +6,6 @@ A merge is one task: read parts, merge, write parts. The rows are those of `benc
 are duplicates or cancel. Peak memory is that of a child process which merges the same parts from a directory.
 """
 
-import io
 import json
 import subprocess
 import sys
@@ -34,9 +33,8 @@ from tidelake.shard.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upload import write_run
 from tidelake.state.codec import encode_record
-from tidelake.store.memory import MemoryBlobStore
-from tidelake.store.protocols import BlobStore
 from tidelake.store.local import LocalBlobStore
+from tidelake.store.protocols import BlobStore
 
 SCHEMA, CHUNK_ROWS, GROUP_ROWS = A.schema, 262_144, 16_384
 _BOUNDS = Bounds(Frontier.of(0), Frontier.of(TIMES), Frontier.of(0))
@@ -120,7 +118,9 @@ class Stored:
         group = pq.read_metadata(self.paths[0]).row_group(0)
         found = {c.path_in_schema: c.encodings for c in map(group.column, range(group.num_columns))}
         dictionaries = [name for name, encodings in found.items() if "RLE_DICTIONARY" in encodings]
-        delta = {n: e for n, es in found.items() if n not in dictionaries for e in es if e.startswith("DELTA")}
+        delta = {
+            n: e for n, es in found.items() if n not in dictionaries for e in es if e.startswith("DELTA")
+        }
         return plain_writer(sink, update_schema(self.shape.schema, DOMAIN), dictionaries, delta)
 
 
@@ -133,7 +133,7 @@ def plain(paths: Iterable[str], rows: int) -> Iterator[pa.RecordBatch]:
 
 def plain_writer(
     sink: object,
-    schema: pa.Schema = update_schema(SCHEMA, DOMAIN),
+    schema: pa.Schema | None = None,
     dictionaries: Iterable[str] = (),
     encodings: dict[str, str] | None = None,
 ) -> pq.ParquetWriter:
@@ -143,7 +143,7 @@ def plain_writer(
         encodings = {**numbers, "text": "DELTA_LENGTH_BYTE_ARRAY"}
     return pq.ParquetWriter(
         sink,
-        schema,
+        schema or update_schema(SCHEMA, DOMAIN),
         compression="zstd",
         compression_level=1,
         use_dictionary=list(dictionaries),
@@ -177,7 +177,7 @@ def run(
     """Measure; ratios above 1 mean faster than the copy or the scan."""
     result: dict[str, dict[str, float]] = {}
     for shape in shapes:
-        mine = max(max(runs), int(rows * shape.share))
+        mine = max(*runs, 1, int(rows * shape.share))
         for count in runs:
             result[f"{shape.name}, R={count}"] = measured(shape, mine, count)
         whole = shape.table(mine, 0, max(1, mine * 3 // 2))

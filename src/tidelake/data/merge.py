@@ -39,6 +39,7 @@ def merge(
     domain: TimeDomain,
     query: Query,
     chunk_rows: int,
+    *,
     chunk_bytes: int = 128 * 1024 * 1024,
 ) -> Iterator[pa.RecordBatch]:
     """Merge runs, applying a query.
@@ -117,8 +118,11 @@ class _Buffer:
     def fill(self, width: int) -> bool:
         """Read until there are enough rows; whether there are any."""
         grown = False
-        while self.rows < self.want and (self._bytes < self._want_bytes or not self.rows):
-            piece = self._next(max(1, min(self.want - self.rows, self._want_bytes // self._row_bytes)))
+        while self.rows < self.want:
+            room = (self._want_bytes - self._bytes) // self._row_bytes
+            if self.rows and room <= 0:
+                break
+            piece = self._next(max(1, min(self.want - self.rows, room)))
             if piece is None:
                 break
             self._batches.append(piece)

@@ -105,6 +105,7 @@ def disjoint(runs: list[list[pa.RecordBatch]], width: int) -> bool:
 
 
 def sort_all(columns: list[pa.Array]) -> pa.Array:
+    """The permutation that sorts rows of these columns, each of a type from `sortable`."""
     if len(columns) > _SORT_KEYS_MAX:
         return _sort_many(columns)
     names = [str(i) for i in range(len(columns))]

@@ -30,8 +30,8 @@ __all__ = ["PartIndex", "PartWriter", "checksum", "read_index", "read_part", "ve
 # A dictionary pays where values repeat: on strings with fewer distinct values in a row group than one
 # in four rows a part was measured 35 to 55 % smaller; above that the gain fades and reading slows.
 _DICTIONARY_SHARE = 4
-# A row group of wide rows ends here, so that a part of them is cut near its target.
-_GROUP_BYTES = 4 * 1024 * 1024
+# A row group of wide rows ends here: a merge holds one of every run, and a part is cut at one.
+_GROUP_BYTES = 2 * 1024 * 1024
 
 
 class PartWriter:
@@ -46,6 +46,7 @@ class PartWriter:
         row_group_rows: int,
         stats_budget_bytes: int,
         bound_bytes: int,
+        group_bytes: int | None = None,
     ) -> None:
         """Start a part.
 
@@ -56,9 +57,11 @@ class PartWriter:
             row_group_rows: rows of a row group; fewer in the last one and where rows are wide.
             stats_budget_bytes: column statistics are dropped, the largest first, until they fit.
             bound_bytes: to which key bounds and statistics are truncated.
+            group_bytes: in memory, at which a row group of wide rows ends.
         """
         self._schema, self._domain, self._schema_id = schema, domain, schema_id
         self._row_group_rows = row_group_rows
+        self._group_bytes = group_bytes or _GROUP_BYTES
         self._stats_budget_bytes, self._bound_bytes = stats_budget_bytes, bound_bytes
         self._arrow = _with_ids(schema, domain)
         self._sink = io.BytesIO()
@@ -90,7 +93,7 @@ class PartWriter:
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self._pending_bytes += batch.nbytes
-        if self._pending_bytes >= _GROUP_BYTES:
+        if self._pending_bytes >= self._group_bytes:
             self._flush(whole_groups=False)
         elif self._pending_rows >= self._row_group_rows:
             self._flush(whole_groups=True)
@@ -185,6 +188,7 @@ def write_parts(
     bound_bytes: int,
     target_bytes: int,
     name: Callable[[], str],
+    group_bytes: int | None = None,
 ) -> Iterator[tuple[Part, bytes]]:
     """Cut a sorted stream into parts.
 
@@ -198,13 +202,14 @@ def write_parts(
         bound_bytes: as for `PartWriter`.
         target_bytes: a part is closed at the row group that reaches it.
         name: gives a fresh name for each part.
+        group_bytes: as for `PartWriter`.
 
     Yields:
         Descriptions and bytes, in order; together one run. Nothing if there are no rows.
     """
     writer: PartWriter | None = None
     for batch in batches:
-        for piece in pieces(batch, row_group_rows, _GROUP_BYTES):
+        for piece in pieces(batch, row_group_rows, group_bytes or _GROUP_BYTES):
             if writer is None:
                 writer = PartWriter(
                     schema,
@@ -213,6 +218,7 @@ def write_parts(
                     row_group_rows=row_group_rows,
                     stats_budget_bytes=stats_budget_bytes,
                     bound_bytes=bound_bytes,
+                    group_bytes=group_bytes,
                 )
             writer.write(piece)
             if writer.size_bytes >= target_bytes:

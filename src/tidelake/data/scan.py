@@ -82,8 +82,8 @@ def read_part(
         schema: the one that the part was written under.
         domain: of the times.
         batch_rows: most rows of a batch.
-        batch_bytes: about how large a batch may be in memory; judged by the one before, and the first
-            is of one row group at most.
+        batch_bytes: about how large a batch may be in memory, judged by those before it. The first ones
+            are of one row group at most.
         key_from: only rows whose encoded key is not less than this.
         key_below: only rows whose encoded key is less than this.
 
@@ -111,18 +111,27 @@ def read_part(
     wanted = update_schema(schema, domain)
     _check_schema(footer, part, wanted)
     first, end = _groups(footer, key_from, key_below)
-    fit = 1
+    # Before a batch was seen: the encoded size, which is too little where values repeat.
+    fit, groups = _fitting(footer.metadata.row_group(0), batch_bytes), 1
     while first < end:
         rows = min(batch_rows, fit)
-        last = _window(footer, first, end, rows)
-        data = read_group_bytes(file, part, footer, first, last)
-        rows = batch_rows if fit == 1 else rows
-        for batch in _decoded(data, footer, part, range(first, last + 1), wanted, batch_rows=rows):
+        last = _window(footer, first, min(end, first + groups), rows)
+        # Not in a variable: the bytes would be held until the next ones have been read.
+        decoded = _decoded(
+            read_group_bytes(file, part, footer, first, last),
+            footer,
+            part,
+            range(first, last + 1),
+            wanted,
+            batch_rows=rows,
+        )
+        for batch in decoded:
             fit = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
             kept = _within(batch, schema, key_from, key_below)
             if kept.num_rows:
                 yield kept
-        first = last + 1
+        del decoded, batch, kept
+        first, groups = last + 1, end
 
 
 def _groups(footer: Footer, key_from: bytes | None, key_below: bytes | None) -> tuple[int, int]:
@@ -132,6 +141,10 @@ def _groups(footer: Footer, key_from: bytes | None, key_below: bytes | None) -> 
     first = 0 if key_from is None else max(0, bisect_left(keys, key_from) - 1)
     end = len(keys) if key_below is None else bisect_left(keys, key_below)
     return first, end
+
+
+def _fitting(group: pq.RowGroupMetaData, size: int) -> int:
+    return max(1, size * int(group.num_rows) // max(1, int(group.total_byte_size)))
 
 
 def _window(footer: Footer, first: int, end: int, batch_rows: int) -> int:

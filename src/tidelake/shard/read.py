@@ -24,12 +24,12 @@ from tidelake.shard.overlap import prefetch_all
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
-# More threads than cores, for stores that take their time.
-_READERS_MAX = 8
+# Every thread keeps memory of its own, so that more of them cost more than they bring.
+_READERS_MAX = 2
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 # Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
 # way to the writer, and every run is read ahead.
-_CHUNK_SHARE = 16
+_CHUNK_SHARE = 24
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ def rows(
         large = [*large, *small]
     shares = max(1, min(len(large), SHARES_MAX))
     batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
-    streams = [_stream(spec, blobs, s, within, batch_rows, batch_bytes) for s in large]
+    streams = [_stream(spec, blobs, s, within, batch_rows=batch_rows, batch_bytes=batch_bytes) for s in large]
     # Fetching and decoding ahead of the kernel.
     with prefetch_all(streams, _READERS_MAX) as ahead:
         runs_ = [*ahead, *([folded] if folded else [])]
-        yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes)
+        yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
@@ -128,7 +128,7 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
 
 
 def _stream(
-    spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, batch_rows: int, batch_bytes: int
+    spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of one run, in order, after rewrite and truncation."""
     for part in source.run.parts:
@@ -162,7 +162,9 @@ def _folded(
     held: list[pa.RecordBatch] = []
     held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, spec.config.merge_memory_bytes // _CHUNK_SHARE)
     for source in small:
-        for batch in _stream(spec, blobs, source, keys, spec.config.fold_rows, bytes_max):
+        for batch in _stream(
+            spec, blobs, source, keys, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max
+        ):
             held.append(select(batch, query, spec.domain))
             held_bytes += held[-1].nbytes
             if held_bytes > bytes_max:

@@ -24,6 +24,8 @@ from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 
+_GROUP_SHARE = 256
+
 
 def write_run(
     spec: ShardSpec,
@@ -34,7 +36,8 @@ def write_run(
 ) -> Run | None:
     """Store sorted, consolidated batches as one run; None if there are no rows.
 
-    Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` a part. If it fails half-way, the parts already stored are deleted again.
+    Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` a part. If it fails
+    half-way, the parts already stored are deleted again.
     """
     parts: list[Part] = []
     pieces = write_parts(
@@ -46,6 +49,8 @@ def write_run(
         row_group_rows=spec.config.row_group_rows,
         stats_budget_bytes=spec.config.stats_budget_bytes,
         bound_bytes=spec.config.bound_bytes,
+        # The merge that reads these parts holds several copies of a row group of every run.
+        group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         name=lambda: names.part(spec.shard_id, env.ids),
     )
     try:
