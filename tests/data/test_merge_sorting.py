@@ -61,7 +61,7 @@ def test_large_columns_of_many_types_sort_as_arrow_sorts_them(distinct):
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(pick(), mask=rng.random(n) < 0.1),
-            pa.array([None if i % 11 == 0 else f"common/prefix/{i % 7}/{i}" for i in pick().tolist()]),
+            pa.array([None if i % 11 == 0 else f"common/prefix/{i % 7}/{i:012}" for i in pick().tolist()]),
             pa.array(np.where(rng.random(n) < 0.1, np.nan, pick() * 0.5 - 9), mask=rng.random(n) < 0.1),
             pa.array(pick() * 10**15).cast(pa.decimal128(21, 0)),
             pa.array(pick() % 3),
@@ -74,3 +74,13 @@ def test_large_columns_of_many_types_sort_as_arrow_sorts_them(distinct):
     found = batch.take(pa.array(order))
     assert [repr(r) for r in rows_of(found)] == [repr(r) for r in rows_of(expected)]
     assert starts.tolist() == group_starts(expected, 5).tolist()
+
+
+@pytest.mark.parametrize("tail", ["1234567", "12345678"])
+def test_strings_that_differ_only_after_the_prefix_are_ordered_and_kept_apart(tail):
+    texts = ["x" + tail + "b", "y", "x" + tail, None, "x" + tail + "a", "x" + tail + "b"]
+    batch = pa.RecordBatch.from_arrays([pa.array(texts)], ["k"])
+    order, starts = sorted_groups(batch, 1)
+    found = batch.column(0).take(pa.array(order)).to_pylist()
+    assert found == ["x" + tail, "x" + tail + "a", "x" + tail + "b", "x" + tail + "b", "y", None]
+    assert starts.tolist() == [True, True, True, False, True, True]
