@@ -2,53 +2,47 @@
 
     from bench.kernels import run; run(10_000_000)
 
-Shape: int64 key, 32-character string, int64 time; some 30 % of the rows are duplicates or cancel.
+A merge is one task: read parts, merge, write parts. The rows are those of `bench.shapes`; some 30 % of them
+are duplicates or cancel. Peak memory is that of a child process which merges the same parts from a directory.
 """
 
-import io
-import resource
+import json
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.shapes import DOMAIN, SHAPES, TIMES, A, Shape
+from tidelake.config import Config
 from tidelake.data.consolidate import consolidate
-from tidelake.data.merge import merge
-from tidelake.data.part import read_part, write_parts
-from tidelake.data.stats import StatsSettings
-from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.data.part import read_part
+from tidelake.data.types import update_schema
+from tidelake.env import Env
+from tidelake.model.batch import Run
+from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold
-from tidelake.model.time import TimeDomain
 from tidelake.shard.overlap import prefetch
+from tidelake.shard.plan import Task, decode_run, run_merge_task
+from tidelake.shard.read import KeyRange, Source
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upload import write_run
+from tidelake.state.codec import encode_record
+from tidelake.store.local import LocalBlobStore
+from tidelake.store.protocols import BlobStore
 
-DOMAIN = TimeDomain("counter")
-SCHEMA = schema_from_arrow(
-    pa.schema([pa.field("key", pa.int64(), nullable=False), ("text", pa.string())]), ["key"]
-)
-CHUNK_ROWS, GROUP_ROWS, TIMES = 262_144, 16_384, 1_000
-SETTINGS = {"row_group_rows": GROUP_ROWS, "stats": StatsSettings(1_024, 64)}
+SCHEMA, CHUNK_ROWS, GROUP_ROWS = A.schema, 262_144, 16_384
+_BOUNDS = Bounds(Frontier.of(0), Frontier.of(TIMES), Frontier.of(0))
 
 
 def table(rows: int, seed: int, keys: int) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    key = rng.integers(0, keys, rows)
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    # The text follows from the key, so that equal keys are equal rows.
-    words = (
-        key[:, None] * np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64).view(np.int64)
-    ).view(np.uint8)
-    text = digits[np.stack([words >> 4, words & 15], axis=2).reshape(rows, 32)]
-    offsets = pa.py_buffer((np.arange(rows + 1) * 32).astype(np.int32))
-    texts = pa.StringArray.from_buffers(rows, offsets, pa.py_buffer(np.ascontiguousarray(text)))
-    times = rng.integers(0, TIMES, rows)
-    diffs = np.where(rng.random(rows) < 0.15, -1, 1)
-    return pa.Table.from_arrays(
-        [pa.array(key), texts, pa.array(times), pa.array(diffs)], schema=update_schema(SCHEMA, DOMAIN)
-    )
+    """Rows of shape `a`."""
+    return A.table(rows, seed, keys)
 
 
 def once(work: Callable[[], object]) -> float:
@@ -63,64 +57,98 @@ def best(*works: Callable[[], object], repeat: int = 3) -> list[float]:
     return [min(column) for column in zip(*found, strict=True)]
 
 
-def parts(batches: Iterable[pa.RecordBatch]) -> list[tuple[object, bytes]]:
-    return list(
-        write_parts(batches, SCHEMA, DOMAIN, 0, target_bytes=128 << 20, name=lambda: "part", **SETTINGS)
-    )
+class Stored:
+    """Sorted runs of one shape as parts in a directory, and the ways through them that are compared."""
 
+    def __init__(self, folder: Path, shape: Shape, rows: int, count: int) -> None:
+        self.folder, self.shape = folder, shape
+        # Nothing is flushed: this measures kernels, not disks.
+        self.blobs: BlobStore = LocalBlobStore(str(folder / "blobs"), lambda _descriptor: None)
+        self.spec = ShardSpec(folder.as_uri(), "0" * 32, DOMAIN, 0, shape.schema, Config())
+        keys = max(1, rows * 3 // 2)
+        runs = (self._run(rows // count, seed, keys) for seed in range(count))
+        self.sources = [Source(run, _BOUNDS.lower, _BOUNDS.upper) for run in runs]
+        self.paths = [str(folder / "blobs" / p.name) for s in self.sources for p in s.run.parts]
+        self.rows = sum(source.run.rows for source in self.sources)
+        fold = Task.of(self.spec, self.sources, KeyRange(), Fold(Frontier.of(TIMES)))
+        self.task = encode_record("task", fold)
 
-def reader(run: list, rows: int) -> Iterator[pa.RecordBatch]:
-    for part, data in run:
-        yield from read_part(io.BytesIO(data), part, SCHEMA, DOMAIN, batch_rows=rows)
+    def _run(self, rows: int, seed: int, keys: int) -> Run:
+        table_ = consolidate(self.shape.table(rows, seed, keys), self.shape.schema, DOMAIN)
+        run = write_run(self.spec, self.blobs, Env(), table_.to_batches(CHUNK_ROWS))
+        if run is None:
+            raise ValueError("too few rows to measure")
+        return run
 
+    def copy(self) -> None:
+        """What a merge cannot do without: read all, write all, with a reader thread beside the writer."""
+        out = self.folder / "copy.parquet"
+        with out.open("wb") as file, self._plain_writer(file) as writer:
+            for batch in prefetch(plain(self.paths, CHUNK_ROWS), 2):
+                writer.write_table(pa.Table.from_batches([batch]), GROUP_ROWS)
+        out.unlink()
 
-def plain(data: bytes, rows: int) -> Iterator[pa.RecordBatch]:
-    yield from pq.ParquetFile(io.BytesIO(data), pre_buffer=False).iter_batches(rows)
+    def scan(self) -> None:
+        """Read all parts, each checked."""
+        for source in self.sources:
+            for part in source.run.parts:
+                with self.blobs.open(part.name) as file:
+                    for _ in read_part(file, part, self.shape.schema, DOMAIN, batch_rows=CHUNK_ROWS):
+                        pass
 
+    def merge(self) -> None:
+        """Merge all runs into one, with all times folded, and delete it."""
+        for part in decode_run(run_merge_task(self.task, self.blobs)).parts:
+            self.blobs.delete(part.name)
 
-def plain_writer(sink: object) -> pq.ParquetWriter:
-    """Writes as parts are written, without anything of ours."""
-    encodings = dict.fromkeys(("key", "_time", "_diff"), "DELTA_BINARY_PACKED")
-    return pq.ParquetWriter(
-        sink,
-        update_schema(SCHEMA, DOMAIN),
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=False,
-        column_encoding={**encodings, "text": "DELTA_LENGTH_BYTE_ARRAY"},
-        write_page_checksum=True,
-    )
-
-
-def copy(runs: list) -> None:
-    """What a merge cannot do without: read all, write all, with a reader thread beside the writer."""
-    batches = (b for run in runs for _, data in run for b in plain(data, CHUNK_ROWS))
-    with plain_writer(io.BytesIO()) as writer:
-        for batch in prefetch(batches, 2):
-            writer.write_table(pa.Table.from_batches([batch]), GROUP_ROWS)
-
-
-def scan(runs: list) -> None:
-    for run in runs:
-        for _ in reader(run, CHUNK_ROWS):
+    def snapshot(self) -> None:
+        """Read all runs as of a time in the middle."""
+        for _ in Task.of(self.spec, self.sources, KeyRange(), AsOf(TIMES // 2)).rows(self.blobs):
             pass
 
+    def merge_peak_mib(self) -> float:
+        """How much the resident memory of a process grows at most by the merge."""
+        (self.folder / "task").write_bytes(self.task)
+        command = [sys.executable, "-m", "bench.peak", str(self.folder)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        return float(json.loads(done.stdout)["growth_mib"])
 
-def merged(runs: list, query: object, *, threads: bool = True) -> Iterator[pa.RecordBatch]:
-    share = max(1, CHUNK_ROWS // len(runs))
-    sources = [reader(run, share) for run in runs]
-    if threads:
-        sources = [prefetch(source, 1) for source in sources]
-    return merge(sources, SCHEMA, DOMAIN, query, CHUNK_ROWS)  # type: ignore[arg-type]
+    def _plain_writer(self, sink: object) -> pq.ParquetWriter:
+        """Writes with the encodings of the parts, without anything of ours."""
+        group = pq.read_metadata(self.paths[0]).row_group(0)
+        found = {c.path_in_schema: c.encodings for c in map(group.column, range(group.num_columns))}
+        dictionaries = [name for name, encodings in found.items() if "RLE_DICTIONARY" in encodings]
+        delta = {
+            n: e for n, es in found.items() if n not in dictionaries for e in es if e.startswith("DELTA")
+        }
+        return plain_writer(sink, update_schema(self.shape.schema, DOMAIN), dictionaries, delta)
 
 
-def measured(stored: list) -> list[float]:
-    since = Frontier.of(TIMES)
-    return best(
-        lambda: copy(stored),
-        lambda: scan(stored),
-        lambda: parts(prefetch(merged(stored, Fold(since)), 2)),
-        lambda: [None for _ in merged(stored, AsOf(TIMES // 2))],
+def plain(paths: Iterable[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of Parquet files, by pyarrow alone."""
+    for path in paths:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            yield from file.iter_batches(rows)
+
+
+def plain_writer(
+    sink: object,
+    schema: pa.Schema | None = None,
+    dictionaries: Iterable[str] = (),
+    encodings: dict[str, str] | None = None,
+) -> pq.ParquetWriter:
+    """Writes as parts are written, without anything of ours; unless told otherwise those of shape `a`."""
+    if encodings is None:
+        numbers = dict.fromkeys(("key", "_time", "_diff"), "DELTA_BINARY_PACKED")
+        encodings = {**numbers, "text": "DELTA_LENGTH_BYTE_ARRAY"}
+    return pq.ParquetWriter(
+        sink,
+        schema or update_schema(SCHEMA, DOMAIN),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=list(dictionaries),
+        column_encoding=encodings,
+        write_page_checksum=True,
     )
 
 
@@ -136,30 +164,36 @@ def ratios(rows: int, copied: float, scanned: float, merge_s: float, snapshot_s:
     }
 
 
-def run(rows: int = 10_000_000, runs: tuple[int, ...] = (2, 8, 64)) -> dict[str, dict[str, float]]:
+def measured(shape: Shape, rows: int, count: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as name:
+        stored = Stored(Path(name), shape, rows, count)
+        times = best(stored.copy, stored.scan, stored.merge, stored.snapshot)
+        return {**ratios(stored.rows, *times), "merge_peak_mib": stored.merge_peak_mib()}
+
+
+def run(
+    rows: int = 10_000_000, runs: tuple[int, ...] = (2, 8, 64), shapes: tuple[Shape, ...] = SHAPES
+) -> dict[str, dict[str, float]]:
     """Measure; ratios above 1 mean faster than the copy or the scan."""
     result: dict[str, dict[str, float]] = {}
-    # Over all runs together: a range for each run would fold away most rows, and flatter the merge.
-    keys = max(1, rows * 3 // 2)
-    for count in runs:
-        tables = [consolidate(table(rows // count, seed, keys), SCHEMA, DOMAIN) for seed in range(count)]
-        stored = [parts(t.to_batches(CHUNK_ROWS)) for t in tables]
-        total = sum(t.num_rows for t in tables)
-        del tables
-        copied, scanned, merge_s, snapshot_s = measured(stored)
-        result[f"R={count}"] = ratios(total, copied, scanned, merge_s, snapshot_s)
-    whole = table(rows, 0, keys)
-    (seconds,) = best(lambda: consolidate(whole, SCHEMA, DOMAIN))
-    first = next(iter(result.values()))
-    result["consolidate"] = {
-        "rows_s": rows / seconds,
-        "to_copy": rows / seconds / first["copy_rows_s"],
-        "to_scan": rows / seconds / first["scan_rows_s"],
-    }
-    result["process"] = {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    for shape in shapes:
+        mine = max(*runs, 1, int(rows * shape.share))
+        for count in runs:
+            result[f"{shape.name}, R={count}"] = measured(shape, mine, count)
+        whole = shape.table(mine, 0, max(1, mine * 3 // 2))
+        (seconds,) = best(lambda: consolidate(whole, shape.schema, DOMAIN))  # noqa: B023
+        first = result[f"{shape.name}, R={runs[0]}"]
+        result[f"{shape.name}, consolidate"] = {
+            "rows": mine,
+            "consolidate_rows_s": mine / seconds,
+            "consolidate_to_copy": mine / seconds / first["copy_rows_s"],
+        }
     return result
 
 
 if __name__ == "__main__":
-    for name, numbers in run(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000).items():
-        print(name, {key: round(value, 2) for key, value in numbers.items()})
+    asked = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    chosen = tuple(s for s in SHAPES if len(sys.argv) <= 2 or s.name in sys.argv[2])
+    fans = tuple(int(n) for n in sys.argv[3].split(",")) if len(sys.argv) > 3 else (2, 8, 64)
+    for name, numbers in run(asked, fans, chosen).items():
+        print(name, {key: round(value, 2) for key, value in numbers.items()}, flush=True)

@@ -15,6 +15,8 @@ class Config:
         part_target_bytes: encoded size at which a part is cut.
         row_group_rows: rows of a Parquet row group; small, so that a look-up reads little.
         merge_chunk_rows: rows, over all runs, that the merge kernel sorts at once. It bounds memory.
+        merge_memory_bytes: what a merge or a sorted read of up to 16 runs may hold in memory. Chunks end at a
+            twenty-fourth of it and merged parts at an eighth.
         fold_rows: the smallest runs, of together at most so many rows, are read whole and merged in memory.
         stats_budget_bytes: bytes of column statistics that a part may put into the state.
         bound_bytes: length to which key bounds and statistics of strings are truncated.
@@ -41,6 +43,7 @@ class Config:
     part_target_bytes: int = 128 * MIB
     row_group_rows: int = 16_384
     merge_chunk_rows: int = 262_144
+    merge_memory_bytes: int = 256 * MIB
     fold_rows: int = 262_144
     stats_budget_bytes: int = 1_024
     bound_bytes: int = 64
@@ -68,6 +71,7 @@ class Config:
             ("part_target_bytes", 1024),
             ("row_group_rows", 1),
             ("merge_chunk_rows", 16),
+            ("merge_memory_bytes", 16 * MIB),
             ("fold_rows", 1),
             ("stats_budget_bytes", 0),
             ("bound_bytes", 9),

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tidelake.data.canonical import canonical
 from tidelake.data.encode import encode, encode_key, truncate_lower, truncate_upper
-from tidelake.data.order import group_starts, row_tuple, search, sort_indices
+from tidelake.data.order import group_starts, row_tuple, search
+from tidelake.data.sort import sort_indices
 from tidelake.data.types import data_type, schema_from_arrow
 
 kinds = st.sampled_from(ALL)

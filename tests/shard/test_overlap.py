@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from tidelake.errors import UsageError
-from tidelake.shard.overlap import Background, prefetch
+from tidelake.shard.overlap import Background, prefetch, prefetch_all
 
 
 def threads():
@@ -139,3 +139,35 @@ def test_background_work_is_refused_in_a_fork():
         finally:
             os._exit(answer)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_many_sources_give_their_items_in_order_and_are_closed_at_the_end():
+    closed = []
+
+    def source(i):
+        try:
+            yield from range(i * 100, i * 100 + i)
+        finally:
+            closed.append(i)
+
+    with prefetch_all([source(i) for i in range(20)], 3) as ahead:
+        # The last first: nobody may wait for those before it.
+        for i in reversed(range(10, 20)):
+            assert list(ahead[i]) == list(range(i * 100, i * 100 + i))
+        assert next(ahead[5]) == 500
+    assert sorted(closed) == list(range(20))
+    assert not [t for t in threading.enumerate() if t.name == "tidelake-prefetch"]
+
+
+def test_an_error_of_one_of_many_sources_comes_after_its_items():
+    def failing():
+        yield 1
+        raise ValueError("no more")
+
+    with prefetch_all([failing(), iter([7, 8])], 2) as ahead:
+        assert next(ahead[0]) == 1
+        with pytest.raises(ValueError, match="no more"):
+            next(ahead[0])
+        assert list(ahead[1]) == [7, 8]
+    with prefetch_all([], 2) as ahead:
+        assert ahead == []

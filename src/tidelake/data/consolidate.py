@@ -87,4 +87,4 @@ def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return sum_batch(sort_batch(batch))[0]
+    return sum_batch(batch)[0]

@@ -2,7 +2,8 @@
 
 Owns the chunk algorithm; must not know parts, files or threads. Invariant: the output is the query
 applied to all rows of all runs, in the total order, no two rows equal but for their diff; and at most
-about `chunk_rows` rows, or `_CHUNK_BYTES` bytes, are held at once.
+about `chunk_rows` rows, or `chunk_bytes` bytes, are held at once, with more than 16 runs a sixteenth of that
+for each.
 
 Every run is buffered up to its share of a chunk. The *cut* is the least of the last buffered rows of
 the runs that have more to give: what is at or before it is complete, except for rows equal to the cut
@@ -21,15 +22,15 @@ import pyarrow as pa
 
 from tidelake.data.order import Comparable, disjoint, row_tuple, search
 from tidelake.data.select import preserves_order, select
-from tidelake.data.sums import Open, close, sort_batch, sum_batch
+from tidelake.data.sums import Open, close, sum_batch, sum_sorted
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
 from tidelake.model.query import Query
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
-# Wide rows fill memory before they fill a chunk; 32-bit offsets end at 2 GiB, far above.
-_CHUNK_BYTES = 128 * 1024 * 1024
+# Many runs with little of each make for small slices, and chunks that end at the shortest of them.
+SHARES_MAX = 16
 
 
 def merge(
@@ -38,6 +39,8 @@ def merge(
     domain: TimeDomain,
     query: Query,
     chunk_rows: int,
+    *,
+    chunk_bytes: int = 128 * 1024 * 1024,
 ) -> Iterator[pa.RecordBatch]:
     """Merge runs, applying a query.
 
@@ -47,6 +50,7 @@ def merge(
         domain: of the times.
         query: which updates are kept, and at which times.
         chunk_rows: rows, over all runs, that are sorted at once.
+        chunk_bytes: the same in bytes: wide rows fill memory before they fill a chunk.
 
     Yields:
         Batches of at most some `chunk_rows` rows, never empty: sorted, consolidated.
@@ -58,8 +62,8 @@ def merge(
     ordered = preserves_order(query, domain)
     rows_schema = update_schema(schema, domain)
     width = len(rows_schema) - 1 if ordered else len(schema.columns)
-    share = max(1, chunk_rows // max(1, len(runs)))
-    bytes_share = max(1, _CHUNK_BYTES // max(1, len(runs)))
+    shares = max(1, min(len(runs), SHARES_MAX))
+    share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
     buffers = [_Buffer(iter(run), query if ordered else None, domain, share, bytes_share) for run in runs]
     opened: Open | None = None
     while True:
@@ -74,8 +78,14 @@ def merge(
                 buffer.grow()
             continue
         _share_out(live, chunk_rows, share)
-        chunk = _sorted(pieces, width) if ordered else _advanced(pieces, query, domain)
-        result, opened = sum_batch(chunk, opened, keep_open=ordered and any(b.rows or b.more for b in live))
+        keep_open = ordered and any(b.rows or b.more for b in live)
+        if not ordered:
+            chunk = select(_joined(pieces), query, domain)
+            result, opened = sum_batch(chunk, opened, keep_open=keep_open)
+        else:
+            runs_ = _in_order(pieces, width)
+            summed = sum_sorted if disjoint(runs_, width) else sum_batch
+            result, opened = summed(_joined(runs_), opened, keep_open=keep_open)
         yield from _bounded(result, chunk_rows)
     if opened is not None:
         last = close(opened, opened.row)
@@ -108,8 +118,11 @@ class _Buffer:
     def fill(self, width: int) -> bool:
         """Read until there are enough rows; whether there are any."""
         grown = False
-        while self.rows < self.want and (self._bytes < self._want_bytes or not self.rows):
-            piece = self._next(max(1, min(self.want - self.rows, self._want_bytes // self._row_bytes)))
+        while self.rows < self.want:
+            room = (self._want_bytes - self._bytes) // self._row_bytes
+            if self.rows and room <= 0:
+                break
+            piece = self._next(max(1, min(self.want - self.rows, room)))
             if piece is None:
                 break
             self._batches.append(piece)
@@ -194,16 +207,13 @@ def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
             buffer.want = max(share, free // giving) if buffer.rows < share else share
 
 
-def _sorted(pieces: list[list[pa.RecordBatch]], width: int) -> pa.RecordBatch:
-    """Join the pieces in order; without a sort where those of the runs do not overlap."""
-    runs = sorted(pieces, key=lambda run: row_tuple(run[0], 0, width)) if len(pieces) > 1 else pieces
-    joined = pa.concat_batches([batch for run in runs for batch in run])
-    return joined if disjoint(runs, width) else sort_batch(joined)
+def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.RecordBatch]]:
+    """The pieces by their first row: joined so, runs that do not overlap need no sort."""
+    return sorted(pieces, key=lambda run: row_tuple(run[0], 0, width)) if len(pieces) > 1 else pieces
 
 
-def _advanced(pieces: list[list[pa.RecordBatch]], query: Query, domain: TimeDomain) -> pa.RecordBatch:
-    joined = pa.concat_batches([batch for run in pieces for batch in run])
-    return sort_batch(select(joined, query, domain))
+def _joined(pieces: list[list[pa.RecordBatch]]) -> pa.RecordBatch:
+    return pa.concat_batches([batch for run in pieces for batch in run])
 
 
 def _bounded(batch: pa.RecordBatch, chunk_rows: int) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 Owns sorting, comparing neighbours and searching. Rows are ordered by (key columns, value columns,
 time columns), each ascending: NaN after all numbers, nulls last, strings by their UTF-8 bytes, lists
 item by item with the shorter prefix first, structs by their fields. Must not know parts, diffs or
-which columns are key. Invariant: `sort_indices`, `group_starts`, `row_tuple` and the encoding in
+which columns are key. Invariant: `sort_all`, `group_starts`, `row_tuple` and the encoding in
 `tidelake.data.encode` agree on every pair of rows whose values are canonical.
 
 Functions take record batches whose first `width` columns are ordered by; canonical update batches
@@ -22,13 +22,15 @@ from tidelake.data.encode import encode, encode_key, raw, truncate_lower, trunca
 from tidelake.data.types import data_type
 
 __all__ = [
+    "differ",
     "disjoint",
     "encode",
     "encode_key",
     "group_starts",
     "row_tuple",
     "search",
-    "sort_indices",
+    "sort_all",
+    "sortable",
     "truncate_lower",
     "truncate_upper",
 ]
@@ -38,48 +40,6 @@ Comparable: TypeAlias = tuple[tuple[object, ...], ...]
 # pyarrow sorts up to so many columns by one radix pass after another; with more it turns to a row
 # comparison that is several times slower where the leading columns repeat.
 _SORT_KEYS_MAX = 8
-
-
-def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
-    """The permutation that sorts the rows by the first `width` columns.
-
-    Args:
-        batch: canonical values; runs that are sorted already make it faster.
-        width: how many columns count.
-
-    Returns:
-        An integer array for `take`.
-    """
-    first = _integers(batch.column(0))
-    if first is None:
-        return _sort_all([_sortable(batch.column(i)) for i in range(width)])
-    # numpy's stable sort merges the ascending runs that it finds, and a merge has few of them.
-    order = np.argsort(first, kind="stable")
-    if width == 1:
-        return pa.array(order)
-    ordered = first[order]
-    same = ordered[1:] == ordered[:-1]
-    tied = np.zeros(len(first), np.bool_)
-    tied[1:] = same
-    tied[:-1] |= same
-    ties = np.flatnonzero(tied)
-    if len(ties) == 0:
-        return pa.array(order)
-    rows, groups = order[ties], ordered[ties]
-    taken, inside = pa.array(rows), groups[1:] == groups[:-1]
-    columns = []
-    for i in range(1, width):
-        column = _sortable(batch.column(i).take(taken))
-        # A column that is the same throughout every group, as a value or a folded time often is,
-        # orders nothing; seeing that costs far less than sorting by it.
-        if (inside & _differ(column.slice(0, len(ties) - 1), column.slice(1))).any():
-            columns.append(column)
-    numbers = [_integers(column) for column in columns]
-    if columns and all(n is not None for n in numbers):
-        order[ties] = rows[np.lexsort((*reversed(numbers), groups))]
-    elif columns:
-        order[ties] = rows[_sort_all([pa.array(groups), *columns]).to_numpy()]
-    return pa.array(order)
 
 
 def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
@@ -102,10 +62,10 @@ def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
     for i in cheap_first:
         column = batch.column(i)
         if equal is None or len(equal) * 4 > n:
-            differs = _differ(column.slice(0, n - 1), column.slice(1))
+            differs = differ(column.slice(0, n - 1), column.slice(1))
             keep = differs if equal is None else differs[equal - 1]
         else:
-            keep = _differ(column.take(pa.array(equal - 1)), column.take(pa.array(equal)))
+            keep = differ(column.take(pa.array(equal - 1)), column.take(pa.array(equal)))
         equal = np.flatnonzero(~keep) + 1 if equal is None else equal[~keep]
         if len(equal) == 0:
             return starts
@@ -144,7 +104,8 @@ def disjoint(runs: list[list[pa.RecordBatch]], width: int) -> bool:
     )
 
 
-def _sort_all(columns: list[pa.Array]) -> pa.Array:
+def sort_all(columns: list[pa.Array]) -> pa.Array:
+    """The permutation that sorts rows of these columns, each of a type from `sortable`."""
     if len(columns) > _SORT_KEYS_MAX:
         return _sort_many(columns)
     names = [str(i) for i in range(len(columns))]
@@ -156,7 +117,7 @@ def _sort_all(columns: list[pa.Array]) -> pa.Array:
 def _sort_many(columns: list[pa.Array]) -> pa.Array:
     """Sort by the first columns, then only the rows that tie on them by the rest."""
     head, rest = columns[:_SORT_KEYS_MAX], columns[_SORT_KEYS_MAX:]
-    order = _sort_all(head).to_numpy().astype(np.int64)
+    order = sort_all(head).to_numpy().astype(np.int64)
     taken = pa.array(order)
     sorted_head = [column.take(taken) for column in head]
     batch = pa.RecordBatch.from_arrays(sorted_head, [str(i) for i in range(len(head))])
@@ -168,11 +129,11 @@ def _sort_many(columns: list[pa.Array]) -> pa.Array:
         rows = order[ties]
         groups = pa.array(np.cumsum(starts)[ties])
         picked = pa.array(rows)
-        order[ties] = rows[_sort_all([groups, *(c.take(picked) for c in rest)]).to_numpy()]
+        order[ties] = rows[sort_all([groups, *(c.take(picked) for c in rest)]).to_numpy()]
     return pa.array(order)
 
 
-def _sortable(column: pa.Array) -> pa.Array:
+def sortable(column: pa.Array) -> pa.Array:
     """The column, or one of a type that pyarrow sorts which has the same order."""
     is_, kind = pa.types, column.type
     if is_.is_nested(kind):
@@ -199,7 +160,7 @@ def _integers(column: pa.Array) -> npt.NDArray[np.generic] | None:
     return raw(column, np.dtype(f"{sign}{kind.bit_width // 8}"))
 
 
-def _differ(a: pa.Array, b: pa.Array) -> Mask:
+def differ(a: pa.Array, b: pa.Array) -> Mask:
     """Where two columns of one type differ, row by row; nulls are equal."""
     is_, kind = pa.types, a.type
     if is_.is_nested(kind):

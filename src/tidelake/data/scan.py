@@ -26,6 +26,7 @@ from tidelake.model.time import TimeDomain
 
 # One read takes row groups up to so many bytes: fewer round trips, still a small buffer.
 _WINDOW_BYTES = 2 * 1024 * 1024
+_BATCH_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def read_part(
     domain: TimeDomain,
     *,
     batch_rows: int,
+    batch_bytes: int = _BATCH_BYTES,
     key_from: bytes | None = None,
     key_below: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -80,6 +82,8 @@ def read_part(
         schema: the one that the part was written under.
         domain: of the times.
         batch_rows: most rows of a batch.
+        batch_bytes: about how large a batch may be in memory, judged by those before it. The first ones
+            are of one row group at most.
         key_from: only rows whose encoded key is not less than this.
         key_below: only rows whose encoded key is less than this.
 
@@ -93,21 +97,41 @@ def read_part(
     if isinstance(file, str):
         with open(file, "rb") as opened:
             yield from read_part(
-                opened, part, schema, domain, batch_rows=batch_rows, key_from=key_from, key_below=key_below
+                opened,
+                part,
+                schema,
+                domain,
+                batch_rows=batch_rows,
+                batch_bytes=batch_bytes,
+                key_from=key_from,
+                key_below=key_below,
             )
         return
     footer = read_footer(file, part)
     wanted = update_schema(schema, domain)
     _check_schema(footer, part, wanted)
     first, end = _groups(footer, key_from, key_below)
+    # Before a batch was seen: the encoded size, which is too little where values repeat.
+    fit, groups = _fitting(footer.metadata.row_group(0), batch_bytes), 1
     while first < end:
-        last = _window(footer, first, end, batch_rows)
-        data = read_group_bytes(file, part, footer, first, last)
-        for batch in _decoded(data, footer, part, range(first, last + 1), wanted, batch_rows=batch_rows):
+        rows = min(batch_rows, fit)
+        last = _window(footer, first, min(end, first + groups), rows)
+        # Not in a variable: the bytes would be held until the next ones have been read.
+        decoded = _decoded(
+            read_group_bytes(file, part, footer, first, last),
+            footer,
+            part,
+            range(first, last + 1),
+            wanted,
+            batch_rows=rows,
+        )
+        for batch in decoded:
+            fit = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
             kept = _within(batch, schema, key_from, key_below)
             if kept.num_rows:
                 yield kept
-        first = last + 1
+        del decoded, batch, kept
+        first, groups = last + 1, end
 
 
 def _groups(footer: Footer, key_from: bytes | None, key_below: bytes | None) -> tuple[int, int]:
@@ -117,6 +141,10 @@ def _groups(footer: Footer, key_from: bytes | None, key_below: bytes | None) -> 
     first = 0 if key_from is None else max(0, bisect_left(keys, key_from) - 1)
     end = len(keys) if key_below is None else bisect_left(keys, key_below)
     return first, end
+
+
+def _fitting(group: pq.RowGroupMetaData, size: int) -> int:
+    return max(1, size * int(group.num_rows) // max(1, int(group.total_byte_size)))
 
 
 def _window(footer: Footer, first: int, end: int, batch_rows: int) -> int:
@@ -150,12 +178,13 @@ class _Window(io.RawIOBase):
         self._at = base + offset
         return self._at
 
-    def read(self, size: int = -1, /) -> bytes:
+    # Arrow takes any buffer, and so a view that copies nothing.
+    def read(self, size: int = -1, /) -> memoryview:
         start = self._at - self._origin
         if start < 0 or size < 0:
             raise OSError(f"offset {self._at} lies outside the row groups that were read")
         self._at += size
-        return bytes(self._view[start : start + size])
+        return self._view[start : start + size]
 
 
 def _decoded(

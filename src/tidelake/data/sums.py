@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.data.order import Comparable, group_starts, row_tuple, sort_indices
+from tidelake.data.order import Comparable, Mask, group_starts, row_tuple
+from tidelake.data.sort import sort_indices, sorted_groups
 from tidelake.errors import InvalidUpdates
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -55,14 +56,21 @@ def sort_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.take(sort_indices(batch, batch.num_columns - 1))
 
 
+def sum_sorted(
+    batch: pa.RecordBatch, before: Open | None = None, *, keep_open: bool = False
+) -> tuple[pa.RecordBatch, Open | None]:
+    """`sum_batch` of a batch that is sorted already."""
+    return _summed(batch, None, group_starts(batch, batch.num_columns - 1), before, keep_open=keep_open)
+
+
 def sum_batch(
     batch: pa.RecordBatch, before: Open | None = None, *, keep_open: bool = False
 ) -> tuple[pa.RecordBatch, Open | None]:
-    """Sum the diffs of equal rows and drop those that come to zero.
+    """Sort rows, sum the diffs of equal ones and drop those that come to zero.
 
     Args:
-        batch: canonical updates, sorted; neither `before` nor `batch` may have an equal row elsewhere.
-        before: the group that the last chunk left open; not after the first row.
+        batch: canonical updates; neither `before` nor `batch` may have an equal row elsewhere.
+        before: the group that the last chunk left open; not after the least row.
         keep_open: whether the last group may go on in the next chunk.
 
     Returns:
@@ -71,31 +79,7 @@ def sum_batch(
     Raises:
         InvalidUpdates: a sum does not fit into an int64; names the row.
     """
-    width = batch.num_columns - 1
-    if batch.num_rows == 0:
-        return (batch, before) if keep_open or before is None else (close(before, batch), None)
-    values = diffs(batch)
-    starts = group_starts(batch, width)
-    first_joins = before is not None and before.at == row_tuple(batch, 0, width)
-    head = [] if before is None or first_joins else [close(before, batch)]
-    carried = before.diff if before is not None and first_joins else 0
-    begins = np.flatnonzero(starts)
-
-    opened: Open | None = None
-    ends_with_open = keep_open
-    if ends_with_open:
-        last = int(begins[-1])
-        opened = Open(
-            batch.slice(last, 1),
-            row_tuple(batch, last, width),
-            total(values[last:]) + (carried if last == 0 else 0),
-        )
-        carried = 0 if last == 0 else carried
-        batch, values, starts, begins = batch.slice(0, last), values[:last], starts[:last], begins[:-1]
-    body = _summed(batch, values, begins, carried)
-    if not head:
-        return body, opened
-    return (pa.concat_batches([*head, body]) if body.num_rows else head[0]), opened
+    return _summed(batch, *sorted_groups(batch, batch.num_columns - 1), before, keep_open=keep_open)
 
 
 def close(group: Open, like: pa.RecordBatch) -> pa.RecordBatch:
@@ -112,21 +96,51 @@ def with_diffs(batch: pa.RecordBatch, values: Ints) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns[:-1], pa.array(values)], schema=batch.schema)
 
 
-def _summed(batch: pa.RecordBatch, values: Ints, begins: Ints, carried: int) -> pa.RecordBatch:
-    n = batch.num_rows
-    if n == 0:
-        return batch
-    if len(begins) == n and not carried:
-        return batch if values.all() else batch.filter(pa.array(values != 0))
-    sums = _group_sums(batch, values, begins, carried)
+def _summed(
+    batch: pa.RecordBatch, order: Ints | None, starts: Mask, before: Open | None, *, keep_open: bool
+) -> tuple[pa.RecordBatch, Open | None]:
+    """Rows in `order`, or as they are; only those that are left are copied, and only once."""
+    if batch.num_rows == 0:
+        return (batch, before) if keep_open or before is None else (close(before, batch), None)
+    values = diffs(batch) if order is None else diffs(batch)[order]
+    begins = np.flatnonzero(starts)
+    rows = begins if order is None else order[begins]
+    width = batch.num_columns - 1
+    first_joins = before is not None and before.at == row_tuple(batch, int(rows[0]), width)
+    head = [] if before is None or first_joins else [close(before, batch)]
+    carried = before.diff if before is not None and first_joins else 0
+
+    opened: Open | None = None
+    if keep_open:
+        last, row = int(begins[-1]), int(rows[-1])
+        at = row_tuple(batch, row, width)
+        # A copy: a slice would keep the whole chunk.
+        copied = batch.take(pa.array([row]))
+        opened = Open(copied, at, total(values[last:]) + (carried if last == 0 else 0))
+        carried = 0 if last == 0 else carried
+        values, begins, rows = values[:last], begins[:-1], rows[:-1]
+    sums = _group_sums(batch, values, begins, rows, carried) if len(rows) else values[:0]
+    body = _picked(batch, rows, sums, in_order=order is None)
+    if not head:
+        return body, opened
+    return (pa.concat_batches([*head, body]) if body.num_rows else head[0]), opened
+
+
+def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) -> pa.RecordBatch:
+    """The rows whose sum is not zero, with it."""
     keep = np.flatnonzero(sums)
-    if len(keep) == n:
-        return with_diffs(batch, sums)
-    kept = batch.take(pa.array(begins[keep]))
-    return with_diffs(kept, sums[keep])
+    if len(keep) < len(rows):
+        rows, sums = rows[keep], sums[keep]
+    if in_order and len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1:
+        kept = batch.slice(int(rows[0]), len(rows)).select(range(batch.num_columns - 1))
+    else:
+        kept = batch.select(range(batch.num_columns - 1)).take(pa.array(rows))
+    return pa.RecordBatch.from_arrays([*kept.columns, pa.array(sums)], schema=batch.schema)
 
 
-def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, carried: int) -> Ints:
+def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, rows: Ints, carried: int) -> Ints:
+    if not carried and len(begins) == len(values):
+        return values
     if not carried and _fits(values):
         sums: Ints = np.add.reduceat(values, begins)
         return sums
@@ -139,7 +153,7 @@ def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, carried: int)
     if outside.any():
         group = int(np.argmax(outside))
         exact = (int(high[group]) << 32) + int(low[group] & _LOW)
-        raise _overflow(batch.slice(int(begins[group]), 1), exact)
+        raise _overflow(batch.slice(int(rows[group]), 1), exact)
     return (high << 32) | (low & _LOW)
 
 

@@ -11,7 +11,9 @@ Threads start when there is work, belong to one process, and are never kept acro
 import os
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from tidelake.errors import InternalError, UsageError
@@ -189,3 +191,96 @@ class Background:
             if thread is not threading.current_thread():
                 thread.join()
         self._threads = set()
+
+
+@contextmanager
+def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list[Iterator[T]]]:
+    """Iterate several sources ahead of their reader, by a few threads together, one item ahead each.
+
+    Args:
+        sources: each is iterated by one thread at a time. Generators are closed at the end.
+        threads: at most so many.
+
+    Yields:
+        As many iterators: each the items of its source, in order, then what the source raised. Once the
+        block is left, the threads have ended and the sources are closed.
+    """
+    crew = _Crew([_Lane(iter(source)) for source in sources])
+    running = [
+        threading.Thread(target=crew.work, name="tidelake-prefetch", daemon=True)
+        for _ in range(min(threads, len(sources)))
+    ]
+    for thread in running:
+        thread.start()
+    try:
+        yield [crew.read(lane) for lane in crew.lanes]
+    finally:
+        crew.stop()
+        for thread in running:
+            thread.join()
+        for lane in crew.lanes:
+            close = getattr(lane.items, "close", None)
+            if close is not None:
+                close()
+
+
+class _Lane(Generic[T]):
+    """One source, and what was read of it."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self.items = items
+        self.ready: deque[T | _End] = deque()
+        # Whether a thread is at it, or it has come to its end.
+        self.taken = False
+
+
+class _Crew(Generic[T]):
+    """Threads that read on wherever nothing is ready; one lock guards all lanes."""
+
+    def __init__(self, lanes: list[_Lane[T]]) -> None:
+        self.lanes = lanes
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def work(self) -> None:
+        while (lane := self._next_lane()) is not None:
+            item: T | _End
+            try:
+                item = next(lane.items)
+            except StopIteration:
+                item = _End(None)
+            except BaseException as caught:
+                # Not lost: the reader raises it.
+                item = _End(caught)
+            with self._changed:
+                lane.ready.append(item)
+                lane.taken = isinstance(item, _End)
+                self._changed.notify_all()
+
+    def read(self, lane: _Lane[T]) -> Iterator[T]:
+        while True:
+            with self._changed:
+                while not lane.ready:
+                    self._changed.wait()
+                item = lane.ready.popleft()
+                self._changed.notify_all()
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            yield item
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _next_lane(self) -> _Lane[T] | None:
+        with self._changed:
+            while not self._stopped:
+                for lane in self.lanes:
+                    if not lane.taken and not lane.ready:
+                        lane.taken = True
+                        return lane
+                self._changed.wait()
+        return None

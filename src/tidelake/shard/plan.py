@@ -17,6 +17,7 @@ from tidelake.env import Env
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part, Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.shard.allocator import lean_memory
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.read import KeyRange, Source, rows
 from tidelake.shard.spec import ShardSpec, stores_of
@@ -25,6 +26,8 @@ from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 
 _TASK_BYTES_MIN = 1024 * 1024
+# A part is held whole while it is written, beside the chunks of the kernel.
+_PART_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,9 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
     todo = decode_record("task", task, Task, "task")
     store = stores_of(todo.spec).blobs if blobs is None else blobs
     # The kernel runs ahead in a thread while this one encodes and writes.
-    run = write_run(todo.spec, store, env or Env(), prefetch(todo.rows(store)))
+    part_bytes = todo.spec.config.merge_memory_bytes // _PART_SHARE
+    with lean_memory():
+        run = write_run(todo.spec, store, env or Env(), prefetch(todo.rows(store), 1), part_bytes)
     return b"" if run is None else encode_record("run", run)
 
 

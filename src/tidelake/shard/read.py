@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline
-from tidelake.data.merge import merge
+from tidelake.data.merge import SHARES_MAX, merge
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
@@ -21,12 +21,16 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.shard.overlap import prefetch
+from tidelake.shard.overlap import prefetch_all
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
-_PREFETCHED_RUNS_MAX = 8
+# Every thread keeps memory of its own, so that more of them cost more than they bring.
+_READERS_MAX = 2
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
+# Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
+# way to the writer, and every run is read ahead.
+_CHUNK_SHARE = 24
 
 
 @dataclass(frozen=True)
@@ -105,20 +109,17 @@ def rows(
         if (parts := tuple(part for part in source.run.parts if within.may_hold(part)))
     ]
     small, large = _divided(runs, spec.config.fold_rows)
-    batch_rows = max(64, spec.config.merge_chunk_rows // max(1, len(large)))
-    # Fetching and decoding ahead of the kernel; with many runs they take turns enough by themselves.
-    streams = [_stream(spec, blobs, s, within, batch_rows) for s in large]
-    if len(streams) <= _PREFETCHED_RUNS_MAX:
-        streams = [prefetch(stream) for stream in streams]
-    try:
-        folded = _folded(spec, blobs, small, query, within)
-        if folded is None:
-            streams.extend(_stream(spec, blobs, s, within, batch_rows) for s in small)
-        runs_ = [*streams, *([folded] if folded else [])]
-        yield from merge(runs_, spec.schema, spec.domain, query, spec.config.merge_chunk_rows)
-    finally:
-        for stream in streams:
-            stream.close()
+    chunk_rows, chunk_bytes = spec.config.merge_chunk_rows, spec.config.merge_memory_bytes // _CHUNK_SHARE
+    folded = _folded(spec, blobs, small, query, within)
+    if folded is None:
+        large = [*large, *small]
+    shares = max(1, min(len(large), SHARES_MAX))
+    batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
+    streams = [_stream(spec, blobs, s, within, batch_rows=batch_rows, batch_bytes=batch_bytes) for s in large]
+    # Fetching and decoding ahead of the kernel.
+    with prefetch_all(streams, _READERS_MAX) as ahead:
+        runs_ = [*ahead, *([folded] if folded else [])]
+        yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
@@ -133,21 +134,21 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
 
 
 def _stream(
-    spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, batch_rows: int
+    spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of one run, in order, after rewrite and truncation."""
     for part in source.run.parts:
         if part.schema_id != spec.schema_id:
             raise InternalError(f"part {part.name} has schema {part.schema_id}, expected {spec.schema_id}")
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        for batch in _decoded(spec, blobs, part, keys, batch_rows):
+        for batch in _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes):
             seen = view(batch, spec.domain, part.rewrite, lower, upper)
             if seen.num_rows:
                 yield seen
 
 
 def _decoded(
-    spec: ShardSpec, blobs: BlobStore, part: Part, keys: KeyRange, batch_rows: int
+    spec: ShardSpec, blobs: BlobStore, part: Part, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of a part as they were written, of a range of keys."""
     if part.inline is not None:
@@ -160,6 +161,7 @@ def _decoded(
             spec.schema,
             spec.domain,
             batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
             key_from=keys.start,
             key_below=keys.stop,
         )
@@ -174,12 +176,14 @@ def _folded(
     rows are wide, or if a sum over these runs does not fit where the sum over all runs may.
     """
     held: list[pa.RecordBatch] = []
-    held_bytes = 0
+    held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, spec.config.merge_memory_bytes // _CHUNK_SHARE)
     for source in small:
-        for batch in _stream(spec, blobs, source, keys, spec.config.fold_rows):
+        for batch in _stream(
+            spec, blobs, source, keys, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max
+        ):
             held.append(select(batch, query, spec.domain))
             held_bytes += held[-1].nbytes
-            if held_bytes > _FOLD_BYTES_MAX:
+            if held_bytes > bytes_max:
                 return None
     table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
     try:

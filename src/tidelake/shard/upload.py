@@ -30,11 +30,20 @@ from tidelake.shard import names
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
+_GROUP_SHARE = 256
 
-def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.RecordBatch]) -> Run | None:
+
+def write_run(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    env: Env,
+    batches: Iterable[pa.RecordBatch],
+    part_bytes: int | None = None,
+) -> Run | None:
     """Store sorted, consolidated batches as one run; None if there are no rows.
 
-    One `put` a part. If it fails half-way, the parts already stored are deleted again.
+    Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` a part. If it fails
+    half-way, the parts already stored are deleted again.
     """
     parts: list[Part] = []
     pieces = write_parts(
@@ -42,15 +51,19 @@ def write_run(spec: ShardSpec, blobs: BlobStore, env: Env, batches: Iterable[pa.
         spec.schema,
         spec.domain,
         spec.schema_id,
-        target_bytes=spec.config.part_target_bytes,
+        target_bytes=min(spec.config.part_target_bytes, part_bytes or spec.config.part_target_bytes),
         row_group_rows=spec.config.row_group_rows,
         stats=StatsSettings.of(spec.config),
+        # The merge that reads these parts holds several copies of a row group of every run.
+        group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         name=lambda: names.part(spec.shard_id, env.ids),
     )
     try:
         for part, data in pieces:
             blobs.put(part.name, data)
             parts.append(part)
+            # Else it would be held until the next part is encoded.
+            del data
     except BaseException:
         discard(blobs, env, [Run(tuple(parts))] if parts else [])
         raise

@@ -1,0 +1,143 @@
+"""Sorting a chunk: its order, and where groups of equal rows begin, in one go.
+
+Owns the algorithm; must not know diffs or runs. Invariant: the order is the one of
+`tidelake.data.order`, and the groups are those that `group_starts` finds in the sorted rows.
+
+Columns are looked at from the first on, each only for the rows that tie on those before. As many as
+have codes of few bits are packed into one word for each row and sorted by numpy, whose stable sort merges
+the ascending runs that it finds: a merge has few of them. A column that is the same throughout every
+group, as a value or a folded time often is, orders nothing, and seeing that costs far less than sorting.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelake.data.codes import Code, Words, code
+from tidelake.data.order import Mask, differ, group_starts, sort_all, sortable
+
+Ints = npt.NDArray[np.int64]
+_WORD_BITS = 64
+# Below so many rows to an ascending run the quick sort is faster.
+_RUN_ROWS = 24
+
+
+def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
+    """The permutation that sorts the rows by the first `width` columns.
+
+    Args:
+        batch: canonical values; runs that are sorted already make it faster.
+        width: how many columns count.
+
+    Returns:
+        An integer array for `take`.
+    """
+    return pa.array(sorted_groups(batch, width)[0])
+
+
+def sorted_groups(batch: pa.RecordBatch, width: int) -> tuple[Ints, Mask]:
+    """The permutation that sorts the rows, and for each sorted row whether it differs from the one before.
+
+    Args:
+        batch: canonical values; runs that are sorted already make it faster.
+        width: by how many of the first columns.
+    """
+    ties = _Ties(batch)
+    left = list(range(width))
+    while left and len(ties.at):
+        left = ties.refine(left)
+    starts = np.ones(batch.num_rows, np.bool_)
+    starts[ties.at[1:][ties.inside]] = False
+    return ties.order, starts
+
+
+class _Ties:
+    """An order so far, and the rows that are equal so far, in groups of two and more."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        n = batch.num_rows
+        self.order: Ints = np.arange(n)
+        # Positions in `order`, ascending, and for each the number of its group.
+        self.at: Ints = self.order if n > 1 else self.order[:0]
+        self.groups: Words = np.zeros(len(self.at), np.uint64)
+        self._batch = batch
+        self._prefixed: set[int] = set()
+        self._whole = True
+
+    @property
+    def inside(self) -> Mask:
+        """For each tied row but the first, whether it is in the group of the one before."""
+        same: Mask = self.groups[1:] == self.groups[:-1]
+        return same
+
+    def refine(self, left: list[int]) -> list[int]:
+        """Order the ties by the next column or columns; those that are still to be looked at."""
+        packed = Code(self.groups, int(self.groups[-1]).bit_length(), True)
+        enough = len(self.at).bit_length()
+        inside: Mask | None = None if self._whole else self.inside
+        used = 0
+        for used, i in enumerate(left):
+            if used and packed.bits > enough:
+                break
+            column = self._column(i)
+            if inside is not None and not self._differs(column, inside):
+                continue
+            found = code(column) if i not in self._prefixed else None
+            if found is None or (packed.bits and found.bits > _WORD_BITS - packed.bits and packed.bits > 32):
+                if packed.values is self.groups:
+                    self._sort_by(left[used:])
+                    return []
+                break
+            found = found.cut(_WORD_BITS - packed.bits)
+            packed = Code(
+                (packed.values << np.uint64(found.bits)) | found.values if packed.bits else found.values,
+                packed.bits + found.bits,
+                found.exact,
+            )
+            if not found.exact:
+                self._prefixed.add(i)
+                break
+        else:
+            used += 1
+        if packed.values is not self.groups:
+            self._sort(packed.values)
+        return left[used:]
+
+    def _column(self, i: int) -> pa.Array:
+        column = self._batch.column(i)
+        return column if self._whole else column.take(pa.array(self.order[self.at]))
+
+    @staticmethod
+    def _differs(column: pa.Array, inside: Mask) -> bool:
+        return bool((inside & differ(column.slice(0, len(column) - 1), column.slice(1))).any())
+
+    def _sort(self, packed: Words) -> None:
+        """Order the ties by a word for each; keep those that are equal still."""
+        steps = np.count_nonzero(packed[1:] < packed[:-1])
+        if steps:
+            stable = steps * _RUN_ROWS < len(packed)
+            order = np.argsort(packed, kind="stable" if stable else "quicksort")
+            packed = packed[order]
+            self.order[self.at] = self.order[self.at][order] if not self._whole else order
+        self._keep(packed[1:] == packed[:-1])
+
+    def _sort_by(self, columns: list[int]) -> None:
+        """Order the ties by all the columns left, as Arrow sorts, which takes any type."""
+        rows = self.order[self.at]
+        taken = self._batch.select(columns).take(pa.array(rows))
+        order = sort_all([pa.array(self.groups), *(sortable(c) for c in taken.columns)])
+        self.order[self.at] = rows[order.to_numpy()]
+        starts = group_starts(taken.take(order), len(columns))[1:]
+        groups = self.groups[order.to_numpy()]
+        self._keep((groups[1:] == groups[:-1]) & ~starts)
+
+    def _keep(self, same: Mask) -> None:
+        tied = np.zeros(len(self.at), np.bool_)
+        tied[1:] = same
+        tied[:-1] |= same
+        kept = np.flatnonzero(tied)
+        numbers = np.zeros(len(tied), np.uint64)
+        np.cumsum(~same, dtype=np.uint64, out=numbers[1:])
+        self.at = kept if self._whole else self.at[kept]
+        self.groups = numbers[kept]
+        self._whole = False

@@ -1,0 +1,86 @@
+"""Sorting by packed codes: the ways that only large or repetitive columns take."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from data_reference import ORDER, PRIMITIVES, array, compare, numbers, rows_of, updates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.data import codes
+from tidelake.data.canonical import canonical
+from tidelake.data.order import group_starts
+from tidelake.data.sort import sorted_groups
+
+
+@pytest.mark.parametrize("ranked", [True, False])
+@pytest.mark.parametrize(("kind", "values"), PRIMITIVES, ids=[str(k) for k, _ in PRIMITIVES])
+def test_codes_order_every_pair_of_values_as_the_reference_does(kind, values, ranked, monkeypatch):
+    monkeypatch.setattr(codes, "_repeats", lambda column: ranked)
+    for nulls in ([], [None]):
+        column = canonical(array(kind, [*nulls, *values, *nulls, *values])).slice(1)
+        found = codes.code(column)
+        if found is None:
+            continue
+        assert all(int(v).bit_length() <= found.bits for v in found.values)
+        for cut in (found, found.cut(3)):
+            for a, x in zip(cut.values, numbers(column), strict=True):
+                for b, y in zip(cut.values, numbers(column), strict=True):
+                    assert not a < b or compare(x, y) < 0
+                    assert not cut.exact or (a == b) == (compare(x, y) == 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(updates(columns=4, max_rows=60), st.booleans())
+def test_groups_found_by_sorting_are_those_of_the_sorted_rows(drawn, ranked):
+    _, _, table = drawn
+    batch = pa.RecordBatch.from_arrays(
+        [pa.concat_arrays(c.chunks) if c.num_chunks else pa.array([], c.type) for c in table.columns],
+        schema=table.schema,
+    )
+    width = batch.num_columns - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codes, "_repeats", lambda column: ranked)
+        order, starts = sorted_groups(batch, width)
+    taken = batch.take(pa.array(order))
+    assert sorted(order.tolist()) == list(range(batch.num_rows))
+    expected = sorted((r[:-1] for r in rows_of(batch)), key=ORDER)
+    assert [repr(r[:-1]) for r in rows_of(taken)] == [repr(r) for r in expected]
+    assert starts.tolist() == group_starts(taken, width).tolist()
+
+
+@pytest.mark.parametrize("distinct", [5, 4_000])
+def test_large_columns_of_many_types_sort_as_arrow_sorts_them(distinct):
+    rng = np.random.default_rng(distinct)
+    n = 20_000
+
+    def pick():
+        return rng.integers(0, distinct, n)
+
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(pick(), mask=rng.random(n) < 0.1),
+            pa.array([None if i % 11 == 0 else f"common/prefix/{i % 7}/{i:012}" for i in pick().tolist()]),
+            pa.array(np.where(rng.random(n) < 0.1, np.nan, pick() * 0.5 - 9), mask=rng.random(n) < 0.1),
+            pa.array(pick() * 10**15).cast(pa.decimal128(21, 0)),
+            pa.array(pick() % 3),
+        ],
+        ["a", "b", "c", "d", "e"],
+    )
+    order, starts = sorted_groups(batch, 5)
+    keys = [(name, "ascending") for name in batch.schema.names]
+    expected = batch.take(pc.sort_indices(batch, sort_keys=keys))
+    found = batch.take(pa.array(order))
+    assert [repr(r) for r in rows_of(found)] == [repr(r) for r in rows_of(expected)]
+    assert starts.tolist() == group_starts(expected, 5).tolist()
+
+
+@pytest.mark.parametrize("tail", ["1234567", "12345678"])
+def test_strings_that_differ_only_after_the_prefix_are_ordered_and_kept_apart(tail):
+    texts = ["x" + tail + "b", "y", "x" + tail, None, "x" + tail + "a", "x" + tail + "b"]
+    batch = pa.RecordBatch.from_arrays([pa.array(texts)], ["k"])
+    order, starts = sorted_groups(batch, 1)
+    found = batch.column(0).take(pa.array(order)).to_pylist()
+    assert found == ["x" + tail, "x" + tail + "a", "x" + tail + "b", "x" + tail + "b", "y", None]
+    assert starts.tolist() == [True, True, True, False, True, True]
