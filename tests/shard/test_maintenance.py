@@ -483,6 +483,44 @@ def test_a_widened_run_is_folded_no_further_than_it_was():
     assert c.state().spine.totals.rows == 49 and 7 not in ids(c)
 
 
+def test_a_truncated_run_with_empty_neighbours_keeps_what_it_hides():
+    config = Config(merge_inputs_min=2, **QUIET)
+    c = Place().lake(config=config).create("c", SCHEMA, key=["id"])
+    heartbeat(c, 1)
+    # Its updates at time 0 come too late.
+    c.append(pa.concat_tables([timed(0, *range(5)), timed(1, *range(5, 9))]), lower=0, upper=2)
+    heartbeat(c, 5)
+    c._shard.run(maintenance.collapse_levels)
+    assert [run.truncated for member in c.state().spine for run in member.batch.runs] == [True]
+    assert ids(c, 4) == dict.fromkeys(range(5, 9), 1)
+    assert c.maintain(thorough=False).merges == 1
+    assert ids(c, 4) == dict.fromkeys(range(5, 9), 1)
+    (member,) = c.state().spine
+    assert [(run.truncated, run.rows) for run in member.batch.runs] == [(False, 4)]
+
+
+def test_a_widening_that_comes_too_late_deletes_nothing():
+    place = Place()
+    config = Config(merge_inputs_min=2, **QUIET)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    c.append(timed(0, *range(50)), upper=1)
+    heartbeat(c, 10)
+    c._shard.run(maintenance.collapse_levels)
+    first = request(list(c.state().spine))
+    assert first.sources == 1
+
+    def widen_further():
+        other = another(place, config)
+        heartbeat(other, 20)
+        other._shard.run(maintenance.collapse_levels)
+        assert Compactor(other._shard).merge(request(list(other.state().spine))).applied
+
+    after_commits(place, 1, widen_further)
+    assert not Compactor(c._shard).merge(first).applied
+    assert named(c) <= stored(place, c)
+    assert ids(c, 19) == dict.fromkeys(range(50), 1)
+
+
 def test_merges_that_a_crash_lost_are_found_again_in_the_state():
     place = Place()
     plan = FaultPlan()
