@@ -19,7 +19,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.append import commit
 from tidelake.shard.compactor import Compactor, Workers
-from tidelake.shard.maintain import settled, unmerged
+from tidelake.shard.maintain import Maintainer, settled, unmerged
 from tidelake.shard.upload import write_table
 from tidelake.state import maintenance
 from tidelake.state.append import Exactly
@@ -142,10 +142,34 @@ def test_a_merge_that_is_under_way_is_left_alone_until_its_claim_expires():
     for later_ms in (0, CLAIM_MS - 1):
         waiting, tasks = another(place, later_ms=later_ms), []
         report = waiting.maintain(workers=counting(waiting, tasks))
-        assert (report.merges, report.complete, tasks) == (0, False, [])
+        assert (report.merges, report.refused, report.complete, tasks) == (0, 0, False, [])
+        # One that does not look at claims finds this one when it makes its own.
+        assert not waiting.merge(counting(waiting, tasks)).applied and not tasks
     assert c.state().seqno == left
     assert another(place, later_ms=CLAIM_MS).maintain().complete
     assert c.state().spine.totals.runs == 1 and ids(c) == held
+
+
+@pytest.mark.parametrize("relieving", [False, True])
+def test_what_stands_beside_a_claim_is_merged_by_itself(relieving):
+    place = Place()
+    c, held = collection_of(place)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(3)))
+    for n in range(1000, 1004):
+        c.append(rows(n))
+    c._shard.run(maintenance.collapse_levels)
+    beside = another(place, SIMPLE)
+    report = Maintainer(beside._shard).relieve(4) if relieving else beside.maintain()
+    assert (report.merges, report.refused, report.complete) == (1, 0, False)
+    assert [len(member.batch.runs) for member in c.state().spine] == [1] * 5
+    assert len(c.state().claims) == 1 and len(c.state().chunks) == 2
+    # The claim is as good as before.
+    heir, tasks = another(place, later_ms=CLAIM_MS), []
+    (claim,) = heir.state().claims.values()
+    members = list(heir.state().spine.range(claim.id))
+    assert Compactor(heir._shard, counting(heir, tasks)).merge(request(members)).resumed == 2
+    assert len(tasks) == CHUNKS - 2 and ids(heir) == {**held, **dict.fromkeys(range(1000, 1004), 1)}
 
 
 def test_progress_renews_a_claim():
