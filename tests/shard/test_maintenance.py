@@ -228,6 +228,18 @@ def test_thorough_maintenance_ends_claims_that_nobody_will_go_on_with():
     assert ids(tidy) == held
 
 
+def test_only_expired_claims_are_ended():
+    place = Place()
+    c, _ = collection_of(place)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(3)))
+    recorded = {part.name for parts in c.state().chunks.values() for part in parts}
+    early, late = another(place, later_ms=CLAIM_MS - 1), another(place, later_ms=CLAIM_MS)
+    assert early._shard.run(maintenance.end_expired) == () and len(c.state().claims) == 1
+    assert {part.name for part in late._shard.run(maintenance.end_expired)} == recorded
+    assert not c.state().claims and not c.state().chunks
+
+
 # Two runners
 
 
