@@ -19,7 +19,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.append import commit
 from tidelake.shard.compactor import Compactor, Workers
-from tidelake.shard.maintain import settled, unmerged
+from tidelake.shard.maintain import Maintainer, settled, unmerged
 from tidelake.shard.upload import write_table
 from tidelake.state import maintenance
 from tidelake.state.append import Exactly
@@ -142,10 +142,34 @@ def test_a_merge_that_is_under_way_is_left_alone_until_its_claim_expires():
     for later_ms in (0, CLAIM_MS - 1):
         waiting, tasks = another(place, later_ms=later_ms), []
         report = waiting.maintain(workers=counting(waiting, tasks))
-        assert (report.merges, report.complete, tasks) == (0, False, [])
+        assert (report.merges, report.refused, report.complete, tasks) == (0, 0, False, [])
+        # One that does not look at claims finds this one when it makes its own.
+        assert not waiting.merge(counting(waiting, tasks)).applied and not tasks
     assert c.state().seqno == left
     assert another(place, later_ms=CLAIM_MS).maintain().complete
     assert c.state().spine.totals.runs == 1 and ids(c) == held
+
+
+@pytest.mark.parametrize("relieving", [False, True])
+def test_what_stands_beside_a_claim_is_merged_by_itself(relieving):
+    place = Place()
+    c, held = collection_of(place)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(3)))
+    for n in range(1000, 1004):
+        c.append(rows(n))
+    c._shard.run(maintenance.collapse_levels)
+    beside = another(place, SIMPLE)
+    report = Maintainer(beside._shard).relieve(4) if relieving else beside.maintain()
+    assert (report.merges, report.refused, report.complete) == (1, 0, False)
+    assert [len(member.batch.runs) for member in c.state().spine] == [1] * 5
+    assert len(c.state().claims) == 1 and len(c.state().chunks) == 2
+    # The claim is as good as before.
+    heir, tasks = another(place, later_ms=CLAIM_MS), []
+    (claim,) = heir.state().claims.values()
+    members = list(heir.state().spine.range(claim.id))
+    assert Compactor(heir._shard, counting(heir, tasks)).merge(request(members)).resumed == 2
+    assert len(tasks) == CHUNKS - 2 and ids(heir) == {**held, **dict.fromkeys(range(1000, 1004), 1)}
 
 
 def test_progress_renews_a_claim():
@@ -202,6 +226,18 @@ def test_thorough_maintenance_ends_claims_that_nobody_will_go_on_with():
     assert not tidy.state().claims and not tidy.state().chunks
     assert before - named(tidy) and not stored(place, c) & (before - named(tidy))
     assert ids(tidy) == held
+
+
+def test_only_expired_claims_are_ended():
+    place = Place()
+    c, _ = collection_of(place)
+    with pytest.raises(SimulatedCrash):
+        c.merge(counting(c, [], dies_at(3)))
+    recorded = {part.name for parts in c.state().chunks.values() for part in parts}
+    early, late = another(place, later_ms=CLAIM_MS - 1), another(place, later_ms=CLAIM_MS)
+    assert early._shard.run(maintenance.end_expired) == () and len(c.state().claims) == 1
+    assert {part.name for part in late._shard.run(maintenance.end_expired)} == recorded
+    assert not c.state().claims and not c.state().chunks
 
 
 # Two runners
@@ -481,6 +517,44 @@ def test_a_widened_run_is_folded_no_further_than_it_was():
     assert member.batch.bounds.since == Frontier.of(0)
     assert c.maintain().merges == 1
     assert c.state().spine.totals.rows == 49 and 7 not in ids(c)
+
+
+def test_a_truncated_run_with_empty_neighbours_keeps_what_it_hides():
+    config = Config(merge_inputs_min=2, **QUIET)
+    c = Place().lake(config=config).create("c", SCHEMA, key=["id"])
+    heartbeat(c, 1)
+    # Its updates at time 0 come too late.
+    c.append(pa.concat_tables([timed(0, *range(5)), timed(1, *range(5, 9))]), lower=0, upper=2)
+    heartbeat(c, 5)
+    c._shard.run(maintenance.collapse_levels)
+    assert [run.truncated for member in c.state().spine for run in member.batch.runs] == [True]
+    assert ids(c, 4) == dict.fromkeys(range(5, 9), 1)
+    assert c.maintain(thorough=False).merges == 1
+    assert ids(c, 4) == dict.fromkeys(range(5, 9), 1)
+    (member,) = c.state().spine
+    assert [(run.truncated, run.rows) for run in member.batch.runs] == [(False, 4)]
+
+
+def test_a_widening_that_comes_too_late_deletes_nothing():
+    place = Place()
+    config = Config(merge_inputs_min=2, **QUIET)
+    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
+    c.append(timed(0, *range(50)), upper=1)
+    heartbeat(c, 10)
+    c._shard.run(maintenance.collapse_levels)
+    first = request(list(c.state().spine))
+    assert first.sources == 1
+
+    def widen_further():
+        other = another(place, config)
+        heartbeat(other, 20)
+        other._shard.run(maintenance.collapse_levels)
+        assert Compactor(other._shard).merge(request(list(other.state().spine))).applied
+
+    after_commits(place, 1, widen_further)
+    assert not Compactor(c._shard).merge(first).applied
+    assert named(c) <= stored(place, c)
+    assert ids(c, 19) == dict.fromkeys(range(50), 1)
 
 
 def test_merges_that_a_crash_lost_are_found_again_in_the_state():
