@@ -60,8 +60,9 @@ def write_run(
     )
     try:
         for part, data in pieces:
-            blobs.put(part.name, data)
+            # Noted first: a put of unknown outcome may have left it.
             parts.append(part)
+            blobs.put(part.name, data)
             # Else it would be held until the next part is encoded.
             del data
     except BaseException:
