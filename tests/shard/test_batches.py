@@ -85,13 +85,22 @@ def test_a_batch_that_is_forgotten_says_what_it_leaves():
     assert stored(place, c) == set(names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # One that is inline or empty leaves nothing.
-        assert built(made(Config())[1], at(0, 1)).part_names
+        # One that is empty leaves nothing.
         built(c)
         for use in USES.values():
             place, c = made()
             use(c, built(c, many(0)))
         gc.collect()
+
+
+def test_a_batch_of_inline_parts_that_is_forgotten_says_what_is_lost():
+    place, c = made(Config())
+    held = [built(c, at(0, 1))]
+    (name,) = held[0].part_names
+    with pytest.warns(ResourceWarning, match="its rows are lost") as caught:
+        held.clear()
+    assert len(caught) == 1 and name in str(caught[0].message)
+    assert stored(place, c) == set()
 
 
 def test_deleting_a_batch_of_inline_parts_asks_nothing_of_the_store():
@@ -191,6 +200,20 @@ def test_rewriting_moves_early_times_and_stores_nothing():
     assert c._shard.env.recorder.counts["blob.put"] == puts
     c.append(at(12, 12))
     assert c.merge().applied and times(c, 13) == [*((n, max(n, 6)) for n in range(10)), (12, 12)]
+
+
+def test_a_plain_time_is_no_frontier():
+    place, c = made()
+    with c.builder() as builder:
+        builder.add(many(0))
+        with pytest.raises(UsageError, match=r"upper=10 is no frontier: give tidelake.Frontier.of"):
+            builder.finish(10)
+        batch = builder.finish(Frontier.of(10))
+    for frontier, upper in ((5, Frontier.of(10)), (Frontier.of(5), 10)):
+        with pytest.raises(UsageError, match="is no frontier"):
+            batch.rewrite_times(frontier, upper)
+    batch.delete()
+    assert stored(place, c) == set()
 
 
 def test_batches_of_different_rewrites_go_into_one_append():
@@ -534,6 +557,41 @@ def test_inline_parts_are_read_by_key_range_rewritten_truncated_and_merged():
     assert c.merge().applied
     assert times(c, 15) == expected and len(stored(place, c)) == 1
     assert all(part.inline is None for item in c.state().spine for part in item.batch.parts())
+
+
+def test_inline_parts_that_reach_the_total_are_merged_into_stored_ones_first():
+    place, c = made(Config(inline_total_bytes=8_000, merge_budget_s=0))
+    most, flushes, before = 0, 0, 0
+    for n in range(100):
+        c.append(at(n, n))
+        totals = c.state().spine.totals
+        most = max(most, totals.inline_bytes)
+        if totals.inline_bytes < before:
+            # All that was inline is stored; only the append itself is inline now.
+            assert sum(item.batch.inline_bytes > 0 for item in c.state().spine) == 1
+            flushes += 1
+        before = totals.inline_bytes
+    assert 4_000 < most < 8_000 and 2 <= flushes <= 10
+    assert 0 < len(stored(place, c)) < 100
+    assert times(c, 100) == [(n, n) for n in range(100)]
+
+
+def test_what_is_inline_and_larger_than_the_total_is_stored():
+    place, c = made(Config(inline_total_bytes=500, merge_budget_s=0))
+    c.append(at(0, 0))
+    c.append_batches([built(c, *(at(n, n) for n in range(1, 60)), lower=1, upper=60)], lower=1, upper=60)
+    assert c.state().spine.totals.inline_bytes == 0 and len(stored(place, c)) == 2
+    assert times(c, 60) == [(n, n) for n in range(60)]
+
+
+def test_tiny_merges_of_inline_parts_stay_inline():
+    place, c = made(Config())
+    for n in range(16):
+        c.append(at(n, n))
+    assert c.maintain().complete
+    totals = c.state().spine.totals
+    assert (totals.runs, totals.rows) == (1, 16) and totals.inline_bytes == totals.size_bytes
+    assert stored(place, c) == set() and times(c, 16) == [(n, n) for n in range(16)]
 
 
 def test_a_damaged_inline_part_is_named(monkeypatch):

@@ -50,7 +50,7 @@ class Batch:
     """Updates of `[lower, upper)` that are stored, and that no state names yet.
 
     It is used once: appended (`append_batches`), deleted, or sent to another process as bytes. A second
-    use is refused with `BatchConsumed`. One that is forgotten leaves its parts in the store, and warns.
+    use is refused with `BatchConsumed`. One that is forgotten warns; its stored parts stay in the store.
 
     Attributes:
         hollow: its description.
@@ -122,7 +122,10 @@ class Batch:
 
         Raises:
             InvalidRewrite: with the reason; the batch is as it was.
+            UsageError: an argument is no frontier.
         """
+        check_frontier(frontier, "frontier")
+        check_frontier(new_upper, "new_upper")
         with self._lock:
             self._check_unused()
             hollow = self.hollow
@@ -174,6 +177,21 @@ class Batch:
         stored = [part.name for part in self.hollow.parts() if part.inline is None]
         if stored:
             warn_forgotten("a batch was neither appended nor deleted", stored, self)
+        elif self.rows:
+            message = (
+                f"a batch was neither appended nor deleted; its rows are lost: {', '.join(self.part_names)}"
+            )
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+
+
+def check_frontier(value: object, name: str) -> None:
+    """Refuse a plain time where a frontier is asked for.
+
+    Raises:
+        UsageError: it is not a `Frontier`.
+    """
+    if not isinstance(value, Frontier):
+        raise UsageError(f"{name}={value!r} is no frontier: give tidelake.Frontier.of(...)")
 
 
 def warn_forgotten(what: str, names: Iterable[str], source: object) -> None:

@@ -30,7 +30,7 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
-from tidelake.shard.batch import Batch, warn_forgotten
+from tidelake.shard.batch import Batch, check_frontier, warn_forgotten
 from tidelake.shard.ledger import Ledger
 from tidelake.shard.mergetree import next_merge, runs_waiting_max
 from tidelake.shard.overlap import Background, Job
@@ -143,10 +143,11 @@ class BatchBuilder:
 
         Raises:
             UpdateBeyondUpper: a time that was added is at or after `upper`.
-            UsageError: `upper` is before the lower.
+            UsageError: `upper` is no frontier (the builder goes on), or before the lower.
             TidelakeError: storing a part failed.
         """
         self._check_open()
+        check_frontier(upper, "upper")
         try:
             bounds = Bounds(self._lower, upper, Frontier.of(self._spec.domain.minimum))
             late = self._last_times.beyond(upper)
