@@ -12,7 +12,8 @@ class Config:
     """What can be set when a lake is opened.
 
     Attributes:
-        part_target_bytes: encoded size at which a part is cut.
+        part_target_bytes: encoded size at which a part is cut. A batch builder cuts its buffer at this size
+            in memory, so its parts are smaller.
         row_group_rows: rows of a Parquet row group; small, so that a look-up reads little.
         merge_chunk_rows: rows, over all runs, that the merge kernel sorts at once. It bounds memory.
         merge_memory_bytes: what a merge or a sorted read of up to 16 runs may hold in memory. Chunks end at a
@@ -24,7 +25,8 @@ class Config:
         stats_keep_prefixes: likewise columns whose names start so.
         stats_keep_suffixes: likewise columns whose names end so.
         inline_part_bytes: a part that is smaller lives in the state, and costs no blob; 0: none does.
-        inline_total_bytes: what all inline parts of a shard may take together, before they are merged.
+        inline_total_bytes: an append that would bring all inline parts of a shard to this size first merges
+            them into stored ones.
         upload_parts_max: parts that a batch builder has under way at once; then adding waits.
         builder_runs_max: runs that a batch builder lets a batch of unsorted rows have.
         merge_fan_in: runs that one merge reads side by side; more take several passes.

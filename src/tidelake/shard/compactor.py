@@ -105,7 +105,7 @@ class Compactor:
 
         Args:
             request: found in the newest state; if it no longer fits, nothing is done.
-            rewrite: read and write even a single run, whose times have to be advanced.
+            rewrite: read and write even a single run, whose times have to be advanced; make stored parts.
 
         Raises:
             InvalidUpdates: a sum does not fit an int64, also with times as they were. Nothing has changed.

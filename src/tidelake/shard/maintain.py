@@ -81,7 +81,7 @@ class Due:
 
     Attributes:
         request: what goes in.
-        rewrite: also if it is a single run, whose times are to be advanced.
+        rewrite: also if it is a single run, whose times are to be advanced; the result is never inline.
     """
 
     request: MergeRequest

@@ -163,7 +163,7 @@ def chosen(members: Sequence[Member], positions: tuple[int, ...]) -> list[Run]:
 
 
 def inline_requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Iterator[MergeRequest]:
-    """Merges that bring all inline parts out of the state, for no result of a merge is inline."""
+    """Merges that bring all inline parts out of the state, if their results are stored."""
     for batch in reversed(spine.batches):
         for members in _apart(spine.range(batch.id), taken):
             held = [i for i, member in enumerate(members) if member.batch.inline_bytes]
