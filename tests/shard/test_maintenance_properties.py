@@ -156,6 +156,10 @@ class Maintained:
         assert self.c.maintain().complete
         self.check_rows()
         self.check_rest()
+        spine = self.c.state().spine
+        assert not spine.merges
+        assert spine.totals.runs <= sum(1 for batch in spine.batches if batch.rows)
+        assert spine.totals.runs <= self.c.state().written.appended_rows.bit_length() + 3
         assert self.c.maintain().merges == 0
 
     def live(self):
