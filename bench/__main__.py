@@ -1,7 +1,7 @@
 """`make bench`: every measurement, as JSON on standard output and in bench-out/bench.json.
 
 Each figure that counts is a ratio of two things measured in turn in one process. `--docs` writes the
-summary into docs/benchmarks.md.
+tables into docs/benchmarks.md, and the figures beside it.
 """
 
 import argparse
@@ -14,17 +14,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-MEASURED = ("kernels", "embedded", "spark")
-SUMMARY = Path("docs/benchmarks.md")
+from bench.plots import draw
+
+MEASURED = ("kernels", "embedded", "appends", "updates", "spark")
+SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")
 MARKS = ("<!-- begin: make bench ARGS=--docs -->", "<!-- end -->")
 
 
-def measured(name: str, rows: int) -> dict[str, dict[str, float]]:
+Row = dict[str, float | list[float]]
+
+
+def measured(name: str, rows: int) -> dict[str, Row]:
     """One module's measurements, in a process of its own: no memory or threads left over from the others."""
     code = f"import json; from bench.{name} import run; print('RESULT ' + json.dumps(run({rows})))"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    found: dict[str, dict[str, float]] = json.loads(line.removeprefix("RESULT "))
+    found: dict[str, Row] = json.loads(line.removeprefix("RESULT "))
     return found
 
 
@@ -34,7 +39,8 @@ def machine() -> dict[str, str]:
     if info.exists() and (match := re.search(r"model name\s*: (.*)", info.read_text())):
         cpu = match.group(1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = {name: importlib.metadata.version(name) for name in ("pyarrow", "numpy", "pyspark")}
+    named = ("pyarrow", "numpy", "pyspark", "duckdb")
+    versions = {name: importlib.metadata.version(name) for name in named}
     return {
         "cpu": f"{cpu}, {os.cpu_count()} cores",
         "memory": f"{memory:.0f} GiB",
@@ -43,28 +49,35 @@ def machine() -> dict[str, str]:
     }
 
 
-def table(rows: dict[str, dict[str, float]]) -> str:
-    columns = list(dict.fromkeys(c for row in rows.values() for c in row))
-    lines = [
-        "| | " + " | ".join(c.replace("_", " ") for c in columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
+def tables(rows: dict[str, Row]) -> str:
+    """One table for all rows with the same numbers; a table of many numbers and few rows stands upright."""
+    groups: dict[tuple[str, ...], dict[str, Row]] = {}
     for name, row in rows.items():
-        lines.append(f"| {name} | " + " | ".join(cell(row.get(c)) for c in columns) + " |")
-    return "\n".join(lines)
+        groups.setdefault(tuple(c for c in row if not isinstance(row[c], list)), {})[name] = row
+    return "\n\n".join(table(columns, group) for columns, group in groups.items())
 
 
-def cell(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
+def table(columns: tuple[str, ...], rows: dict[str, Row]) -> str:
+    head = [c.replace("_", " ") for c in columns]
+    cells = [[name, *(cell(row[c]) for c in columns)] for name, row in rows.items()]
+    lines = [["", *head], *cells]
+    if len(columns) > len(rows) and len(columns) > 10:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    drawn = ["| " + " | ".join(line).strip() + " |" for line in lines]
+    return "\n".join([drawn[0], "|---" * len(lines[0]) + "|", *drawn[1:]])
+
+
+def cell(value: object) -> str:
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--only", choices=MEASURED, action="append")
-    parser.add_argument("--docs", action="store_true", help=f"write the summary into {SUMMARY}")
+    parser.add_argument("--docs", action="store_true", help=f"write tables and figures into {SUMMARY}")
     asked = parser.parse_args()
     found: dict[str, object] = {"rows": asked.rows, "machine": machine()}
     for name in asked.only or MEASURED:
@@ -83,7 +96,11 @@ def write_summary(found: dict[str, object]) -> None:
     text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".", ""]
     for name in MEASURED:
         if name in found:
-            text += [f"## {name.capitalize()}", "", table(found[name]), ""]  # type: ignore[arg-type]
+            text += [f"## {name.capitalize()}", "", tables(found[name]), ""]  # type: ignore[arg-type]
+    drawn = draw(found, FIGURES)
+    text += ["## Figures", ""]
+    text += [f"![{title}]({FIGURES.name}/{file})" for file, title in drawn.items()]
+    text.append("")
     page = SUMMARY.read_text()
     head, _, rest = page.partition(MARKS[0])
     _, _, tail = rest.partition(MARKS[1])
