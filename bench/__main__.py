@@ -1,7 +1,8 @@
 """`make bench`: every measurement, as JSON on standard output and in bench-out/bench.json.
 
-Each figure that counts is a ratio of two things measured in turn in one process. `--docs` writes the
-tables into docs/benchmarks.md, and the figures beside it.
+Each figure that counts is a ratio of two things measured in turn in one process. With `--only`, what an
+earlier run measured of the other modules is kept. `--docs` writes the tables into docs/benchmarks.md and the
+figures beside it; what it has no numbers for stays as it is.
 """
 
 import argparse
@@ -14,9 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.plots import draw
+from bench.plots import TITLES, draw
 
 MEASURED = ("kernels", "embedded", "appends", "updates", "spark")
+OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")
 MARKS = ("<!-- begin: make bench ARGS=--docs -->", "<!-- end -->")
 
@@ -73,6 +75,13 @@ def cell(value: object) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.2f}"
 
 
+def earlier(now: dict[str, object]) -> dict[str, object]:
+    """What an earlier run of as many rows on an equal machine measured, so that `--only` adds to it."""
+    found: dict[str, object] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    same = all(found.get(name) == value for name, value in now.items())
+    return {name: found[name] for name in MEASURED if name in found} if same else {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--rows", type=int, default=10_000_000)
@@ -80,31 +89,35 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help=f"write tables and figures into {SUMMARY}")
     asked = parser.parse_args()
     found: dict[str, object] = {"rows": asked.rows, "machine": machine()}
+    OUT.parent.mkdir(exist_ok=True)
+    found |= earlier(found) if asked.only else {}
     for name in asked.only or MEASURED:
         print(f"measuring {name} ...", file=sys.stderr)
         found[name] = measured(name, asked.rows)
-    out = Path("bench-out")
-    out.mkdir(exist_ok=True)
-    (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
+        # After each: a run of many minutes may be interrupted.
+        OUT.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))
     if asked.docs:
         write_summary(found)
 
 
 def write_summary(found: dict[str, object]) -> None:
-    said = [f"{asked}: {value}" for asked, value in machine().items()]
-    text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".", ""]
+    """Write what was measured into the page; sections of modules that were not measured stay."""
+    head, _, rest = SUMMARY.read_text().partition(MARKS[0])
+    inside, _, tail = rest.partition(MARKS[1])
+    sections = dict(re.findall(r"^## (.+)\n\n((?:(?!## ).*\n)*)", inside, re.MULTILINE))
     for name in MEASURED:
         if name in found:
-            text += [f"## {name.capitalize()}", "", tables(found[name]), ""]  # type: ignore[arg-type]
-    drawn = draw(found, FIGURES)
-    text += ["## Figures", ""]
-    text += [f"![{title}]({FIGURES.name}/{file})" for file, title in drawn.items()]
-    text.append("")
-    page = SUMMARY.read_text()
-    head, _, rest = page.partition(MARKS[0])
-    _, _, tail = rest.partition(MARKS[1])
-    SUMMARY.write_text(head + MARKS[0] + "\n\n" + "\n".join(text) + "\n" + MARKS[1] + tail)
+            sections[name.capitalize()] = tables(found[name]) + "\n\n"  # type: ignore[arg-type]
+    draw(found, FIGURES)
+    drawn = {file: title for file, title in TITLES.items() if (FIGURES / file).exists()}
+    sections["Figures"] = "\n".join(f"![{title}]({FIGURES.name}/{file})\n" for file, title in drawn.items())
+    said = [f"{asked}: {value}" for asked, value in machine().items()]
+    text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".\n\n"]
+    for name in (*map(str.capitalize, MEASURED), "Figures"):
+        if name in sections:
+            text.append(f"## {name}\n\n{sections[name].rstrip()}\n\n")
+    SUMMARY.write_text(head + MARKS[0] + "\n\n" + "".join(text) + MARKS[1] + tail)
 
 
 if __name__ == "__main__":

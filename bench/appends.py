@@ -139,8 +139,11 @@ def snapshots(lake: tidelake.Lake, collection: tidelake.Collection) -> dict[str,
     found = {"snapshot_to_fresh": left_s / fresh_s}
     rest_s = once(collection.maintain)
     again_s, fresh_s = best(lambda: read(collection.snapshot()), lambda: read(fresh.snapshot()), repeat=5)
-    if not collection.snapshot().read_all().drop_columns(["_time"]).equals(
-        fresh.snapshot().read_all().drop_columns(["_time"])
+    if (
+        not collection.snapshot()
+        .read_all()
+        .drop_columns(["_time"])
+        .equals(fresh.snapshot().read_all().drop_columns(["_time"]))
     ):
         raise ValueError("maintenance changed the contents")
     return {**found, "rest_s": rest_s, "snapshot_at_rest_to_fresh": again_s / fresh_s}
@@ -226,13 +229,13 @@ def shape(collection: tidelake.Collection, seen: Course, live: int) -> dict[str,
 
 
 def run(rows: int = 10_000_000) -> dict[str, Numbers]:
-    """A hundredth as many appends as rows are asked for, and a fifth of these with upkeep."""
+    """A hundredth as many upserts as rows are asked for, and a fifth of these of the other kinds."""
     appends = max(UPDATES, rows // 100)
-    keys = min(KEYS, 2 * appends)
+    keys, fewer = min(KEYS, 2 * appends), max(UPDATES, appends // 5)
     return {
         "upserts": measured("upserts", appends, keys),
-        "inserts": measured("inserts", appends, keys),
-        "upserts, upkeep": measured("upkeep", max(UPDATES, appends // 5), keys),
+        "inserts": measured("inserts", fewer, keys),
+        "upserts, upkeep": measured("upkeep", fewer, keys),
     }
 
 

@@ -121,15 +121,18 @@ FIGURES: dict[str, tuple[str, Callable[[Found, Any], bool]]] = {
 }
 
 
-def draw(found: Found, folder: Path) -> dict[str, str]:
-    """Draw all figures that the numbers allow; titles by file name."""
+TITLES = {f"{name}.svg": title for name, (title, _) in FIGURES.items()}
+
+
+def draw(found: Found, folder: Path) -> list[str]:
+    """Draw all figures that the numbers allow; their file names."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     folder.mkdir(parents=True, exist_ok=True)
-    drawn: dict[str, str] = {}
+    drawn: list[str] = []
     with matplotlib.rc_context(_STYLE):
         for name, (title, plot) in FIGURES.items():
             figure, axes = pyplot.subplots(layout="constrained")
@@ -138,6 +141,6 @@ def draw(found: Found, folder: Path) -> dict[str, str]:
                 if axes.get_legend_handles_labels()[0]:
                     axes.legend(fontsize=8)
                 figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
-                drawn[f"{name}.svg"] = title
+                drawn.append(f"{name}.svg")
             pyplot.close(figure)
     return drawn

@@ -3,9 +3,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench import updates
 
 import tidelake
-from bench import updates
 
 pytest.importorskip("duckdb", reason="the answer is compared with DuckDB's: install the group bench")
 
@@ -58,9 +58,7 @@ def test_one_changed_value_is_found(snapshot: Path, column: str) -> None:
         _checked(snapshot, rows.set_column(at, rows.schema.field(at), pa.array(values)))
 
 
-def test_rows_are_compared_even_where_digests_agree(
-    snapshot: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_compared_even_where_digests_agree(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updates.Oracle, "_digest", lambda *_: (0, 0, 0))
     with pytest.raises(ValueError, match="1 rows of share"):
         _checked(snapshot, pq.read_table(snapshot)[1:])

@@ -1,7 +1,7 @@
+import re
 from pathlib import Path
 
 import pytest
-
 from bench import __main__ as command
 from bench import embedded
 
@@ -26,7 +26,7 @@ def test_figures_have_the_same_bytes_for_the_same_numbers(tmp_path: Path) -> Non
     from bench.plots import FIGURES, draw
 
     for folder in ("one", "two"):
-        assert list(draw(FOUND, tmp_path / folder)) == [f"{name}.svg" for name in FIGURES]
+        assert draw(FOUND, tmp_path / folder) == [f"{name}.svg" for name in FIGURES]
     for name in FIGURES:
         one, two = ((tmp_path / folder / f"{name}.svg").read_bytes() for folder in ("one", "two"))
         assert one == two
@@ -37,9 +37,9 @@ def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
     from bench.plots import draw
 
-    assert draw({"rows": 1}, tmp_path) == {}
-    assert list(draw({"kernels": {"R=2": {"merge_to_copy": 1.0}}}, tmp_path)) == ["merge-to-copy.svg"]
-    assert draw({"kernels": {"R=2": {"renamed": 1.0}, "odd": 3}}, tmp_path) == {}
+    assert draw({"rows": 1}, tmp_path) == []
+    assert draw({"kernels": {"R=2": {"merge_to_copy": 1.0}}}, tmp_path) == ["merge-to-copy.svg"]
+    assert draw({"kernels": {"R=2": {"renamed": 1.0}, "odd": 3}}, tmp_path) == []
 
 
 def test_rows_with_the_same_numbers_share_a_table() -> None:
@@ -68,8 +68,14 @@ def test_the_summary_stands_between_its_marks(tmp_path: Path, monkeypatch: pytes
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    assert text.count("## Kernels") == 1
+    assert re.findall("## (.*)", text) == ["Kernels", "Appends", "Updates", "Figures"]
     assert "(figures/append-runs.svg)" in text
+    command.write_summary({"rows": 10, "kernels": {"R=2": {"merge_to_copy": 7.25}}})
+    assert re.findall("## (.*)", page.read_text()) == ["Kernels", "Appends", "Updates", "Figures"]
+    after = page.read_text().partition("## Appends")[2]
+    assert after == text.partition("## Appends")[2]
+    assert "| R=2 | 7.25 |" in page.read_text()
+    assert "peak mib" not in page.read_text().partition("## Appends")[0]
 
 
 def test_a_measured_merge_leaves_nothing_behind(tmp_path: Path) -> None:
