@@ -101,23 +101,23 @@ def main() -> None:
         write_summary(found)
 
 
-def write_summary(found: dict[str, object]) -> None:
+def write_summary(found: dict[str, object], page: Path = SUMMARY, figures: Path = FIGURES) -> None:
     """Write what was measured into the page; sections of modules that were not measured stay."""
-    head, _, rest = SUMMARY.read_text().partition(MARKS[0])
+    head, _, rest = page.read_text().partition(MARKS[0])
     inside, _, tail = rest.partition(MARKS[1])
     sections = dict(re.findall(r"^## (.+)\n\n((?:(?!## ).*\n)*)", inside, re.MULTILINE))
     for name in MEASURED:
         if name in found:
             sections[name.capitalize()] = tables(found[name]) + "\n\n"  # type: ignore[arg-type]
-    draw(found, FIGURES)
-    drawn = {file: title for file, title in TITLES.items() if (FIGURES / file).exists()}
-    sections["Figures"] = "\n".join(f"![{title}]({FIGURES.name}/{file})\n" for file, title in drawn.items())
+    draw(found, figures)
+    drawn = {file: title for file, title in TITLES.items() if (figures / file).exists()}
+    sections["Figures"] = "\n".join(f"![{title}]({figures.name}/{file})\n" for file, title in drawn.items())
     said = [f"{asked}: {value}" for asked, value in machine().items()]
     text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".\n\n"]
     for name in (*map(str.capitalize, MEASURED), "Figures"):
         if name in sections:
             text.append(f"## {name}\n\n{sections[name].rstrip()}\n\n")
-    SUMMARY.write_text(head + MARKS[0] + "\n\n" + "".join(text) + MARKS[1] + tail)
+    page.write_text(head + MARKS[0] + "\n\n" + "".join(text) + MARKS[1] + tail)
 
 
 if __name__ == "__main__":

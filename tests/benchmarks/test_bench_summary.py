@@ -56,21 +56,21 @@ def test_a_long_row_stands_upright() -> None:
     assert command.tables({"x": row}).splitlines()[:4] == ["| | x |", "|---|---|", "| n0 | 0 |", "| n1 | 1 |"]
 
 
-def test_the_summary_stands_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_stands_between_its_marks(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
     pytest.importorskip("duckdb", reason="its version is part of the summary: install the group bench")
     page = tmp_path / "page.md"
     page.write_text("\n".join(["before", *command.MARKS, "after", ""]))
-    monkeypatch.setattr(command, "SUMMARY", page)
-    monkeypatch.setattr(command, "FIGURES", tmp_path / "figures")
     for _ in range(2):
-        command.write_summary(FOUND)
+        command.write_summary(FOUND, page, tmp_path / "figures")
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert re.findall("## (.*)", text) == ["Kernels", "Appends", "Updates", "Figures"]
     assert "(figures/append-runs.svg)" in text
-    command.write_summary({"rows": 10, "kernels": {"R=2": {"merge_to_copy": 7.25}}})
+    command.write_summary(
+        {"rows": 10, "kernels": {"R=2": {"merge_to_copy": 7.25}}}, page, tmp_path / "figures"
+    )
     assert re.findall("## (.*)", page.read_text()) == ["Kernels", "Appends", "Updates", "Figures"]
     after = page.read_text().partition("## Appends")[2]
     assert after == text.partition("## Appends")[2]
