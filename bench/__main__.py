@@ -1,7 +1,8 @@
 """`make bench`: every measurement, as JSON on standard output and in bench-out/bench.json.
 
-Each figure that counts is a ratio of two things measured in turn in one process. `--docs` writes the
-summary into docs/benchmarks.md.
+Each figure that counts is a ratio of two things measured in turn in one process. With `--only`, what an
+earlier run measured of the other modules is kept. `--docs` writes the tables into docs/benchmarks.md and the
+figures beside it; what it has no numbers for stays as it is.
 """
 
 import argparse
@@ -14,17 +15,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-MEASURED = ("kernels", "embedded", "spark")
-SUMMARY = Path("docs/benchmarks.md")
+from bench.plots import TITLES, draw
+
+MEASURED = ("kernels", "embedded", "appends", "updates", "spark")
+OUT = Path("bench-out/bench.json")
+SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")
 MARKS = ("<!-- begin: make bench ARGS=--docs -->", "<!-- end -->")
 
 
-def measured(name: str, rows: int) -> dict[str, dict[str, float]]:
+Row = dict[str, float | list[float]]
+
+
+def measured(name: str, rows: int) -> dict[str, Row]:
     """One module's measurements, in a process of its own: no memory or threads left over from the others."""
     code = f"import json; from bench.{name} import run; print('RESULT ' + json.dumps(run({rows})))"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    found: dict[str, dict[str, float]] = json.loads(line.removeprefix("RESULT "))
+    found: dict[str, Row] = json.loads(line.removeprefix("RESULT "))
     return found
 
 
@@ -34,7 +41,8 @@ def machine() -> dict[str, str]:
     if info.exists() and (match := re.search(r"model name\s*: (.*)", info.read_text())):
         cpu = match.group(1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = {name: importlib.metadata.version(name) for name in ("pyarrow", "numpy", "pyspark")}
+    named = ("pyarrow", "numpy", "pyspark", "duckdb")
+    versions = {name: importlib.metadata.version(name) for name in named}
     return {
         "cpu": f"{cpu}, {os.cpu_count()} cores",
         "memory": f"{memory:.0f} GiB",
@@ -43,51 +51,73 @@ def machine() -> dict[str, str]:
     }
 
 
-def table(rows: dict[str, dict[str, float]]) -> str:
-    columns = list(dict.fromkeys(c for row in rows.values() for c in row))
-    lines = [
-        "| | " + " | ".join(c.replace("_", " ") for c in columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
+def tables(rows: dict[str, Row]) -> str:
+    """One table for all rows with the same numbers; a table of many numbers and few rows stands upright."""
+    groups: dict[tuple[str, ...], dict[str, Row]] = {}
     for name, row in rows.items():
-        lines.append(f"| {name} | " + " | ".join(cell(row.get(c)) for c in columns) + " |")
-    return "\n".join(lines)
+        groups.setdefault(tuple(c for c in row if not isinstance(row[c], list)), {})[name] = row
+    return "\n\n".join(table(columns, group) for columns, group in groups.items())
 
 
-def cell(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
+def table(columns: tuple[str, ...], rows: dict[str, Row]) -> str:
+    head = [c.replace("_", " ") for c in columns]
+    cells = [[name, *(cell(row[c]) for c in columns)] for name, row in rows.items()]
+    lines = [["", *head], *cells]
+    if len(columns) > len(rows) and len(columns) > 10:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    drawn = ["| " + " | ".join(line).strip() + " |" for line in lines]
+    return "\n".join([drawn[0], "|---" * len(lines[0]) + "|", *drawn[1:]])
+
+
+def cell(value: object) -> str:
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.2f}"
+
+
+def earlier(now: dict[str, object]) -> dict[str, object]:
+    """What an earlier run of as many rows on an equal machine measured, so that `--only` adds to it."""
+    found: dict[str, object] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    same = all(found.get(name) == value for name, value in now.items())
+    return {name: found[name] for name in MEASURED if name in found} if same else {}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--only", choices=MEASURED, action="append")
-    parser.add_argument("--docs", action="store_true", help=f"write the summary into {SUMMARY}")
+    parser.add_argument("--docs", action="store_true", help=f"write tables and figures into {SUMMARY}")
     asked = parser.parse_args()
     found: dict[str, object] = {"rows": asked.rows, "machine": machine()}
+    OUT.parent.mkdir(exist_ok=True)
+    found |= earlier(found) if asked.only else {}
     for name in asked.only or MEASURED:
         print(f"measuring {name} ...", file=sys.stderr)
         found[name] = measured(name, asked.rows)
-    out = Path("bench-out")
-    out.mkdir(exist_ok=True)
-    (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
+        # After each: a run of many minutes may be interrupted.
+        OUT.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))
     if asked.docs:
         write_summary(found)
 
 
-def write_summary(found: dict[str, object]) -> None:
-    said = [f"{asked}: {value}" for asked, value in machine().items()]
-    text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".", ""]
+def write_summary(found: dict[str, object], page: Path = SUMMARY, figures: Path = FIGURES) -> None:
+    """Write what was measured into the page; sections of modules that were not measured stay."""
+    head, _, rest = page.read_text().partition(MARKS[0])
+    inside, _, tail = rest.partition(MARKS[1])
+    sections = dict(re.findall(r"^## (.+)\n\n((?:(?!## ).*\n)*)", inside, re.MULTILINE))
     for name in MEASURED:
         if name in found:
-            text += [f"## {name.capitalize()}", "", table(found[name]), ""]  # type: ignore[arg-type]
-    page = SUMMARY.read_text()
-    head, _, rest = page.partition(MARKS[0])
-    _, _, tail = rest.partition(MARKS[1])
-    SUMMARY.write_text(head + MARKS[0] + "\n\n" + "\n".join(text) + "\n" + MARKS[1] + tail)
+            sections[name.capitalize()] = tables(found[name]) + "\n\n"  # type: ignore[arg-type]
+    draw(found, figures)
+    drawn = {file: title for file, title in TITLES.items() if (figures / file).exists()}
+    sections["Figures"] = "\n".join(f"![{title}]({figures.name}/{file})\n" for file, title in drawn.items())
+    said = [f"{asked}: {value}" for asked, value in machine().items()]
+    text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".\n\n"]
+    for name in (*map(str.capitalize, MEASURED), "Figures"):
+        if name in sections:
+            text.append(f"## {name}\n\n{sections[name].rstrip()}\n\n")
+    page.write_text(head + MARKS[0] + "\n\n" + "".join(text) + MARKS[1] + tail)
 
 
 if __name__ == "__main__":

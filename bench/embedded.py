@@ -9,6 +9,7 @@ reads them. The file system's cache is warm for all of them.
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +18,17 @@ import pyarrow.parquet as pq
 import tidelake
 from bench.kernels import CHUNK_ROWS, GROUP_ROWS, SCHEMA, TIMES, best, plain_writer, ratios, table
 from tidelake.data.types import row_schema
+from tidelake.model.query import Fold
 from tidelake.shard.overlap import prefetch
-from tidelake.shard.plan import decode_run, run_merge_task
+from tidelake.shard.plan import cut, decode_run, run_merge_task
+from tidelake.shard.read import Source
+from tidelake.state.codec import encode_record
 
 
 def store(folder: Path, rows: int, runs: int) -> tidelake.Collection:
-    c = tidelake.open(folder / "lake").create("c", row_schema(SCHEMA), key=["key"])
+    # No merge but the measured one: as many runs are to be left as were appended.
+    config = tidelake.Config(merge_budget_s=0.0, runs_max=10_000)
+    c = tidelake.open(folder / "lake", config=config).create("c", row_schema(SCHEMA), key=["key"])
     for seed in range(runs):
         lower, upper = TIMES * seed // runs, TIMES * (seed + 1) // runs
         rows_ = table(rows // runs, seed, rows)
@@ -48,13 +54,22 @@ def copy(paths: list[str], out: Path) -> None:
         os.fsync(file.fileno())
 
 
+def merge_tasks(c: tidelake.Collection, parallelism: int) -> list[bytes]:
+    """The tasks of a merge of everything, times advanced to `since`; at most `parallelism` of them."""
+    state = c.state()
+    needed = [Source.of(run, item.batch) for item in state.spine for run in item.batch.runs]
+    tasks = cut(c._shard.spec, c._shard.stores.blobs, needed, Fold(state.since), parallelism)
+    return [encode_record("task", task) for task in tasks]
+
+
 def merge(c: tidelake.Collection) -> None:
     """The whole merge but for the commit, so that it can be measured again on the same inputs."""
-    plan = c.plan_merge(1)
-    if plan is None:
-        raise ValueError("there is nothing to merge")
-    for task in plan.tasks:
-        output = run_merge_task(task)
+    forget(c, [run_merge_task(task) for task in merge_tasks(c, 1)])
+
+
+def forget(c: tidelake.Collection, outputs: Iterable[bytes]) -> None:
+    """Delete what tasks of a merge have written."""
+    for output in filter(None, outputs):
         for part in decode_run(output).parts:
             c._shard.stores.blobs.delete(part.name)
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 import tidelake
+from bench.embedded import forget, merge_tasks
 from bench.kernels import best
-from tidelake.shard.plan import decode_run
 from tidelake.spark import local_session, snapshot
-from tidelake.spark.merge import run_plan
+from tidelake.spark.merge import workers
 
 TIMES = 1_000
 SCHEMA = pa.schema(
@@ -43,7 +43,9 @@ def updates(rows: int, seed: int, space: int, lower: int, upper: int) -> pa.Tabl
 
 
 def store(folder: Path, rows: int, runs: int) -> tidelake.Collection:
-    c = tidelake.open(folder).create("c", SCHEMA, key=["key"])
+    # No merge but the measured one: as many runs are to be left as were appended.
+    config = tidelake.Config(merge_budget_s=0.0, runs_max=10_000)
+    c = tidelake.open(folder, config=config).create("c", SCHEMA, key=["key"])
     for i in range(runs):
         lower, upper = TIMES * i // runs, TIMES * (i + 1) // runs
         c.append(updates(rows // runs, i, rows, lower, upper), upper=upper)
@@ -73,12 +75,7 @@ def measured(spark: Any, c: tidelake.Collection, folder: Path, rows: int, cores:
 
     def merged() -> None:
         """The whole merge but for the commit, so that it can be measured again on the same inputs."""
-        plan = c.plan_merge(cores)
-        if plan is None:
-            raise ValueError("there is nothing to merge")
-        for output in run_plan(spark, plan, "bench"):
-            for part in decode_run(output).parts:
-                c._shard.stores.blobs.delete(part.name)
+        forget(c, workers(spark, "bench", cores).run(merge_tasks(c, cores)))
 
     planned_s, grouped_s, raw_s, merge_s, copy_s = best(
         lambda: noop(snapshot(spark, c, TIMES - 1)),

@@ -795,8 +795,8 @@ def test_upkeep_brings_an_idle_collection_to_rest_without_any_append():
 def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     place = Place()
     c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
-    c.append(rows(*range(64)))
-    for n in range(100, 103):
+    c.append(rows(*range(640)))
+    for n in range(1000, 1003):
         c.append(rows(n))
     assert unmerged(c.state()) == 1
     lake, rounds = upkept(place)
@@ -808,7 +808,7 @@ def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     def put_and_append(name, data):
         place.stores.blobs.put = whole
         whole(name, data)
-        for n in range(200, 208):
+        for n in range(2000, 2008):
             writer.append(rows(n))
 
     place.stores.blobs.put = put_and_append
@@ -816,7 +816,7 @@ def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     assert upkeep.merges >= 1 and unmerged(c.state()) > 0
     rounds.go(4)
     assert unmerged(c.state()) == 0 and not c.maintain().merges
-    assert ids(c) == dict.fromkeys([*range(64), *range(100, 103), *range(200, 208)], 1)
+    assert ids(c) == dict.fromkeys([*range(640), *range(1000, 1003), *range(2000, 2008)], 1)
 
 
 def test_upkeep_takes_over_from_a_runner_that_died_once_its_claim_has_expired():
@@ -952,3 +952,38 @@ def test_upkeep_ends_when_what_it_tells_closes_the_lake():
     assert told.wait(60)
     upkeep.stop()
     assert upkeep.failures == 0
+
+
+def test_appends_merge_something_large_one_chunk_at_a_time():
+    place = Place()
+    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    for n in range(4):
+        c.append(rows(*range(n, 4000, 4)))
+    # An append may merge some 1,000 rows; all 4,000 are four times as many.
+    patient = Config(
+        part_target_bytes=1024, row_group_rows=64, merge_budget_s=0.001, merge_rows_min=64, merge_inputs_min=2
+    )
+    c = place.lake(config=patient).collection("c")  # whose clock stands still
+    progress = []
+    for n in range(4000, 4040):
+        c.append(rows(n))
+        progress.append((len(c.state().claims), len(c.state().chunks)))
+    begun = progress.index((1, 1))
+    ended = progress.index((0, 0), begun)
+    assert progress[begun:ended] == [(1, n) for n in range(1, ended - begun + 1)]
+    assert ended - begun >= 3
+    oldest = next(iter(c.state().spine))
+    assert len(oldest.batch.runs) == 1 and oldest.batch.rows >= 4000
+    assert ids(c) == dict.fromkeys(range(4040), 1)
+
+
+def test_a_shard_at_rest_has_nearly_all_updates_in_one_run():
+    place = Place()
+    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    c.append(rows(*range(800)))
+    c.append(rows(*range(800, 914)))
+    assert c.maintain().merges == 0  # one update in eight may be elsewhere
+    c.append(rows(914))
+    assert c.maintain().complete
+    assert next(member.batch.rows for member in c.state().spine if member.batch.rows) == 915
+    assert ids(c) == dict.fromkeys(range(915), 1)

@@ -209,7 +209,7 @@ def settle(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
             done = attempt(runs)
         except InlineFull:
             done = _stored_first(shard, runs, attempt)
-    if done.merges_due:
+    if done.merges_due or shard.known().claims:
         tend(shard)
     return replace(done.result, waited_s=waited_s) if waited_s else done.result
 

@@ -59,8 +59,9 @@ class MergeReport:
         before: what went in.
         after: what came out; equal to `before` if nothing was merged.
         chunks: key ranges that were merged for it by this process.
-        resumed: key ranges that another one had recorded.
+        resumed: key ranges that had been recorded before.
         reason: why it was not applied; empty if it was.
+        unfinished: some key ranges are recorded, and the others are for another time.
     """
 
     applied: bool
@@ -69,6 +70,7 @@ class MergeReport:
     chunks: int = 0
     resumed: int = 0
     reason: str = ""
+    unfinished: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,15 @@ class Compactor:
         # So few rows are merged here, without tasks and threads.
         self._tiny_rows = 0 if workers else min(_TINY_ROWS, self._config.merge_claim_rows)
 
-    def merge(self, request: MergeRequest, *, rewrite: bool = False) -> MergeReport:
+    def merge(
+        self, request: MergeRequest, *, rewrite: bool = False, chunk_rows: int | None = None
+    ) -> MergeReport:
         """Carry out a request, from reading its inputs to the commit of the result.
 
         Args:
             request: found in the newest state; if it no longer fits, nothing is done.
             rewrite: read and write even a single run, whose times have to be advanced; make stored parts.
+            chunk_rows: merge one key range of about so many rows, and leave the others for another time.
 
         Raises:
             InvalidUpdates: a sum does not fit an int64, also with times as they were. Nothing has changed.
@@ -119,7 +124,7 @@ class Compactor:
             # One run and empty neighbours: nothing to read or write.
             return self._apply(request, members, _folded(members), runs[0].parts, None)
         try:
-            return self._merge(request, members, runs, state.since, inline=not rewrite)
+            return self._merge(request, members, runs, state.since, inline=not rewrite, chunk_rows=chunk_rows)
         except InvalidUpdates:
             # What does not fit when it is summed at `since` may fit at the times that it has.
             if len(runs) == 1 or _folded(members) == state.since:
@@ -127,12 +132,19 @@ class Compactor:
             return self._merge(request, members, runs, _folded(members), inline=False)
 
     def _merge(
-        self, request: MergeRequest, members: list[Member], runs: list[Run], since: Frontier, *, inline: bool
+        self,
+        request: MergeRequest,
+        members: list[Member],
+        runs: list[Run],
+        since: Frontier,
+        *,
+        inline: bool,
+        chunk_rows: int | None = None,
     ) -> MergeReport:
         needed = [source for source in _sources(members) if source.run in runs]
-        if inline and request.rows <= self._tiny_rows:
+        if inline and request.rows <= self._tiny_rows and request.size_bytes <= _TINY_BYTES:
             return self._apply(request, members, since, self._tiny(needed, since), None, chunks=1)
-        cuts = cut_keys(self.shard.spec, self.shard.stores.blobs, needed, self._chunks(request))
+        cuts = self._cuts(request, needed, chunk_rows)
         if request.rows <= self._config.merge_claim_rows and not cuts:
             tasks = between(self.shard.spec, needed, Fold(since), ())
             (output,) = self._workers.run([encode_record("task", task) for task in tasks])
@@ -141,7 +153,9 @@ class Compactor:
         if claimed.claim is None:
             return _skipped("another process is at it, or its inputs are no longer there")
         try:
-            return self._merge_claimed(request, members, needed, claimed.claim, dict(claimed.chunks))
+            return self._merge_claimed(
+                request, members, needed, claimed.claim, dict(claimed.chunks), whole=chunk_rows is None
+            )
         except InvalidUpdates:
             # It would fail for whoever takes it over as well.
             self._release(claimed.claim)
@@ -157,9 +171,14 @@ class Compactor:
         run = write_rows(spec, blobs, self.shard.env, table, inline_bytes_max=room)
         return run.parts if run else ()
 
-    def _chunks(self, request: MergeRequest) -> int:
-        by_size = -(-request.size_bytes // self._config.part_target_bytes)
-        return max(by_size, self._workers.width)
+    def _cuts(self, request: MergeRequest, needed: list[Source], chunk_rows: int | None) -> tuple[bytes, ...]:
+        held = self.shard.known().claims.get(f"{request.id.lo}-{request.id.hi}")
+        if held is not None and (held.positions, held.inputs) == (request.positions, request.inputs):
+            return held.cuts
+        chunks = max(-(-request.size_bytes // self._config.part_target_bytes), self._workers.width)
+        if chunk_rows is not None:
+            chunks = max(chunks, -(-request.rows // chunk_rows))
+        return cut_keys(self.shard.spec, self.shard.stores.blobs, needed, chunks)
 
     def _claim(self, request: MergeRequest, cuts: tuple[bytes, ...], since: Frontier) -> maintenance.Claimed:
         command = partial(
@@ -185,10 +204,14 @@ class Compactor:
         needed: list[Source],
         claim: MergeClaim,
         done: dict[int, tuple[Part, ...]],
+        *,
+        whole: bool,
     ) -> MergeReport:
         tasks = between(self.shard.spec, needed, Fold(claim.since), claim.cuts)
         resumed = len(done)
         todo = [i for i in range(len(tasks)) if i not in done]
+        if not whole:
+            todo = todo[: self._workers.width]
         for start in range(0, len(todo), self._workers.width):
             wave = todo[start : start + self._workers.width]
             outputs = self._workers.run([encode_record("task", tasks[i]) for i in wave])
@@ -199,6 +222,8 @@ class Compactor:
                     self._discard([part for parts in made[n:] for part in parts])
                     return _skipped("another process took it over")
                 done[i] = parts
+        if len(done) < len(tasks):
+            return replace(UNFINISHED, chunks=len(todo), resumed=resumed)
         output = tuple(part for i in range(len(tasks)) for part in done[i])
         return self._apply(request, members, claim.since, output, claim, chunks=len(todo), resumed=resumed)
 
@@ -257,7 +282,10 @@ def _folded(members: Sequence[Member]) -> Frontier:
     return reduce(Frontier.join, sinces or [members[0].batch.bounds.since])
 
 
-_TINY_ROWS = 4_096
+# So little is merged without tasks and threads.
+_TINY_ROWS = 65_536
+_TINY_BYTES = 4 * 1024 * 1024
+UNFINISHED = MergeReport(False, Shape(), Shape(), reason="it goes on later", unfinished=True)
 NOT_MERGED = MergeReport(False, Shape(), Shape(), reason="a sum does not fit")
 
 

@@ -22,10 +22,12 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
 from tidelake.state import maintenance
+from tidelake.state.maintenance import begun_merge
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
     everything,
+    has_tail,
     inline_requests,
     must_merge_all,
     requests,
@@ -35,6 +37,10 @@ from tidelake.state.state import ShardState
 
 # What an append counts on when it decides whether a merge fits into its budget.
 _ROWS_PER_S = 1_000_000
+# Appends merge something larger in so many chunks at most, one at a time; the rest is for other runners.
+_CHUNKS_MAX = 32
+# Updates outside of the largest run may be one in so many: then a read is not much dearer than of one run.
+_TAIL_AT_REST, _TAIL_BUSY = 8, 5
 
 
 @dataclass(frozen=True)
@@ -82,10 +88,12 @@ class Due:
     Attributes:
         request: what goes in.
         rewrite: also if it is a single run, whose times are to be advanced; the result is never inline.
+        chunk_rows: one key range of about so many rows now, the others later; None: all.
     """
 
     request: MergeRequest
     rewrite: bool = False
+    chunk_rows: int | None = None
 
 
 Find = Callable[[ShardState], Iterator[Due]]
@@ -124,7 +132,10 @@ class Maintainer:
             for request in requests(state.spine, policy, taken):
                 if request.id.lo < end:
                     yield Due(request)
-            must = not taken and must_merge_all(state.spine, state.since, thorough=thorough)
+            must = not taken and (
+                must_merge_all(state.spine, state.since, thorough=thorough)
+                or (thorough and has_tail(state.spine, _TAIL_AT_REST))
+            )
             if must and not _is_one(state, end, since):
                 yield from self._gathered(end)
             elif thorough and not taken and state.spine.merges and state.spine.next_id == end:
@@ -170,14 +181,31 @@ class Maintainer:
         return self._merge(find, None)
 
     def within_budget(self, seconds: float) -> MaintenanceReport:
-        """What an append may do afterwards: merges that are due and short enough."""
+        """What an append may do afterwards: merges that are short enough, or one chunk of a longer one."""
         clock, policy = self._shard.env.clock, eager(self._shard)
         deadline_s = clock.monotonic_s() + seconds
+        chunk_rows = max(1, int(seconds * _ROWS_PER_S))
 
         def find(state: ShardState) -> Iterator[Due]:
-            rows_max = (deadline_s - clock.monotonic_s()) * _ROWS_PER_S
-            found = requests(state.spine, policy, self._taken(state))
-            return (Due(request) for request in found if request.rows <= rows_max)
+            left_s = deadline_s - clock.monotonic_s()
+            claims = [claim.id for claim in state.claims.values()]
+            found = list(requests(state.spine, policy, claims))
+            yield from (Due(request) for request in found if request.rows <= left_s * _ROWS_PER_S)
+            if left_s < seconds / 2:
+                return
+            for claim in state.claims.values():
+                if claim.runner == self._shard.runner and (begun := begun_merge(state, claim)):
+                    yield Due(begun, rewrite=True, chunk_rows=chunk_rows)
+            rows_max = _CHUNKS_MAX * chunk_rows
+            if not claims:
+                yield from (Due(r, chunk_rows=chunk_rows) for r in found if r.rows <= rows_max)
+            if (
+                not claims
+                and policy.rows_min <= state.spine.totals.rows <= rows_max
+                and (must_merge_all(state.spine, state.since) or has_tail(state.spine, _TAIL_BUSY))
+            ):
+                for due in self._gathered(state.spine.next_id):
+                    yield replace(due, chunk_rows=chunk_rows)
 
         return self._merge(find, seconds)
 
@@ -201,11 +229,14 @@ class Maintainer:
             if self._watch is not None:
                 self._watch(due.request)
             try:
-                merge = self._compactor.merge(due.request, rewrite=due.rewrite)
+                merge = self._compactor.merge(due.request, rewrite=due.rewrite, chunk_rows=due.chunk_rows)
             except InvalidUpdates as error:
                 # It must not keep the others waiting, and with some of these the sum may fit.
                 failed[due.request.inputs] = error
                 merge = NOT_MERGED
+            if merge.unfinished:
+                late = True
+                break
             report = report.plus(merge)
             if not merge.applied:
                 refused.add(due.request.inputs)

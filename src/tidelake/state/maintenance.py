@@ -11,7 +11,7 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.fuel import Step, collapse, exert
-from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, placed
+from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, placed, request
 from tidelake.state.spine import SpineId
 from tidelake.state.state import Edits, MergeClaim, ShardState
 
@@ -155,6 +155,17 @@ def recorded(state: ShardState, claim: MergeClaim) -> Iterator[tuple[int, tuple[
         parts = state.chunks.get(claim.chunk(index))
         if parts is not None:
             yield index, parts
+
+
+def begun_merge(state: ShardState, claim: MergeClaim) -> MergeRequest | None:
+    """The request that a claim was made for; None if its inputs are no longer there."""
+    if state.spine.holder(claim.id) is None or not state.spine.tiled(claim.id):
+        return None
+    members = list(state.spine.range(claim.id))
+    if max(claim.positions, default=0) >= len(members[0].batch.runs):
+        return None
+    found = request(members, claim.positions)
+    return found if found.inputs == claim.inputs else None
 
 
 def taken(state: ShardState, now_ms: int, runner: str) -> list[SpineId]:

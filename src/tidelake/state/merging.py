@@ -204,6 +204,12 @@ def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> 
     )
 
 
+def has_tail(spine: Spine, share: int) -> bool:
+    """Whether more than one in `share` of the rows is outside of the largest run."""
+    largest = max((run.rows for member in spine for run in member.batch.runs), default=0)
+    return (spine.totals.rows - largest) * share > spine.totals.rows
+
+
 def live_rows_min(spine: Spine, since: Frontier) -> int:
     """At least so many rows are live: are left when all is consolidated at `since`.
 

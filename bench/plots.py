@@ -1,0 +1,146 @@
+"""The figures of docs/benchmarks.md, as SVG files of few kilobytes whose bytes follow from the numbers.
+
+Each function takes what `bench.__main__` measured, and draws what is there: a module that was not measured,
+or a row or a number that it no longer has, leaves a figure out and is no error.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Found = Mapping[str, Any]
+Row = dict[str, Any]
+
+_STYLE = {
+    "svg.hashsalt": "tidelake",
+    "svg.fonttype": "none",  # text stays text: small, and sharp in every font
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "path.simplify_threshold": 0.5,
+    "figure.figsize": (6.4, 3.2),
+    "legend.frameon": False,
+}
+
+
+def _rows(found: Found, module: str) -> dict[str, Row]:
+    rows = found.get(module)
+    return {k: v for k, v in rows.items() if isinstance(v, dict)} if isinstance(rows, dict) else {}
+
+
+def _numbers(row: Row, name: str) -> list[float]:
+    values = row.get(name)
+    return values if isinstance(values, list) else []
+
+
+def _share(values: list[float]) -> list[float]:
+    """Where on the way from the first append to the last each value stands, in percent."""
+    return [100 * (i + 0.5) / len(values) for i in range(len(values))]
+
+
+def append_latency(found: Found, axes: Any) -> bool:
+    """Medians over history, and of the bare commits between them."""
+    for kind, row in _rows(found, "appends").items():
+        if values := _numbers(row, "latency_ms"):
+            axes.plot(_share(values), values, linewidth=1, label=f"append: {kind}")
+    for row in list(_rows(found, "appends").values())[:1]:
+        if values := _numbers(row, "limit_ms"):
+            axes.plot(_share(values), values, linewidth=1, color="gray", label="one bare commit to SQLite")
+    axes.set(xlabel="history, % of all appends", ylabel="median, ms", ylim=(0, None))
+    return axes.has_data()
+
+
+def append_runs(found: Found, axes: Any) -> bool:
+    """Runs in the shard over history."""
+    for kind, row in _rows(found, "appends").items():
+        if values := _numbers(row, "runs_over_history"):
+            axes.plot(_share(values), values, linewidth=1, label=kind)
+    axes.set(xlabel="history, % of all appends", ylabel="runs", ylim=(0, None))
+    return axes.has_data()
+
+
+def update_space(found: Found, axes: Any) -> bool:
+    """Stored updates for each live row, while they were appended and merged."""
+    values = _numbers(_rows(found, "updates").get("appends", {}), "space_over_history")
+    if values:
+        axes.plot(_share(values), values, linewidth=1)
+    axes.set(xlabel="history, % of all updates", ylabel="stored updates / live rows", ylim=(0, None))
+    return axes.has_data()
+
+
+def merge_to_copy(found: Found, axes: Any) -> bool:
+    """Merges against plain copies, by the number of runs; a line for each shape of the rows."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for module in ("kernels", "embedded", "spark"):
+        for name, row in _rows(found, module).items():
+            runs, ratio = re.search(r"R=(\d+)", name), row.get("merge_to_copy")
+            if runs and isinstance(ratio, int | float):
+                shape = re.sub(r"[\s,;:/]*R=\d+[\s,;:/]*", " ", name).strip()
+                lines.setdefault(f"{module} {shape}".strip(), []).append((int(runs[1]), ratio))
+    for label, points in lines.items():
+        x, y = zip(*sorted(points), strict=True)
+        axes.plot(x, y, marker="o", markersize=3, linewidth=1, label=label)
+    if lines:
+        ticks = sorted({runs for points in lines.values() for runs, _ in points})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.axhline(1, color="gray", linewidth=0.8)
+    axes.set(xlabel="sorted runs merged at once", ylabel="speed of a merge / of a copy", ylim=(0, None))
+    return bool(lines)
+
+
+def peak_memory(found: Found, axes: Any) -> bool:
+    """What each measured process had resident at most."""
+    bars = [
+        (f"{module}: {name}", value)
+        for module in found
+        for name, row in _rows(found, module).items()
+        for key, value in row.items()
+        if isinstance(value, int | float) and re.search(r"(peak|rss).*mib$", key) and "_to_" not in key
+    ]
+    if bars:
+        labels, values = zip(*bars, strict=True)
+        axes.barh(range(len(bars)), values, height=0.6)
+        axes.set_yticks(range(len(bars)), labels)
+        axes.invert_yaxis()
+        axes.axvline(512, color="gray", linewidth=0.8)
+    axes.set(xlabel="peak resident memory, MiB (the line: 512)")
+    return bool(bars)
+
+
+FIGURES: dict[str, tuple[str, Callable[[Found, Any], bool]]] = {
+    "append-latency": ("Latency of an append over history", append_latency),
+    "append-runs": ("Runs in the shard over history", append_runs),
+    "update-space": ("Space while updates come and a worker merges", update_space),
+    "merge-to-copy": ("Merges against plain copies of the same rows", merge_to_copy),
+    "peak-memory": ("Peak memory", peak_memory),
+}
+
+
+TITLES = {f"{name}.svg": title for name, (title, _) in FIGURES.items()}
+
+
+def draw(found: Found, folder: Path) -> list[str]:
+    """Draw all figures that the numbers allow; their file names."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: list[str] = []
+    with matplotlib.rc_context(_STYLE):
+        for name, (title, plot) in FIGURES.items():
+            figure, axes = pyplot.subplots(layout="constrained")
+            if plot(found, axes):
+                axes.set_title(title, fontsize=10)
+                if axes.get_legend_handles_labels()[0]:
+                    axes.legend(fontsize=8)
+                figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+                drawn.append(f"{name}.svg")
+            pyplot.close(figure)
+    return drawn

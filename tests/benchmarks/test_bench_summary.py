@@ -1,0 +1,88 @@
+import re
+from pathlib import Path
+
+import pytest
+from bench import __main__ as command
+from bench import embedded
+
+FOUND = {
+    "rows": 10,
+    "kernels": {
+        "a R=2": {"merge_to_copy": 1.5, "rows": 7},
+        "a R=64": {"merge_to_copy": 0.5, "rows": 7},
+        "R=8": {"merge_to_copy": 0.7},
+        "process": {"peak_mib": 300.0},
+    },
+    "appends": {"upserts": {"appends": 3, "latency_ms": [1.0, 2.0], "runs_over_history": [1.0, 2.0]}},
+    "updates": {
+        "appends": {"updates": 9, "space_over_history": [1.0, 1.5]},
+        "merges": {"worker_peak_rss_mib": 200.0},
+    },
+}
+
+
+def test_figures_have_the_same_bytes_for_the_same_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
+    from bench.plots import FIGURES, draw
+
+    for folder in ("one", "two"):
+        assert draw(FOUND, tmp_path / folder) == [f"{name}.svg" for name in FIGURES]
+    for name in FIGURES:
+        one, two = ((tmp_path / folder / f"{name}.svg").read_bytes() for folder in ("one", "two"))
+        assert one == two
+        assert len(one) < 64 * 1024
+
+
+def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
+    from bench.plots import draw
+
+    assert draw({"rows": 1}, tmp_path) == []
+    assert draw({"kernels": {"R=2": {"merge_to_copy": 1.0}}}, tmp_path) == ["merge-to-copy.svg"]
+    assert draw({"kernels": {"R=2": {"renamed": 1.0}, "odd": 3}}, tmp_path) == []
+
+
+def test_rows_with_the_same_numbers_share_a_table() -> None:
+    assert command.tables(FOUND["kernels"]).split("\n\n")[0].splitlines() == [
+        "| | merge to copy | rows |",
+        "|---|---|---|",
+        "| a R=2 | 1.50 | 7 |",
+        "| a R=64 | 0.50 | 7 |",
+    ]
+
+
+def test_a_long_row_stands_upright() -> None:
+    row = {f"n{i}": i for i in range(12)}
+    assert command.tables({"x": row}).splitlines()[:4] == ["| | x |", "|---|---|", "| n0 | 0 |", "| n1 | 1 |"]
+
+
+def test_the_summary_stands_between_its_marks(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
+    pytest.importorskip("duckdb", reason="its version is part of the summary: install the group bench")
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(["before", *command.MARKS, "after", ""]))
+    for _ in range(2):
+        command.write_summary(FOUND, page, tmp_path / "figures")
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert re.findall("## (.*)", text) == ["Kernels", "Appends", "Updates", "Figures"]
+    assert "(figures/append-runs.svg)" in text
+    command.write_summary(
+        {"rows": 10, "kernels": {"R=2": {"merge_to_copy": 7.25}}}, page, tmp_path / "figures"
+    )
+    assert re.findall("## (.*)", page.read_text()) == ["Kernels", "Appends", "Updates", "Figures"]
+    after = page.read_text().partition("## Appends")[2]
+    assert after == text.partition("## Appends")[2]
+    assert "| R=2 | 7.25 |" in page.read_text()
+    assert "peak mib" not in page.read_text().partition("## Appends")[0]
+
+
+def test_a_measured_merge_leaves_nothing_behind(tmp_path: Path) -> None:
+    collection = embedded.store(tmp_path, 3_000, 3)
+    before = {p.name for p in tmp_path.glob("lake/blobs/**/*.parquet")}
+    assert collection.state().spine.totals.runs == 3
+    found = embedded.measured(collection, tmp_path)
+    assert {p.name for p in tmp_path.glob("lake/blobs/**/*.parquet")} == before
+    assert found["rows"] == collection.state().spine.totals.rows
+    assert found["merge_to_copy"] > 0
