@@ -987,3 +987,27 @@ def test_a_shard_at_rest_has_nearly_all_updates_in_one_run():
     assert c.maintain().complete
     assert next(member.batch.rows for member in c.state().spine if member.batch.rows) == 915
     assert ids(c) == dict.fromkeys(range(915), 1)
+
+
+def test_appends_go_on_with_a_large_merge_that_another_process_left_behind():
+    place = Place()
+    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    for n in range(4):
+        c.append(rows(*range(n, 4000, 4)))
+    patient = Config(
+        part_target_bytes=1024, row_group_rows=64, merge_budget_s=0.001, merge_rows_min=64, merge_inputs_min=2
+    )
+    c, n = another(place, patient), 4000
+    while not c.state().claims:
+        c.append(rows(n))
+        n += 1
+    (left,) = c.state().claims.values()
+    heir = another(place, patient, int(patient.merge_claim_s * 1000))
+    heir.append(rows(n))
+    (taken_over,) = heir.state().claims.values()
+    assert (taken_over.id, taken_over.cuts) == (left.id, left.cuts) and taken_over.runner != left.runner
+    for more in range(n + 1, n + 40):
+        heir.append(rows(more))
+    oldest = next(iter(heir.state().spine))
+    assert len(oldest.batch.runs) == 1 and oldest.batch.rows >= 4000
+    assert ids(heir) == dict.fromkeys(range(n + 40), 1)

@@ -22,7 +22,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
 from tidelake.state import maintenance
-from tidelake.state.maintenance import begun_merge
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
@@ -187,15 +186,21 @@ class Maintainer:
         chunk_rows = max(1, int(seconds * _ROWS_PER_S))
 
         def find(state: ShardState) -> Iterator[Due]:
-            left_s = deadline_s - clock.monotonic_s()
-            claims = [claim.id for claim in state.claims.values()]
+            left_s, now_ms = deadline_s - clock.monotonic_s(), clock.now_ms()
+            # Own merges, and those of runners that are gone: a process that only appends may end at any time.
+            begun = {
+                claim.id: request
+                for claim in state.claims.values()
+                if claim.runner == self._shard.runner or claim.expires_ms <= now_ms
+                if (request := maintenance.begun_merge(state, claim))
+            }
+            claims = [c.id for c in state.claims.values() if now_ms < c.expires_ms or c.id in begun]
             found = list(requests(state.spine, policy, claims))
             yield from (Due(request) for request in found if request.rows <= left_s * _ROWS_PER_S)
             if left_s < seconds / 2:
                 return
-            for claim in state.claims.values():
-                if claim.runner == self._shard.runner and (begun := begun_merge(state, claim)):
-                    yield Due(begun, rewrite=True, chunk_rows=chunk_rows)
+            for request in begun.values():
+                yield Due(request, rewrite=True, chunk_rows=chunk_rows)
             rows_max = _CHUNKS_MAX * chunk_rows
             if not claims:
                 yield from (Due(r, chunk_rows=chunk_rows) for r in found if r.rows <= rows_max)
