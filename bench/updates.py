@@ -28,9 +28,6 @@ from bench.kernels import CHUNK_ROWS, best, once
 from bench.workload import SCHEMA, Workload
 
 BATCHES, HISTORY, MEMORY_MIB = 100, 8, 512
-# Give large blocks back at once: allocators that keep them for later have half as much again resident, of
-# which Arrow uses a third. It costs the merges some speed.
-FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": "262144"}
 Numbers = dict[str, float | list[float]]
 
 
@@ -117,7 +114,7 @@ def appended(folder: Path, updates: int, batch: int) -> tuple[Course, dict[str, 
     # Merges are the worker's alone, also those that an append would find time for.
     with tidelake.open(lake, config=tidelake.Config(merge_budget_s=0.0)) as opened:
         collection = opened.create("c", SCHEMA, key=["key"])
-        merging = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **FRUGAL})
+        merging = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             seen = ingest(collection, raw, updates, batch)
         finally:
