@@ -61,7 +61,7 @@ class Config:
     merge_rows_min: int = 16_384
     merge_budget_s: float = 0.25
     merge_claim_rows: int = 262_144
-    merge_claim_s: float = 600.0
+    merge_claim_s: float = 120.0
     runs_max: int = 64
     rollup_bytes_min: int = 64 * 1024
     retry_deadline_s: float = 30.0
