@@ -593,6 +593,20 @@ def test_tiny_merges_of_inline_parts_stay_inline():
     assert stored(place, c) == set() and times(c, 16) == [(n, n) for n in range(16)]
 
 
+def test_inline_parts_that_find_no_room_may_become_several_stored_ones():
+    place = Place()
+    config = Config(
+        inline_part_bytes=65_536, inline_total_bytes=1024, row_group_rows=16, part_target_bytes=1024
+    )
+    lake = place.lake(config=config)
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(*range(1_500)))
+    ((run,),) = [member.batch.runs for member in c.state().spine]
+    assert len(run.parts) > 1 and all(part.inline is None for part in run.parts)
+    assert ids(c) == dict.fromkeys(range(1_500), 1)
+    assert stored(place, c) == {part.name for part in run.parts}
+
+
 def test_a_damaged_inline_part_is_named(monkeypatch):
     from tidelake.data import inline
 

@@ -672,6 +672,18 @@ def test_a_writer_that_outruns_merging_merges_first_and_says_so():
     assert ids(c) == dict.fromkeys(range(60), 1)
 
 
+def test_heartbeats_after_a_single_row_do_not_grow_the_state_for_ever():
+    place = Place()
+    c = place.lake(config=Config(merge_budget_s=0, runs_max=4)).create("c", SCHEMA, key=["id"])
+    c.append(rows(7))
+    most = 0
+    for upper in range(2, 60):
+        heartbeat(c, upper)
+        most = max(most, len(c.state().spine))
+    assert most <= 4 + 3
+    assert (ids(c), c.upper) == ({7: 1}, Frontier.of(59))
+
+
 def test_runs_stay_bounded_beside_claims_of_the_dead():
     place = Place()
     config = Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4, merge_claim_rows=0)

@@ -281,8 +281,13 @@ def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
 
 
 def unmerged(state: ShardState) -> int:
-    """Runs beyond one for each spine batch."""
-    return state.spine.totals.runs - sum(1 for batch in state.spine.batches if batch.rows)
+    """Runs, or members, beyond one for each spine batch, whichever are more.
+
+    Heartbeats bring members without runs, which make the state grow until they are merged.
+    """
+    spine = state.spine
+    runs = spine.totals.runs - sum(1 for batch in spine.batches if batch.rows)
+    return max(runs, len(spine) - len(spine.batches))
 
 
 def eager(shard: Shard) -> Policy:

@@ -123,26 +123,30 @@ def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) ->
 def stored(spec: ShardSpec, blobs: BlobStore, env: Env, runs: tuple[Run, ...]) -> tuple[Run, ...]:
     """The runs with their inline parts stored as blobs: the other parts as they are. One `put` a part."""
     made: list[Run] = []
+    fresh: list[Part] = []
     try:
         for run in runs:
-            parts = tuple(_stored(spec, blobs, env, part) for part in run.parts)
-            made.append(Run(parts, run.truncated))
+            parts: list[Part] = []
+            for part in run.parts:
+                if part.inline is None:
+                    parts.append(part)
+                    continue
+                moved = _stored(spec, blobs, env, part)
+                fresh += moved
+                parts += moved
+            made.append(Run(tuple(parts), run.truncated))
     except BaseException:
-        kept = {part.name for run in runs for part in run.parts}
-        fresh = [Run((part,)) for run in made for part in run.parts if part.name not in kept]
-        discard(blobs, env, fresh)
+        discard(blobs, env, [Run(tuple(fresh))] if fresh else [])
         raise
     return tuple(made)
 
 
-def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> Part:
-    if part.inline is None:
-        return part
-    rows = decode_inline(part, spec.schema, spec.domain)
-    run = write_run(spec, blobs, env, [rows])
-    if run is None or len(run.parts) != 1:
-        raise InternalError(f"inline part {part.name} does not make one stored part")
-    return replace(run.parts[0], rewrite=part.rewrite)
+def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> tuple[Part, ...]:
+    """An inline part as stored ones: several where parts are to be smaller than it."""
+    run = write_run(spec, blobs, env, [decode_inline(part, spec.schema, spec.domain)])
+    if run is None:
+        raise InternalError(f"inline part {part.name} holds no rows")
+    return tuple(replace(stored_, rewrite=part.rewrite) for stored_ in run.parts)
 
 
 def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier | None, upper: Frontier | None) -> None:
