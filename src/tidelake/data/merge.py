@@ -62,7 +62,7 @@ def merge(
     ordered = preserves_order(query, domain)
     rows_schema = update_schema(schema, domain)
     width = len(rows_schema) - 1 if ordered else len(schema.columns)
-    shares = max(1, min(len(runs), SHARES_MAX))
+    shares = max(1, min(len(runs), 64))
     share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
     buffers = [_Buffer(iter(run), query if ordered else None, domain, share, bytes_share) for run in runs]
     opened: Open | None = None
