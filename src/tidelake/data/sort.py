@@ -4,8 +4,8 @@ Owns the algorithm; must not know diffs or runs. Invariant: the order is the one
 `tidelake.data.order`, and the groups are those that `group_starts` finds in the sorted rows.
 
 Columns are looked at from the first on, each only for the rows that tie on those before. As many as
-have codes of few bits are packed into one word for each row and sorted by numpy, whose stable sort merges
-the ascending runs that it finds: a merge has few of them. A column that is the same throughout every
+have codes of few bits are packed into one word for each row and sorted by numpy, with the row's number in
+the lowest bits where there is room. A column that is the same throughout every
 group, as a value or a folded time often is, orders nothing, and seeing that costs far less than sorting.
 """
 
@@ -116,7 +116,7 @@ class _Ties:
         packed = code_.values
         steps = np.count_nonzero(packed[1:] < packed[:-1])
         if steps:
-            order, packed = _argsort(code_, few_runs=steps < _RUNS_FEW)
+            order, packed = _argsort(code_, few_runs=bool(steps < _RUNS_FEW))
             self.order[self.at] = self.order[self.at][order] if not self._whole else order
         self._keep(packed[1:] == packed[:-1])
 
