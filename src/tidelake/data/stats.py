@@ -100,6 +100,7 @@ class Tally:
         settings: StatsSettings,
         *,
         inline: bool = False,
+        checksum_: str | None = None,
     ) -> Part:
         """The description of the rows that were counted, as a part.
 
@@ -110,12 +111,13 @@ class Tally:
             keys: the first and the last key, encoded.
             settings: how far bounds are truncated and statistics trimmed.
             inline: whether the data are to be kept in the description itself.
+            checksum_: of the data, if it is known.
         """
         first_key, last_key = keys
         return Part(
             name=name,
             size_bytes=len(data),
-            checksum=checksum(data),
+            checksum=checksum_ or checksum(data),
             rows=self.rows,
             negative_rows=self._negative_rows,
             diff_sum=self._diff_sum,
@@ -146,7 +148,7 @@ class Tally:
 
 
 class _Extremes:
-    """The least and greatest value of one column; encoded at the end only, which costs more than finding them."""
+    """The least and greatest value of one column; encoded once, at the end: that costs more than finding them."""
 
     def __init__(self, column: Column, leads: bool) -> None:
         self.column = column
