@@ -148,7 +148,7 @@ class Tally:
 
 
 class _Extremes:
-    """The least and greatest value of one column; encoded once, at the end: that costs more than finding them."""
+    """The least and greatest value of one column; encoded last, since that costs more than finding them."""
 
     def __init__(self, column: Column, leads: bool) -> None:
         self.column = column
