@@ -76,7 +76,12 @@ class Footer:
 
 def checksum(data: bytes) -> str:
     """The blake2b-128 of the bytes, as 32 hexadecimal digits."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hasher(data).hexdigest()
+
+
+def hasher(data: bytes = b"") -> "hashlib.blake2b":
+    """What `checksum` computes, for bytes that come piece by piece, of which `data` is the first."""
+    return hashlib.blake2b(data, digest_size=16)
 
 
 def index_metadata(first_keys: list[bytes], ends: list[int], crcs: list[int]) -> dict[str, str]:

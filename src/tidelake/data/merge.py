@@ -2,8 +2,8 @@
 
 Owns the chunk algorithm; must not know parts, files or threads. Invariant: the output is the query
 applied to all rows of all runs, in the total order, no two rows equal but for their diff; and at most
-about `chunk_rows` rows, or `chunk_bytes` bytes, are held at once, with more than 16 runs a sixteenth of that
-for each.
+about `chunk_rows` rows, or `chunk_bytes` bytes, are held at once, with more than 64 runs a 64th of that
+for each, beside what is left of the batch that each run gave last.
 
 Every run is buffered up to its share of a chunk. The *cut* is the least of the last buffered rows of
 the runs that have more to give: what is at or before it is complete, except for rows equal to the cut
@@ -29,8 +29,9 @@ from tidelake.model.query import Query
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
-# Many runs with little of each make for small slices, and chunks that end at the shortest of them.
-SHARES_MAX = 16
+# With more runs slices get tiny, and chunks end at the shortest of them; with fewer shares than runs
+# chunks grow instead, so that reading, merging and writing overlap less.
+_SHARES_MAX = 64
 
 
 def merge(
@@ -62,7 +63,7 @@ def merge(
     ordered = preserves_order(query, domain)
     rows_schema = update_schema(schema, domain)
     width = len(rows_schema) - 1 if ordered else len(schema.columns)
-    shares = max(1, min(len(runs), SHARES_MAX))
+    shares = max(1, min(len(runs), _SHARES_MAX))
     share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
     buffers = [_Buffer(iter(run), query if ordered else None, domain, share, bytes_share) for run in runs]
     opened: Open | None = None
@@ -83,9 +84,9 @@ def merge(
             chunk = select(_joined(pieces), query, domain)
             result, opened = sum_batch(chunk, opened, keep_open=keep_open)
         else:
-            runs_ = _in_order(pieces, width)
-            summed = sum_sorted if disjoint(runs_, width) else sum_batch
-            result, opened = summed(_joined(runs_), opened, keep_open=keep_open)
+            sorted_ = _in_order(pieces, width)
+            summed = sum_batch if sorted_ is None else sum_sorted
+            result, opened = summed(_joined(sorted_ or pieces), opened, keep_open=keep_open)
         yield from _bounded(result, chunk_rows)
     if opened is not None:
         last = close(opened, opened.row)
@@ -207,9 +208,15 @@ def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
             buffer.want = max(share, free // giving) if buffer.rows < share else share
 
 
-def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.RecordBatch]]:
-    """The pieces by their first row: joined so, runs that do not overlap need no sort."""
-    return sorted(pieces, key=lambda run: row_tuple(run[0], 0, width)) if len(pieces) > 1 else pieces
+def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.RecordBatch]] | None:
+    """The pieces by their first row, if that joins them in order; else they are to be sorted anyway."""
+    by_first = sorted(
+        pieces, key=lambda run: (row_tuple(run[0], 0, 1), row_tuple(run[-1], run[-1].num_rows - 1, 1))
+    )
+    if not disjoint(by_first, 1):
+        return None
+    by_first.sort(key=lambda run: row_tuple(run[0], 0, width))
+    return by_first if disjoint(by_first, width) else None
 
 
 def _joined(pieces: list[list[pa.RecordBatch]]) -> pa.RecordBatch:

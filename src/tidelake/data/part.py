@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tidelake.data.canonical import filled
 from tidelake.data.consolidate import pieces
-from tidelake.data.container import checksum, index_metadata, sealed, verify
+from tidelake.data.container import MAGIC, checksum, hasher, index_metadata, sealed, verify
 from tidelake.data.encode import encode_key
 from tidelake.data.scan import PartIndex, read_index, read_part
 from tidelake.data.stats import StatsSettings, Tally
@@ -70,6 +70,7 @@ class PartWriter:
         self._first_keys: list[bytes] = []
         self._ends: list[int] = []
         self._crcs: list[int] = []
+        self._checksum = hasher(MAGIC)
         self._last: pa.RecordBatch | None = None
 
     @property
@@ -117,7 +118,9 @@ class PartWriter:
         self._writer.close()
         data = sealed(self._sink)
         keys = (self._first_keys[0], encode_key(self._last, self._schema)[0].as_py())
-        part = self._tally.part(name, data, self._schema_id, keys, self._stats)
+        self._checksum.update(memoryview(data)[self._ends[-1] :])
+        checksum_ = self._checksum.hexdigest()
+        part = self._tally.part(name, data, self._schema_id, keys, self._stats, checksum_=checksum_)
         return part, data
 
     def _flush(self, *, whole_groups: bool) -> None:
@@ -136,13 +139,16 @@ class PartWriter:
     def _write_group(self, group: pa.RecordBatch) -> None:
         if self._writer is None:
             self._writer = self._opened(group)
-        start = self._ends[-1] if self._ends else 4
+        start = self._ends[-1] if self._ends else len(MAGIC)
         columns = [filled(column) for column in group.columns]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._arrow), group.num_rows)
         end = self._sink.tell()
         self._first_keys.append(encode_key(group.slice(0, 1), self._schema)[0].as_py())
         self._ends.append(end)
-        self._crcs.append(zlib.crc32(self._sink.getbuffer()[start:end]))
+        written = self._sink.getbuffer()[start:end]
+        self._crcs.append(zlib.crc32(written))
+        # While the bytes are in the cache, and not all of it after the last row.
+        self._checksum.update(written)
 
     def _opened(self, sample: pa.RecordBatch) -> pq.ParquetWriter:
         dictionaries, encodings = _encodings(sample)

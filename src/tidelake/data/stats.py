@@ -21,6 +21,8 @@ from tidelake.model.time import Time, TimeDomain
 
 # What a column's entry costs in the state beside its two bounds.
 _ENTRY_BYTES = 12
+# Extremes of so many batches are kept apart before they are joined, or of fewer where they are wide.
+_HELD_MAX, _HELD_BYTES = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,11 @@ class Tally:
         self._negative_rows = self._diff_sum = 0
         self._lower: list[int] = []
         self._upper: list[int] = []
-        self._columns: dict[int, ColumnStats] = {}
+        self._extremes = [_Extremes(column, i == 0) for i, column in enumerate(schema.columns)]
         self._times = TimeCounts()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count a batch of updates, not empty."""
+        """Count a batch of updates, not empty, sorted by the first column at least."""
         self.rows += batch.num_rows
         values = diffs(batch)
         self._negative_rows += int(np.count_nonzero(values < 0))
@@ -86,10 +88,8 @@ class Tally:
         self._upper = [max(x) for x in zip(self._upper or greatest, greatest, strict=True)]
         if self._domain.total_order:
             self._times.add(times[0], least[0], greatest[0])
-        for column in self._schema.columns:
-            found = _bounds(batch.column(column.name), column)
-            known = self._columns.get(column.id)
-            self._columns[column.id] = found if known is None else _both(known, found)
+        for extremes in self._extremes:
+            extremes.add(batch.column(extremes.column.name))
 
     def part(
         self,
@@ -100,6 +100,7 @@ class Tally:
         settings: StatsSettings,
         *,
         inline: bool = False,
+        checksum_: str | None = None,
     ) -> Part:
         """The description of the rows that were counted, as a part.
 
@@ -110,12 +111,13 @@ class Tally:
             keys: the first and the last key, encoded.
             settings: how far bounds are truncated and statistics trimmed.
             inline: whether the data are to be kept in the description itself.
+            checksum_: of the data, if it is known.
         """
         first_key, last_key = keys
         return Part(
             name=name,
             size_bytes=len(data),
-            checksum=checksum(data),
+            checksum=checksum_ or checksum(data),
             rows=self.rows,
             negative_rows=self._negative_rows,
             diff_sum=self._diff_sum,
@@ -131,7 +133,7 @@ class Tally:
 
     def _kept(self, settings: StatsSettings) -> dict[int, ColumnStats]:
         """Column statistics, truncated and trimmed: the largest are dropped first."""
-        cut = {id_: _truncated(stats, settings.bound_bytes) for id_, stats in self._columns.items()}
+        cut = {e.column.id: _truncated(e.result(), settings.bound_bytes) for e in self._extremes}
         kept = [c.id for c in self._schema.columns if c.id in cut and settings.keeps(c.name)]
         left = settings.budget_bytes - sum(_size(cut[id_]) for id_ in kept)
         for id_ in sorted(cut.keys() - set(kept), key=lambda id_: (_size(cut[id_]), id_)):
@@ -145,56 +147,80 @@ class Tally:
         return tuple(components) if self._domain.unit == "tuple" else components[0]
 
 
-def _bounds(array: pa.Array, column: Column) -> ColumnStats:
-    if array.null_count == len(array):
-        return ColumnStats(None, None, array.null_count)
-    if column.type.nested:
-        # Nobody prunes by a nested column, and encoding every value would cost more than the rest.
-        return ColumnStats(b"", None, array.null_count)
-    if column.type.name in ("float16", "float32", "float64"):
-        return _float_bounds(array, column)
-    if column.type.name in ("decimal32", "decimal64"):
-        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
-    if column.type.name == "duration":
+class _Extremes:
+    """The least and greatest value of one column; encoded last, since that costs more than finding them."""
+
+    def __init__(self, column: Column, leads: bool) -> None:
+        self.column = column
+        # Rows are sorted by the first column, so there is nothing to look for.
+        self._leads = leads
+        self._nulls = 0
+        self._held: list[pa.Array] = []
+
+    def add(self, array: pa.Array) -> None:
+        """Look at the values of a batch."""
+        nulls = array.null_count
+        self._nulls += nulls
+        if nulls == len(array):
+            return
+        if self.column.type.nested:
+            # Nobody prunes by a nested column, and encoding every value would cost more than the rest.
+            self._held = [array.slice(0, 0)]
+            return
+        known = len(array) - nulls
+        self._held.append(array.take(pa.array([0, known - 1])) if self._leads else _ends(array))
+        if len(self._held) >= _HELD_MAX or self._held[-1].nbytes > _HELD_BYTES:
+            self._held = [_ends(pa.concat_arrays(self._held))]
+
+    def result(self) -> ColumnStats:
+        """The bounds of all values that were seen, not truncated."""
+        if not self._held:
+            return ColumnStats(None, None, self._nulls)
+        if self.column.type.nested:
+            return ColumnStats(b"", None, self._nulls)
+        ends = _ends(pa.concat_arrays(self._held))
+        if self.column.type.name in ("decimal32", "decimal64"):
+            ends = ends.cast(pa.decimal128(ends.type.precision, ends.type.scale))
+        lower, upper = encode(ends, self.column.type).to_pylist()
+        return ColumnStats(lower, upper, self._nulls)
+
+
+def _ends(array: pa.Array) -> pa.Array:
+    """The least and the greatest value of an array that has one."""
+    is_, kind = pa.types, array.type
+    if is_.is_floating(kind):
+        return _float_ends(array)
+    if is_.is_decimal(kind) and (at := _short_decimal_ends(array)) is not None:
+        return array.take(pa.array(at))
+    if is_.is_decimal(kind) and kind.bit_width < 128:
+        found = pc.min_max(array.cast(pa.decimal128(kind.precision, kind.scale)))
+        return pa.concat_arrays([pa.repeat(found[end], 1) for end in ("min", "max")]).cast(kind)
+    if is_.is_duration(kind):
         # The one integer-like type that pyarrow finds no least value of.
-        array = array.view(pa.int64())
+        return _ends(array.view(pa.int64())).view(kind)
     found = pc.min_max(array)
-    ends = (
-        pa.array([found["min"].as_py(), found["max"].as_py()], array.type) if _simple(array) else _ends(found)
-    )
-    lower, upper = encode(ends, column.type).to_pylist()
-    return ColumnStats(lower, upper, array.null_count)
-
-
-def _simple(array: pa.Array) -> bool:
-    return bool(pa.types.is_string(array.type) or pa.types.is_binary(array.type))
-
-
-def _ends(found: pa.StructScalar) -> pa.Array:
+    if is_.is_string(kind) or is_.is_binary(kind):
+        return pa.array([found["min"].as_py(), found["max"].as_py()], kind)
     # Not by way of Python values, which hold no nanoseconds.
     return pa.concat_arrays([pa.repeat(found["min"], 1), pa.repeat(found["max"], 1)])
 
 
-def _float_bounds(array: pa.Array, column: Column) -> ColumnStats:
+def _float_ends(array: pa.Array) -> pa.Array:
     """NaN is the greatest value, where pyarrow's minimum and maximum leave it out."""
     values = raw(array, np.dtype(f"f{array.type.bit_width // 8}"))
     if array.null_count:
         values = values[array.is_valid().to_numpy(zero_copy_only=False)]
-    numbers = values[~np.isnan(values)]
-    least = numbers.min() if len(numbers) else np.nan
-    greatest = numbers.max() if len(numbers) == len(values) else np.nan
-    ends = pa.array(np.array([least, greatest], values.dtype))
-    lower, upper = encode(ends, column.type).to_pylist()
-    return ColumnStats(lower, upper, array.null_count)
+    # The one leaves NaN out unless there is nothing else, the other is NaN if any value is.
+    return pa.array(np.array([np.fmin.reduce(values), values.max()], values.dtype))
 
 
-def _both(a: ColumnStats, b: ColumnStats) -> ColumnStats:
-    nulls = a.null_count + b.null_count
-    if a.lower is None or b.lower is None:
-        other = b if a.lower is None else a
-        return ColumnStats(other.lower, other.upper, nulls)
-    upper = None if a.upper is None or b.upper is None else max(a.upper, b.upper)
-    return ColumnStats(min(a.lower, b.lower), upper, nulls)
+def _short_decimal_ends(array: pa.Array) -> list[int] | None:
+    """Where they are, if the column has no nulls and all numbers fit into 64 bits."""
+    if array.null_count or array.type.bit_width != 128:
+        return None
+    halves = np.frombuffer(array.buffers()[1], np.int64, 2 * (array.offset + len(array)))
+    low, high = halves[2 * array.offset :: 2], halves[2 * array.offset + 1 :: 2]
+    return [int(low.argmin()), int(low.argmax())] if (high == low >> 63).all() else None
 
 
 def _truncated(stats: ColumnStats, n: int) -> ColumnStats:

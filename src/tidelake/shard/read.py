@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline
-from tidelake.data.merge import SHARES_MAX, merge
+from tidelake.data.merge import merge
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
@@ -27,6 +27,8 @@ from tidelake.store.protocols import BlobStore
 
 # Every thread keeps memory of its own, so that more of them cost more than they bring.
 _READERS_MAX = 2
+# A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
+_SHARES_MAX = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 # Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
 # way to the writer, and every run is read ahead.
@@ -110,16 +112,18 @@ def rows(
     ]
     small, large = _divided(runs, spec.config.fold_rows)
     chunk_rows, chunk_bytes = spec.config.merge_chunk_rows, spec.config.merge_memory_bytes // _CHUNK_SHARE
-    folded = _folded(spec, blobs, small, query, within)
-    if folded is None:
-        large = [*large, *small]
-    shares = max(1, min(len(large), SHARES_MAX))
+    shares = max(1, min(len(runs), _SHARES_MAX))
     batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
-    streams = [_stream(spec, blobs, s, within, batch_rows=batch_rows, batch_bytes=batch_bytes) for s in large]
-    # Fetching and decoding ahead of the kernel.
-    with prefetch_all(streams, _READERS_MAX) as ahead:
-        runs_ = [*ahead, *([folded] if folded else [])]
-        yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+
+    def streams(of: list[Source]) -> list[Generator[pa.RecordBatch]]:
+        return [_stream(spec, blobs, s, within, batch_rows=batch_rows, batch_bytes=batch_bytes) for s in of]
+
+    # Fetching and decoding ahead of the kernel, and beside the folding.
+    with prefetch_all(streams(large), _READERS_MAX) as ahead:
+        folded = _folded(spec, blobs, small, query, within)
+        with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
+            runs_ = [*ahead, *others, *([folded] if folded else [])]
+            yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
