@@ -8,12 +8,36 @@ look tries again.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 from tidelake.env import Env, Stop
 from tidelake.errors import Closed, CollectionNotFound, TidelakeError
 from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
 from tidelake.shard.maintain import MaintenanceReport
+
+# A collection is idle once nobody has written for so many times as long as it takes to rewrite it, at so
+# many rows a second: one that gets an update now and then is not rewritten for each of them.
+_IDLE_SHARE, _ROWS_PER_S = 10, 1_000_000
+
+
+@dataclass(frozen=True)
+class _Left:
+    """How a look left a collection.
+
+    Attributes:
+        seqno: of its state.
+        written: its upper and since.
+        since_s: when these were first seen so.
+        finished: it is at rest.
+    """
+
+    seqno: int
+    written: tuple[Frontier, Frontier]
+    since_s: float
+    finished: bool
+
 
 Seen = Callable[[str, MaintenanceReport], None]
 
@@ -41,7 +65,7 @@ class Upkeep:
         self._env, self._names, self._opened = env, names, opened
         self._interval_s, self._seen = interval_s, seen
         self._collections: dict[str, Collection] = {}
-        self._left: dict[str, tuple[int, bool]] = {}
+        self._left: dict[str, _Left] = {}
         self._spawned = env.spawner.spawn("tidelake-upkeep", self._run)
 
     def stop(self) -> None:
@@ -92,17 +116,21 @@ class Upkeep:
         collection = self._collections.get(name)
         if collection is None:
             collection = self._collections[name] = self._opened(name)
-        seqno = collection.state().seqno
-        before, finished = self._left.get(name, (-1, False))
-        idle = seqno == before
-        if idle and finished:
+        state, now_s = collection.state(), self._env.clock.monotonic_s()
+        written, left = (state.upper, state.since), self._left.get(name)
+        if left is not None and left.finished and left.seqno == state.seqno:
             return
-        seconds = self._interval_s if not idle else None
+        still = left is not None and left.written == written
+        since_s = left.since_s if left is not None and still else now_s
+        wait_s = _IDLE_SHARE * state.spine.totals.rows // _ROWS_PER_S
+        idle = still and now_s - since_s >= wait_s
+        seconds = None if idle else self._interval_s
         report = collection.maintain(thorough=idle, seconds=seconds, watch=lambda _: _check(stop))
         self.merges += report.merges
         # At rest only if a look found nothing to do: what came in beside the merges is for the next one.
-        left = collection.state().seqno
-        self._left[name] = (left, idle and report.complete and left == seqno)
+        seqno = collection.state().seqno
+        finished = idle and report.complete and seqno == state.seqno
+        self._left[name] = _Left(seqno, written, since_s, finished)
         if self._seen is not None:
             self._seen(name, report)
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tidelake.errors import (
+    BlobNotFound,
     Closed,
+    CorruptionError,
     InvalidUpdates,
     OutcomeUnknown,
     StoreUnavailable,
@@ -34,6 +36,8 @@ from tidelake.state.merging import (
 from tidelake.state.spine import SpineId
 from tidelake.state.state import ShardState
 
+# Merges that fail so fail whenever they are tried: a sum does not fit, or a part is lost or damaged.
+SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
 # What an append counts on when it decides whether a merge fits into its budget.
 _ROWS_PER_S = 1_000_000
 # Appends merge something larger in so many chunks at most, one at a time; the rest is for other runners.
@@ -226,7 +230,7 @@ class Maintainer:
         clock = self._shard.env.clock
         started_s = clock.monotonic_s()
         report, refused, late = MaintenanceReport(), set[str](), False
-        failed, left = dict[str, InvalidUpdates](), list[str]()
+        failed, left = dict[str, TidelakeError](), list[str]()
         while not late:
             due, left = _first(find(self._shard.known()), refused)
             if due is None:
@@ -235,8 +239,8 @@ class Maintainer:
                 self._watch(due.request)
             try:
                 merge = self._compactor.merge(due.request, rewrite=due.rewrite, chunk_rows=due.chunk_rows)
-            except InvalidUpdates as error:
-                # It must not keep the others waiting, and with some of these the sum may fit.
+            except SET_ASIDE as error:
+                # It must not keep the others waiting, and with some of these a sum may fit.
                 failed[due.request.inputs] = error
                 merge = NOT_MERGED
             if merge.unfinished:
@@ -344,7 +348,7 @@ def admit(shard: Shard) -> float:
     started_s = clock.monotonic_s()
     try:
         Maintainer(shard).relieve(runs_max)
-    except InvalidUpdates as error:
+    except SET_ASIDE as error:
         # No merge of these will do; those of the others are done.
         warnings.warn(TidelakeWarning(f"a merge before an append failed: {error}"), stacklevel=2)
     except OutcomeUnknown as error:
