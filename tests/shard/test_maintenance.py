@@ -9,6 +9,7 @@ from shards import SCHEMA, Place, QuickClock, ids, rows
 
 from tidelake.config import Config
 from tidelake.errors import (
+    BlobNotFound,
     CorruptionError,
     InvalidUpdates,
     OutcomeUnknown,
@@ -1023,3 +1024,41 @@ def test_appends_go_on_with_a_large_merge_that_another_process_left_behind():
     oldest = next(iter(heir.state().spine))
     assert len(oldest.batch.runs) == 1 and oldest.batch.rows >= 4000
     assert ids(heir) == dict.fromkeys(range(n + 40), 1)
+
+
+def test_upkeep_rewrites_a_large_collection_only_after_it_was_idle_for_long():
+    place = Place()
+    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    c.append(rows(*range(100_000)))
+    c.append(timed(5, 7, diff=-1))
+    c.advance_since(5)
+    lake, rounds = upkept(place)
+    upkeep = lake.upkeep()
+    for _ in range(3):
+        rounds.go(2)
+        assert upkeep.merges == 0  # the clock stands still
+    lake.clock.sleep(0.9)
+    rounds.go(1)
+    assert upkeep.merges == 0
+    lake.clock.sleep(0.2)
+    rounds.go(3)
+    assert upkeep.merges == 1
+    assert c.state().spine.totals.rows == 99_999
+
+
+def test_a_lost_part_stops_neither_other_merges_nor_appends():
+    place = Place()
+    c = place.lake(config=Config(inline_part_bytes=0, merge_budget_s=0, runs_max=4)).create(
+        "c", SCHEMA, key=["id"]
+    )
+    for n in range(5):
+        c.append(rows(n))
+    place.stores.blobs.delete(min(stored(place, c)))
+    for n in range(5, 25):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TidelakeWarning)
+            assert not c.append(rows(n)).already
+    with pytest.raises(BlobNotFound):
+        c.maintain()
+    assert c.upper == Frontier.of(25)
+    assert c.state().spine.totals.runs < 25  # what does not need it was merged

@@ -87,7 +87,8 @@ class Lake:
         """Start a worker that maintains collections in the background, until it or the lake is stopped.
 
         A collection that is being written to gets the merges that are worth their while; one that is
-        idle is brought to rest: few runs, no retraction that `since` has passed.
+        idle (for ten times as long as it takes to rewrite it) is brought to rest: few runs, no retraction
+        that `since` has passed.
 
         Args:
             names: of the collections; default: all, also those that come later.
