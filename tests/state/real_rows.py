@@ -15,7 +15,14 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.append import When, append
 from tidelake.state.commands import Commit, advance_since
 from tidelake.state.maintenance import apply_merge, collapse_levels
-from tidelake.state.merging import MergeResult, Policy, chosen, everything, must_merge_all, requests
+from tidelake.state.merging import (
+    MergeResult,
+    Policy,
+    chosen,
+    everything,
+    requests,
+)
+from tidelake.state.space import must_merge_all
 
 
 def summed(updates) -> dict:

@@ -18,11 +18,11 @@ from tidelake.state.merging import (
     Policy,
     digest,
     everything,
-    must_merge_all,
     placed,
     request,
     requests,
 )
+from tidelake.state.space import must_merge_all
 from tidelake.state.spine import Spine, SpineId
 
 

@@ -28,10 +28,10 @@ from tidelake.state.merging import (
     chosen,
     digest,
     everything,
-    must_merge_all,
     request,
     requests,
 )
+from tidelake.state.space import must_merge_all
 from tidelake.state.spine import SpineId
 from tidelake.state.state import Edits, Move
 

@@ -23,7 +23,8 @@ from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.shard.compactor import MergeReport, Shape, Workers
 from tidelake.shard.maintain import MaintenanceReport
-from tidelake.state.merging import MergeRequest, live_rows_min
+from tidelake.state.merging import MergeRequest
+from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState
 
 _LINES_MAX = 40

@@ -28,11 +28,10 @@ from tidelake.state.merging import (
     MergeRequest,
     Policy,
     everything,
-    has_tail,
     inline_requests,
-    must_merge_all,
     requests,
 )
+from tidelake.state.space import has_tail, must_merge_all
 from tidelake.state.spine import SpineId
 from tidelake.state.state import ShardState
 
