@@ -238,12 +238,12 @@ def shape(collection: tidelake.Collection, seen: Course, live: int) -> dict[str,
 
 
 def run(rows: int = 10_000_000) -> dict[str, Numbers]:
-    """A hundredth as many upserts as rows are asked for, and a fifth of these of the other kinds."""
+    """A hundredth as many inserts as rows are asked for, and a fifth of these of the other kinds."""
     appends = max(UPDATES, rows // 100)
     keys, fewer = min(KEYS, 2 * appends), max(UPDATES, appends // 5)
     return {
-        "upserts": measured("upserts", appends, keys),
-        "inserts": measured("inserts", fewer, keys),
+        "upserts": measured("upserts", fewer, keys),
+        "inserts": measured("inserts", appends, keys),
         "upserts, upkeep": measured("upkeep", fewer, keys),
     }
 

@@ -33,6 +33,8 @@ class Config:
         merge_inputs_min: batches that are worth a merge at once, however few rows they have.
         merge_rows_min: rows that are worth a merge of two batches.
         merge_budget_s: time that an append may spend on merging afterwards; 0: none.
+        merge_whole_rows: a collection at rest that stores at most so many rows is one run; of a larger one,
+            one row in eight may be in others.
         merge_claim_rows: a merge of more rows is claimed first, so that no other process starts it too.
         merge_claim_s: how long a claim lasts without progress.
         runs_max: unmerged runs above which an append first does, or waits for, merging.
@@ -60,6 +62,7 @@ class Config:
     merge_inputs_min: int = 4
     merge_rows_min: int = 16_384
     merge_budget_s: float = 0.25
+    merge_whole_rows: int = 4_000_000
     merge_claim_rows: int = 262_144
     merge_claim_s: float = 120.0
     runs_max: int = 64
@@ -84,6 +87,7 @@ class Config:
             ("merge_fan_in", 2),
             ("merge_inputs_min", 2),
             ("merge_rows_min", 0),
+            ("merge_whole_rows", 0),
             ("merge_claim_rows", 0),
             ("runs_max", 4),
             ("rollup_bytes_min", 1024),

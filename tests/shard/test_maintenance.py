@@ -812,7 +812,7 @@ def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     for n in range(1000, 1003):
         c.append(rows(n))
     assert unmerged(c.state()) == 1
-    lake, rounds = upkept(place)
+    lake, rounds = upkept(place, Config(merge_whole_rows=0, **QUIET))
     upkeep = lake.upkeep()
     rounds.go(1)
     assert upkeep.merges == 0  # not worth its while, unless the collection turns out to be idle
@@ -990,9 +990,9 @@ def test_appends_merge_something_large_one_chunk_at_a_time():
     assert ids(c) == dict.fromkeys(range(4040), 1)
 
 
-def test_a_shard_at_rest_has_nearly_all_updates_in_one_run():
+def test_a_large_shard_at_rest_has_nearly_all_updates_in_one_run():
     place = Place()
-    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
+    c = place.lake(config=Config(merge_whole_rows=0, **QUIET)).create("c", SCHEMA, key=["id"])
     c.append(rows(*range(800)))
     c.append(rows(*range(800, 914)))
     assert c.maintain().merges == 0  # one update in eight may be elsewhere

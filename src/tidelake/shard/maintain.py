@@ -136,7 +136,7 @@ class Maintainer:
                     yield Due(request)
             must = not taken and (
                 must_merge_all(state.spine, state.since, thorough=thorough)
-                or (thorough and has_tail(state.spine, _TAIL_AT_REST))
+                or (thorough and self._is_scattered(state))
             )
             if must and not _is_one(state, end, since):
                 yield from self._gathered(end)
@@ -216,6 +216,12 @@ class Maintainer:
                     yield replace(due, chunk_rows=chunk_rows)
 
         return self._merge(find, seconds)
+
+    def _is_scattered(self, state: ShardState) -> bool:
+        """Whether a shard at rest has more beside its largest run than it may."""
+        totals = state.spine.totals
+        whole = totals.rows <= self._shard.spec.config.merge_whole_rows
+        return totals.runs > 1 if whole else has_tail(state.spine, _TAIL_AT_REST)
 
     def _gathered(self, end: int) -> Iterator[Due]:
         """Make all members one spine batch, and ask for the merge of those before an id."""

@@ -29,6 +29,8 @@ from tidelake.store.protocols import BlobStore
 _READERS_MAX = 2
 # A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
 _SHARES_MAX = 16
+# Runs of at most so small a share of what is folded are short.
+_SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 # Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
 # way to the writer, and every run is read ahead.
@@ -133,6 +135,9 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
     while count < len(by_rows) and total + by_rows[count].run.rows <= rows_max:
         total += by_rows[count].run.rows
         count += 1
+    if count == len(by_rows) and by_rows and by_rows[-1].run.rows * _SHORT_SHARE > rows_max:
+        # It is sorted already: merging the others into it is cheaper than sorting it again with them.
+        count -= 1
     count = count if count > 1 else 0
     return by_rows[:count], by_rows[count:]
 
