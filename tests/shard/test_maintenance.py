@@ -828,7 +828,7 @@ def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     rounds.go(1)
     assert upkeep.merges >= 1 and unmerged(c.state()) > 0
     rounds.go(4)
-    assert unmerged(c.state()) == 0 and not c.maintain().merges
+    assert unmerged(c.state()) == 0 and not lake.collection("c").maintain().merges
     assert ids(c) == dict.fromkeys([*range(640), *range(1000, 1003), *range(2000, 2008)], 1)
 
 
