@@ -33,6 +33,10 @@ CHUNKED = Config(part_target_bytes=4096, row_group_rows=8, merge_chunk_rows=16, 
 SIMPLE = Config(**QUIET)
 CLAIM_MS = int(CHUNKED.merge_claim_s * 1000)
 INT64_MAX = 2**63 - 1
+# An append may merge some 1,000 rows.
+PATIENT = Config(
+    part_target_bytes=1024, row_group_rows=64, merge_budget_s=0.001, merge_rows_min=64, merge_inputs_min=2
+)
 
 
 def collection_of(place, config=CHUNKED, appends=4, each=60):
@@ -969,14 +973,8 @@ def test_upkeep_ends_when_what_it_tells_closes_the_lake():
 
 def test_appends_merge_something_large_one_chunk_at_a_time():
     place = Place()
-    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
-    for n in range(4):
-        c.append(rows(*range(n, 4000, 4)))
-    # An append may merge some 1,000 rows; all 4,000 are four times as many.
-    patient = Config(
-        part_target_bytes=1024, row_group_rows=64, merge_budget_s=0.001, merge_rows_min=64, merge_inputs_min=2
-    )
-    c = place.lake(config=patient).collection("c")  # whose clock stands still
+    collection_of(place, SIMPLE, each=1000)
+    c = place.lake(config=PATIENT).collection("c")  # whose clock stands still
     progress = []
     for n in range(4000, 4040):
         c.append(rows(n))
@@ -1004,18 +1002,13 @@ def test_a_large_shard_at_rest_has_nearly_all_updates_in_one_run():
 
 def test_appends_go_on_with_a_large_merge_that_another_process_left_behind():
     place = Place()
-    c = place.lake(config=SIMPLE).create("c", SCHEMA, key=["id"])
-    for n in range(4):
-        c.append(rows(*range(n, 4000, 4)))
-    patient = Config(
-        part_target_bytes=1024, row_group_rows=64, merge_budget_s=0.001, merge_rows_min=64, merge_inputs_min=2
-    )
-    c, n = another(place, patient), 4000
+    collection_of(place, SIMPLE, each=1000)
+    c, n = another(place, PATIENT), 4000
     while not c.state().claims:
         c.append(rows(n))
         n += 1
     (left,) = c.state().claims.values()
-    heir = another(place, patient, int(patient.merge_claim_s * 1000))
+    heir = another(place, PATIENT, int(PATIENT.merge_claim_s * 1000))
     heir.append(rows(n))
     (taken_over,) = heir.state().claims.values()
     assert (taken_over.id, taken_over.cuts) == (left.id, left.cuts) and taken_over.runner != left.runner

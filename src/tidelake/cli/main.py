@@ -166,6 +166,8 @@ def append(
             raise errors.UsageError("tuples have no single last time: give --upper")
         answer = into.append(table, upper=end)
     shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
+    if answer.waited_s:
+        shown["waited s"] = round(answer.waited_s, 3)
     output.table([shown], as_json)
 
 
