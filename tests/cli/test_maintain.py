@@ -205,3 +205,15 @@ def test_show_tells_merges_under_way(run, place):
     assert "merges under way" in run("show", place, "users").out
     (line,) = json.loads(run("maintain", place, "users", "--once", "--json").out)
     assert line["complete"] is False
+
+
+def test_an_append_that_had_to_merge_first_says_how_long(run, place, tmp_path):
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"id": 1000, "v": "x"}\n')
+    (quick,) = json.loads(run("append", place, "users", more, "--time", "100", "--json").out)
+    assert "waited_s" not in quick
+    with tidelake.open(place, config=Config(merge_budget_s=0, runs_max=10**6)) as lake:
+        for n in range(150):
+            lake.collection("users").append(rows(n))
+    (slow,) = json.loads(run("append", place, "users", more, "--time", "1000", "--json").out)
+    assert slow["waited_s"] > 0
