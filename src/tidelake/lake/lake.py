@@ -50,7 +50,7 @@ class Lake:
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
         self._gate = GatedVersionLog(stores.log, url)
-        self._stores = Stores(stores.blobs, self._gate)
+        self._stores = Stores(stores.blobs, self._gate, stores.turns)
         self._config = config
         self._env = env
         self._catalog = Catalog(self._stores, env, url, config)
