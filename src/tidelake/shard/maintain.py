@@ -320,7 +320,7 @@ def tend(shard: Shard) -> None:
     if not budget_s:
         return
     # Of many processes that append, one at a time merges: the others would make the same merge in vain.
-    with shard.stores.turns.take(shard.spec.shard_id, _TURN, wait=False) as is_ours:
+    with shard.stores.turns.take(shard.spec.shard_id, _TURN) as is_ours:
         if is_ours:
             _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
 

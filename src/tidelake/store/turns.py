@@ -1,9 +1,9 @@
-"""Turns: processes of one machine that want the same thing let each other go first.
+"""Turns: of several processes of one machine that want to do the same work, one does it.
 
 Owns the files that say whose turn it is. Must not know what is done in a turn.
 
-INVARIANT: a turn is a courtesy. Nothing is right only because of it; where none can be kept, everybody goes
-at once.
+INVARIANT: a turn is a courtesy, and nobody waits for one. Nothing is right only because of it; where none
+can be kept, everybody has it.
 
     <root>/<key, its / written as ~>/<name>.turn     locked by whoever has the turn; empty
 """
@@ -18,13 +18,12 @@ from typing import Protocol
 class Turns(Protocol):
     """Turns by key and name."""
 
-    def take(self, key: str, name: str, *, wait: bool = True) -> AbstractContextManager[bool]:
-        """A context in which nobody else has this turn, if it says True. No store call.
+    def take(self, key: str, name: str) -> AbstractContextManager[bool]:
+        """A context that says whether the turn is ours; False if another one has it. No store call.
 
         Args:
             key: of the version log.
             name: of the turn; ASCII letters.
-            wait: in line, until whoever has it gives it up or dies; else it says False at once.
         """
 
 
@@ -32,8 +31,8 @@ class NoTurns:
     """For stores of one process, or of many machines: everybody goes at once."""
 
     @contextmanager
-    def take(self, key: str, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """Always had; see `Turns.take`."""
+    def take(self, key: str, name: str) -> Iterator[bool]:
+        """Always ours; see `Turns.take`."""
         yield True
 
 
@@ -48,31 +47,31 @@ class FileTurns:
         self._root = os.path.abspath(root)
 
     @contextmanager
-    def take(self, key: str, name: str, *, wait: bool = True) -> Iterator[bool]:
+    def take(self, key: str, name: str) -> Iterator[bool]:
         """Lock the file of a turn; see `Turns.take`."""
         path = os.path.join(self._root, key.replace("/", "~"), f"{name}.turn")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError:  # no such key yet, a full disk, no permission: then without
+        except OSError:  # no such key any more, a full disk, no permission: it will show where it matters
             yield True
             return
         try:
-            had = _lock(descriptor, wait=wait)
+            is_ours = _is_locked(descriptor)
             try:
-                yield had
+                yield is_ours
             finally:
                 # Closing does not do it: a child that was forked meanwhile has the file open as well.
-                if had:
+                if is_ours:
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
 
 
-def _lock(descriptor: int, *, wait: bool) -> bool:
+def _is_locked(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: then without
+    except OSError:  # a file system without locks
         return True
     return True

@@ -53,7 +53,13 @@ _memory_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores of one lake."""
+    """The stores of one lake.
+
+    Attributes:
+        blobs: objects.
+        log: a list of entries for each shard.
+        turns: who does work that several processes want to do.
+    """
 
     blobs: BlobStore
     log: VersionLog
