@@ -106,7 +106,9 @@ class Crew:
             assert acknowledged <= last
             assert name in running or last <= acknowledged + 1
             for number in range(self._entered[name] + 1, last + 1):
-                self._oracle.append([(row, 0, diff) for row, diff in updates_of(name, number)], self._oracle.upper)
+                self._oracle.append(
+                    [(row, 0, diff) for row, diff in updates_of(name, number)], self._oracle.upper
+                )
             self._entered[name] = max(self._entered[name], last)
         assert found == self._oracle.snapshot(0)
 

@@ -2,22 +2,25 @@
 
 import os
 import time
+from contextlib import suppress
 
 import pytest
 from crew import Crew
 from mounts import SHUTDOWN_FLAGS, Disk, tmpfs
 from test_kills import CREW
 
-SIZE = 24 << 20
+ROUND_MIB = 12  # what the work of a round may leave behind
 
 
 def full(tmp_path, rng, rounds):
     place = tmp_path / "disk"
-    with tmpfs(place, SIZE):
+    with tmpfs(place, f"{rounds * ROUND_MIB}m"):
         crew = Crew(place / "lake", CREW)
         try:
             for number in range(rounds):
-                if number % 3 == 2:  # half of the time a process goes that met a full disk, or one starts on it
+                if (
+                    number % 3 == 2
+                ):  # half of the time a process goes that met a full disk, or one starts on it
                     victim = rng.choice(crew.children)
                     victim.await_ready()
                     crew.kill(victim)
@@ -29,7 +32,9 @@ def full(tmp_path, rng, rounds):
                 for child in writers:
                     child.await_more("error", 3)
                 # Nobody is at rest on a full disk: some of the tries begin while room comes and goes.
-                os.truncate(place / "ballast", max(0, (place / "ballast").stat().st_size - rng.randrange(1 << 17)))
+                os.truncate(
+                    place / "ballast", max(0, (place / "ballast").stat().st_size - rng.randrange(1 << 17))
+                )
                 time.sleep(rng.random() * 0.1)
                 (place / "ballast").unlink()
                 for child in writers:
@@ -48,11 +53,8 @@ def full(tmp_path, rng, rounds):
 def _fill(path, leave):
     """A file that takes all the space but some."""
     free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
-    with path.open("wb") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, max(1, free - leave))
-        except OSError:  # the others were quicker, and it is full as it is
-            pass
+    with path.open("wb") as file, suppress(OSError):  # the others were quicker, and it is full as it is
+        os.posix_fallocate(file.fileno(), 0, max(1, free - leave))
 
 
 def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path, rng, record_property):
@@ -61,7 +63,7 @@ def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path
 
 @pytest.mark.full
 def test_a_disk_that_is_full_again_and_again_loses_nothing(tmp_path, rng, record_property):
-    record_property("figures", full(tmp_path, rng, 20))
+    record_property("figures", full(tmp_path, rng, 10))
 
 
 def pulled(tmp_path, rng, rounds):
@@ -98,4 +100,4 @@ def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng
 
 @pytest.mark.full
 def test_a_disk_that_goes_away_often_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
-    record_property("figures", pulled(tmp_path, rng, 20))
+    record_property("figures", pulled(tmp_path, rng, 10))

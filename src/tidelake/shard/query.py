@@ -19,17 +19,20 @@ from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState
 
 
-def stream(shard: Shard, query: Query, timeout_s: float | None = None) -> pa.RecordBatchReader:
+def stream(
+    shard: Shard, query: Query, timeout_s: float | None = None, known: ShardState | None = None
+) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
     Columns as `tidelake.data.types.update_schema`. Waits up to `timeout_s` (None: the setting
-    `wait_timeout_s`) for the times asked for to be closed.
+    `wait_timeout_s`) for the times asked for to be closed. One log scan a look; none if `known`, a state
+    that the caller has just read, closes them.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
     """
-    needed = _ready(shard, query, timeout_s)
+    needed = _ready(shard, query, timeout_s, known)
     schema = update_schema(shard.spec.schema, shard.spec.domain)
     return pa.RecordBatchReader.from_batches(schema, rows(shard.spec, shard.stores.blobs, needed, query))
 
@@ -40,19 +43,16 @@ def plan(shard: Shard, query: Query, parallelism: int, timeout_s: float | None =
     return plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism)
 
 
-def _ready(shard: Shard, query: Query, timeout_s: float | None) -> list[Source]:
-    state = _checked(shard, query)
+def _ready(
+    shard: Shard, query: Query, timeout_s: float | None, known: ShardState | None = None
+) -> list[Source]:
+    state = shard.state() if known is None else known
+    _check_since(query, state)
     closed, asked = _closed(query)
     if not closed(state):
         state = wait(shard, closed, asked, timeout_s)
         _check_since(query, state)
     return sources((item.batch for item in state.spine), query)
-
-
-def _checked(shard: Shard, query: Query) -> ShardState:
-    state = shard.state()
-    _check_since(query, state)
-    return state
 
 
 def _check_since(query: Query, state: ShardState) -> None:

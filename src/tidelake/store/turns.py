@@ -31,7 +31,7 @@ class NoTurns:
     """For stores of one process, or of many machines: everybody goes at once."""
 
     @contextmanager
-    def take(self, key: str, name: str) -> Iterator[bool]:
+    def take(self, key: str, name: str) -> Iterator[bool]:  # noqa: ARG002 - as the Protocol has it
         """Always ours; see `Turns.take`."""
         yield True
 
