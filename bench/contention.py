@@ -156,7 +156,8 @@ def together(kind: str, place: Path, arguments: list[tuple[object, ...]], second
     spawn = multiprocessing.get_context("spawn")
     start, counts = spawn.Barrier(len(arguments)), spawn.Queue()
     children = [
-        spawn.Process(target=worker, args=(kind, (place, *given), start, seconds, counts)) for given in arguments
+        spawn.Process(target=worker, args=(kind, (place, *given), start, seconds, counts))
+        for given in arguments
     ]
     for child in children:
         child.start()
