@@ -48,15 +48,22 @@ class Child:
         if not self.count("ready"):
             self.await_more("ready")
 
-    def kill(self):
+    def end(self):
+        """Kill it, if it is still there; how it ended."""
         self._process.kill()
         self._reader.join()
-        assert self._process.wait() == -9, f"{self.kind} ended by itself: {self.told[-3:]}"
         self._process.stdout.close()
+        return self._process.wait()
+
+    def kill(self):
+        assert self.end() == -9, f"{self.kind} ended by itself: {self.told[-3:]}"
 
 
 class Crew:
-    """The children, of which some are killed and succeeded, and what must be in the collection."""
+    """The children, of which some are killed and succeeded, and what must be in the collection.
+
+    A context: none of them outlives it.
+    """
 
     def __init__(self, place, works):
         self.place = place
@@ -68,11 +75,18 @@ class Crew:
             lake.create("c", SCHEMA, key=["id"])
         self.children = [Child(place, kind, name) for kind, name in works]
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        for child in self.children:
+            child.end()
+
     def kill(self, child):
         """Kill one, and enter what it had told into the books."""
+        self.children.remove(child)
         child.kill()
         self.kills[child.kind] += 1
-        self.children.remove(child)
         self.errors += [line for line in child.told if line[0] == "error"]
         if child.kind == "append":
             self._enter(child)

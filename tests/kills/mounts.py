@@ -63,5 +63,12 @@ class Disk:
         assert checked.returncode in (0, 1), checked.stdout  # 1: it mended what the journal left
         assert self.mount()
 
-    def remove(self):
-        _done("umount", "-l", str(self.place))
+
+@contextmanager
+def ext4(folder):
+    """A disk in a folder."""
+    disk = Disk(folder)
+    try:
+        yield disk
+    finally:
+        _done("umount", "-l", str(disk.place))

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 from crew import Crew
-from mounts import SHUTDOWN_FLAGS, Disk, tmpfs
+from mounts import SHUTDOWN_FLAGS, ext4, tmpfs
 from test_kills import CREW
 
 ROUND_MIB = 12  # what the work of a round may leave behind
@@ -14,35 +14,27 @@ ROUND_MIB = 12  # what the work of a round may leave behind
 
 def full(tmp_path, rng, rounds):
     place = tmp_path / "disk"
-    with tmpfs(place, f"{rounds * ROUND_MIB}m"):
-        crew = Crew(place / "lake", CREW)
-        try:
-            for number in range(rounds):
-                if (
-                    number % 3 == 2
-                ):  # half of the time a process goes that met a full disk, or one starts on it
-                    victim = rng.choice(crew.children)
-                    victim.await_ready()
-                    crew.kill(victim)
-                    crew.succeed(victim)
-                for child in crew.children:
-                    child.await_ready()
-                writers = [child for child in crew.children if child.kind == "append"]
-                _fill(place / "ballast", leave=rng.randrange(0, 256) * 1024)
-                for child in writers:
-                    child.await_more("error", 3)
-                # Nobody is at rest on a full disk: some of the tries begin while room comes and goes.
-                os.truncate(
-                    place / "ballast", max(0, (place / "ballast").stat().st_size - rng.randrange(1 << 17))
-                )
-                time.sleep(rng.random() * 0.1)
-                (place / "ballast").unlink()
-                for child in writers:
-                    child.await_more("in", 3)
-                crew.check()
-        finally:
-            (place / "ballast").unlink(missing_ok=True)
-            crew.kill_all()
+    ballast = place / "ballast"
+    with tmpfs(place, f"{rounds * ROUND_MIB}m"), Crew(place / "lake", CREW) as crew:
+        for number in range(rounds):
+            if number % 3 == 2:  # one that met a full disk goes, and one starts on a disk that will be full
+                victim = rng.choice(crew.children)
+                victim.await_ready()
+                crew.kill(victim)
+                crew.succeed(victim)
+            for child in crew.children:
+                child.await_ready()
+            writers = [child for child in crew.children if child.kind == "append"]
+            _fill(ballast, leave=rng.randrange(256 << 10))
+            for child in writers:
+                child.await_more("error", 3)
+            # A little room, which ends in the middle of something.
+            os.truncate(ballast, max(0, ballast.stat().st_size - rng.randrange(128 << 10)))
+            time.sleep(rng.random() * 0.1)
+            ballast.unlink()
+            for child in writers:
+                child.await_more("in", 3)
+            crew.check()
         crew.check_at_rest()
     assert len(crew.errors) >= 6 * rounds
     for _, kind, retryable, message in crew.errors:
@@ -67,29 +59,22 @@ def test_a_disk_that_is_full_again_and_again_loses_nothing(tmp_path, rng, record
 
 
 def pulled(tmp_path, rng, rounds):
-    disk = Disk(tmp_path)
-    try:
-        crew = Crew(disk.place / "lake", CREW)
-        try:
-            for number in range(rounds):
-                for child in crew.children:
-                    child.await_ready()
-                time.sleep(rng.random() * 0.5)
-                disk.shut_down(SHUTDOWN_FLAGS[-1 - number % 3])
-                gone = list(crew.children)
-                time.sleep(rng.random() * 0.05)
-                crew.kill_all()
-                disk.plug_in_again()
-                crew.check()
-                for child in gone:
-                    crew.succeed(child)
+    with ext4(tmp_path) as disk, Crew(disk.place / "lake", CREW) as crew:
+        for number in range(rounds):
             for child in crew.children:
                 child.await_ready()
-        finally:
+            time.sleep(rng.random() * 0.5)
+            disk.shut_down(SHUTDOWN_FLAGS[-1 - number % 3])
+            gone = list(crew.children)
+            time.sleep(rng.random() * 0.05)
             crew.kill_all()
+            disk.plug_in_again()
+            crew.check()
+            for child in gone:
+                crew.succeed(child)
+        for child in crew.children:
+            child.await_ready()
         crew.check_at_rest()
-    finally:
-        disk.remove()
     assert min(crew.acknowledged.values()) > 0
     return f"disk pulled out {rounds} times; {crew.figures()}"
 

@@ -11,8 +11,7 @@ CHECK_EVERY = 5
 
 
 def killed(tmp_path, rng, count):
-    crew = Crew(tmp_path / "lake", CREW)
-    try:
+    with Crew(tmp_path / "lake", CREW) as crew:
         for number in range(count):
             victim = rng.choice(crew.children)
             # It is at its work, however long it took to start.
@@ -22,11 +21,9 @@ def killed(tmp_path, rng, count):
             crew.succeed(victim)
             if number % CHECK_EVERY == CHECK_EVERY - 1:
                 crew.check()
-    finally:
         for child in crew.children:
             child.await_ready()
-        crew.kill_all()
-    crew.check_at_rest()
+        crew.check_at_rest()
     assert not crew.errors
     assert min(crew.acknowledged.values()) > 0
     return crew.figures()
