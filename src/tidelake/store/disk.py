@@ -9,13 +9,10 @@ so after a failure nothing more is written through the same `Folders`.
 
 import errno
 import os
-from collections.abc import Callable
 from contextlib import suppress
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-
-Flush = Callable[[int], None]
-"""Makes what was written through a descriptor durable: `os.fsync`, or a stand-in that fails on purpose."""
+from tidelake.store.files import Files, refused
 
 _REMEDIES = {
     errno.ENOSPC: "free space",
@@ -58,14 +55,6 @@ def _message(action: str, name: str, error: OSError) -> str:
     return f"cannot {action} {name!r}: {reason}{place}" + (f"; {remedy} and try again" if remedy else "")
 
 
-def is_file_at(descriptor: int, path: str) -> bool:
-    """Whether the file that was opened as `descriptor` is the one that has the name `path` now."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
 class Folders:
     """The folders below one root, made and flushed so that what is put into them stays reachable.
 
@@ -73,9 +62,9 @@ class Folders:
     parent yet. So the parent of each folder is flushed once per process, whoever made it.
     """
 
-    def __init__(self, root: str, flush: Flush) -> None:
+    def __init__(self, root: str, files: Files) -> None:
         self._root = root
-        self._flush = flush
+        self._files = files
         self._durable: set[str] = set()
         self._failed: str | None = None
 
@@ -96,14 +85,14 @@ class Folders:
     def flush(self, folder: str) -> None:
         """Make the entries of `folder` durable."""
         self.check()
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._files.open(folder)
         try:
-            self._flush(descriptor)
+            self._files.fsync(descriptor)
         except OSError:
             self._failed = folder
             raise
         finally:
-            os.close(descriptor)
+            self._files.close(descriptor)
 
     def check(self) -> None:
         """Refuse if a flush failed before."""
@@ -112,18 +101,18 @@ class Folders:
 
     def _make(self, folder: str) -> bool:
         try:
-            os.mkdir(folder)
+            self._files.mkdir(folder)
         except FileExistsError:
-            if not os.path.isdir(folder):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+            if not self._files.isdir(folder):
+                raise refused(errno.ENOTDIR, folder) from None
             return False
         except FileNotFoundError:
             if folder != self._root:
                 raise
-            parents = Folders(os.path.dirname(folder), self._flush)
+            parents = Folders(os.path.dirname(folder), self._files)
             parents.ensure(os.path.dirname(folder))
             with suppress(FileExistsError):  # another process was quicker: flushed by us as well
-                os.mkdir(folder)  # once: a file system may answer "no such directory" for ever, as /proc does
+                self._files.mkdir(folder)  # once: /proc answers "no such directory" for ever
         return True
 
     def _flush_parent(self, folder: str, made: bool) -> None:
