@@ -30,7 +30,7 @@ class Files(Protocol):
         """A descriptor of a file or folder, for reading; follows symbolic links."""
 
     def create(self, path: str) -> int:
-        """A descriptor of a new, empty file, for writing from its start; `FileExistsError` if there is one."""
+        """A descriptor of a new, empty file, for writing it once; `FileExistsError` if there is one."""
 
     def close(self, descriptor: int) -> None:
         """Give up a descriptor and its lock."""
