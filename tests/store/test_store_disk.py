@@ -87,7 +87,7 @@ def test_the_file_is_flushed_before_its_folders(tmp_path: Path) -> None:
     store.put("a/b/c", b"x")
     shown = [os.path.relpath(path, tmp_path) for path in flushes.paths]
     *folders, file, last = shown
-    assert folders == [".", "new", "new/root", "new/root/a"]
+    assert folders == ["..", ".", "new", "new/root", "new/root/a"]
     assert file.startswith("new/root/~tmp/")
     assert last == "new/root/a/b"
     flushes.paths.clear()

@@ -9,7 +9,6 @@ so after a failure nothing more is written through the same `Folders`.
 
 import errno
 import os
-from contextlib import suppress
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
 from tidelake.store.files import Files, refused
@@ -100,19 +99,17 @@ class Folders:
             raise FlushFailedBefore(self._failed)
 
     def _make(self, folder: str) -> bool:
+        if folder == self._root and not self._files.isdir(folder):
+            # SUBTLE: also if the parent is there. Whoever made it may have died before it was flushed; but
+            # then nothing was made in it, so what stands above it is durable.
+            parent = os.path.dirname(folder)
+            Folders(parent, self._files).ensure(parent)
         try:
             self._files.mkdir(folder)
         except FileExistsError:
             if not self._files.isdir(folder):
                 raise refused(errno.ENOTDIR, folder) from None
             return False
-        except FileNotFoundError:
-            if folder != self._root:
-                raise
-            parents = Folders(os.path.dirname(folder), self._files)
-            parents.ensure(os.path.dirname(folder))
-            with suppress(FileExistsError):  # another process was quicker: flushed by us as well
-                self._files.mkdir(folder)  # once: /proc answers "no such directory" for ever
         return True
 
     def _flush_parent(self, folder: str, made: bool) -> None:
