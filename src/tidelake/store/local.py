@@ -82,7 +82,10 @@ class LocalBlobStore:
             if not stat.S_ISREG(self._files.lstat(path).st_mode):
                 return False
             self._files.unlink(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            self._flush_absence(name, os.path.dirname(path))
+            return False
+        except NotADirectoryError:
             return False
         except OSError as error:
             raise unavailable("delete object", name, error) from error
@@ -136,6 +139,16 @@ class LocalBlobStore:
         except OSError as error:
             raise unavailable("write object", name, error) from error
         raise BlobExists(name)
+
+    def _flush_absence(self, name: str, folder: str) -> None:
+        # SUBTLE: whoever removed it may have died before the flush, and the caller takes our answer as "it
+        # is gone for good".
+        try:
+            self._folders.flush(folder)
+        except FileNotFoundError:
+            return  # folders stay, so there never was one
+        except OSError as error:
+            raise unavailable("delete object", name, error) from error
 
     def _walk(self, folder: str, prefix: str) -> Iterator[BlobInfo]:
         try:
