@@ -98,6 +98,20 @@ def test_the_file_is_flushed_before_its_folders(tmp_path: Path) -> None:
     assert [os.path.relpath(path, tmp_path) for path in other.paths][:3] == ["new", "new/root", "new/root/a"]
 
 
+def test_a_folder_above_the_root_that_cannot_be_flushed_is_passed_over(tmp_path: Path) -> None:
+    def flush(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(tmp_path):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        os.fsync(descriptor)
+
+    (tmp_path / "mount").mkdir()
+    store = LocalBlobStore(str(tmp_path / "mount" / "root"), SystemFiles(flush))
+    store.put("a/b", b"x")
+    assert store.get("a/b") == b"x"
+    with pytest.raises(StoreUnavailable, match="invalid argument"):
+        LocalBlobStore(str(tmp_path / "new"), SystemFiles(flush)).put("a", b"x")
+
+
 def test_an_existing_object_is_durable_before_it_is_reported(tmp_path: Path) -> None:
     LocalBlobStore(str(tmp_path)).put("a/b", b"x")
     flushes = Flushes()

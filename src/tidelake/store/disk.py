@@ -22,6 +22,7 @@ _REMEDIES = {
     errno.EROFS: "mount it for writing",
     errno.ENAMETOOLONG: "use a shorter path",
 }
+_NOT_TO_BE_FLUSHED = (errno.EACCES, errno.EPERM, errno.EINVAL)
 
 
 class FlushFailedBefore(OSError):
@@ -87,8 +88,9 @@ class Folders:
         descriptor = self._files.open(folder)
         try:
             self._files.fsync(descriptor)
-        except OSError:
-            self._failed = folder
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that it was not even tried
+                self._failed = folder
             raise
         finally:
             self._files.close(descriptor)
@@ -115,7 +117,8 @@ class Folders:
     def _flush_parent(self, folder: str, made: bool) -> None:
         try:
             self.flush(os.path.dirname(folder))
-        except PermissionError:
-            # The parent of the root may be closed to us; then someone who may open it made the root.
-            if made or folder != self._root:
+        except OSError as error:
+            # The parent of the root may be closed to us; then someone who may open it made the root. Or it
+            # is of a kind that cannot be flushed, as that of mount points may be.
+            if made or folder != self._root or error.errno not in _NOT_TO_BE_FLUSHED:
                 raise
