@@ -156,7 +156,7 @@ def together(kind: str, place: Path, arguments: list[tuple[object, ...]], second
     spawn = multiprocessing.get_context("spawn")
     start, counts = spawn.Barrier(len(arguments)), spawn.Queue()
     children = [
-        spawn.Process(target=worker, args=(kind, (place, *given), start, seconds, counts))
+        spawn.Process(target=worker, args=(kind, (place, *given), start, seconds, counts), daemon=True)
         for given in arguments
     ]
     for child in children:
