@@ -127,10 +127,11 @@ def read_part(
         )
         for batch in decoded:
             fit = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
-            kept = _within(batch, schema, key_from, key_below)
-            if kept.num_rows:
-                yield kept
-        del decoded, batch, kept
+            kept = [_within(batch, schema, key_from, key_below)]
+            del batch
+            if kept[0].num_rows:
+                yield kept.pop()
+        del decoded, kept
         first, groups = last + 1, end
 
 
@@ -199,7 +200,10 @@ def _decoded(
         batches = file.iter_batches(batch_rows, row_groups=list(groups), use_threads=False)
         while (batch := next(batches, None)) is not None:
             rows += batch.num_rows
-            yield _conformed(batch, wanted)
+            # Not in a variable: it would be held until the next one is asked for.
+            held = [_conformed(batch, wanted)]
+            del batch
+            yield held.pop()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise CorruptionError(part.name, f"{which} cannot be decoded: {error}") from error
     if rows != sum(footer.rows(i) for i in groups):

@@ -8,6 +8,7 @@ parts (first key of every row group), so that tasks read about equally many byte
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -114,10 +115,11 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
     """
     todo = decode_record("task", task, Task, "task")
     store = stores_of(todo.spec).blobs if blobs is None else blobs
-    # The kernel runs ahead in a thread while this one encodes and writes.
     part_bytes = todo.spec.config.merge_memory_bytes // _PART_SHARE
+    # The kernel and the statistics run ahead in a thread while this one encodes and writes.
+    ahead = partial(prefetch, depth=1)
     with lean_memory():
-        run = write_run(todo.spec, store, env or Env(), prefetch(todo.rows(store), 1), part_bytes)
+        run = write_run(todo.spec, store, env or Env(), todo.rows(store), part_bytes=part_bytes, ahead=ahead)
     return b"" if run is None else encode_record("run", run)
 
 

@@ -6,13 +6,15 @@ one row group for each further run, not by the size of the collection.
 """
 
 from collections.abc import Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline
-from tidelake.data.merge import merge
+from tidelake.data.merge import chunks, sums
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
@@ -21,7 +23,7 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.shard.overlap import prefetch_all
+from tidelake.shard.overlap import prefetch, prefetch_all
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -125,7 +127,10 @@ def rows(
         folded = _folded(spec, blobs, small, query, within)
         with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
-            yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+            cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+            # The next chunk is cut and joined while this one is sorted and summed.
+            with closing(prefetch(cut, 1) if large else cut) as joined:
+                yield from sums(joined, chunk_rows)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
@@ -150,10 +155,14 @@ def _stream(
         if part.schema_id != spec.schema_id:
             raise InternalError(f"part {part.name} has schema {part.schema_id}, expected {spec.schema_id}")
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        for batch in _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes):
-            seen = view(batch, spec.domain, part.rewrite, lower, upper)
-            if seen.num_rows:
-                yield seen
+        decoded = _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
+        seen = map(partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded)
+        yield from filter(_holds_rows, seen)
+
+
+def _holds_rows(batch: pa.RecordBatch) -> bool:
+    return bool(batch.num_rows)
 
 
 def _decoded(
