@@ -191,7 +191,7 @@ class _Window(io.RawIOBase):
 def _decoded(
     data: bytes, footer: Footer, part: Part, groups: range, wanted: pa.Schema, *, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    rows = 0
+    left = sum(footer.rows(i) for i in groups)
     which = f"row groups {groups[0]} to {groups[-1]}"
     try:
         window = _Window(data, footer.start(groups[0]), part.size_bytes)
@@ -199,15 +199,19 @@ def _decoded(
         file = pq.ParquetFile(window, metadata=footer.metadata, pre_buffer=False)
         batches = file.iter_batches(batch_rows, row_groups=list(groups), use_threads=False)
         while (batch := next(batches, None)) is not None:
-            rows += batch.num_rows
+            left -= batch.num_rows
             # Not in a variable: it would be held until the next one is asked for.
             held = [_conformed(batch, wanted)]
             del batch
+            if left <= 0:
+                # Nor the bytes, by a reader that has nothing more to give.
+                batches = iter(())
+                del data, window, file
             yield held.pop()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise CorruptionError(part.name, f"{which} cannot be decoded: {error}") from error
-    if rows != sum(footer.rows(i) for i in groups):
-        raise CorruptionError(part.name, f"{which} hold {rows} rows, not as many as they say")
+    if left:
+        raise CorruptionError(part.name, f"{which} do not hold as many rows as they say")
 
 
 def _check_schema(footer: Footer, part: Part, wanted: pa.Schema) -> None:

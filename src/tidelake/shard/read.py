@@ -31,12 +31,14 @@ from tidelake.store.protocols import BlobStore
 _READERS_MAX = 2
 # A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
 _SHARES_MAX = 16
+# Chunks do not grow beyond what so many runs need.
+_RUNS_MAX = 64
 # Runs of at most so small a share of what is folded are short.
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 # Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
 # way to the writer, and every run is read ahead.
-_CHUNK_SHARE = 24
+_CHUNK_SHARE = 32
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,9 @@ def rows(
         folded = _folded(spec, blobs, small, query, within)
         with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
-            cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+            # With more runs than the bound on memory is for, each keeps its share: slices get tiny else.
+            grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // _SHARES_MAX)
+            cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=grown)
             # The next chunk is cut and joined while this one is sorted and summed.
             with closing(prefetch(cut, 1) if large else cut) as joined:
                 yield from sums(joined, chunk_rows)
