@@ -22,7 +22,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state import commands
+from tidelake.state import commands, schemas
 from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append
 from tidelake.state.commands import NoOp
 from tidelake.state.fuel import MergeDue
@@ -200,9 +200,9 @@ def test_a_hold_that_is_gone_is_named(shard):
 
 
 def test_only_an_equal_schema_is_registered(shard):
-    assert shard.do(commands.register_schema, SCHEMA).result == 0
+    assert shard.do(schemas.register_schema, SCHEMA).result == 0
     other = Schema((Column(0, "k", DataType("string")),))
-    error = shard.refused(commands.register_schema, other)
+    error = shard.refused(schemas.register_schema, other)
     assert isinstance(error, IncompatibleSchema) and "int64" in str(error) and "string" in str(error)
 
 

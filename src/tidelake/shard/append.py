@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidelake.data.ingest import as_table, normalize
+from tidelake.data.ingest import as_table
 from tidelake.errors import (
     InlineFull,
+    InvalidUpdates,
     TidelakeError,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -28,7 +29,8 @@ from tidelake.model.time import Time
 from tidelake.shard.machine import Done
 from tidelake.shard.maintain import admit, make_room, tend
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import check_times, discard, stored, time_range, write_table
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed
 from tidelake.state.state import ShardState
 
@@ -49,9 +51,9 @@ def compare_and_append(
         UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
         InvalidUpdates: the table does not fit the collection.
     """
-    table = normalize(updates, shard.spec.schema, shard.spec.domain)
-    check_times(table, shard.spec.domain, lower, upper)
-    return _append(shard, table, Exactly(lower, upper), claim)
+    spec, table = _fitted(shard, updates)
+    check_times(table, spec.domain, lower, upper)
+    return _append(shard, spec, table, Exactly(lower, upper), claim)
 
 
 def append_up_to(
@@ -62,9 +64,9 @@ def append_up_to(
     Success without writing if the shard's upper is already past `upper`; errors as
     `compare_and_append`, and `UpperMismatch` if the shard's upper has not reached `lower`.
     """
-    table = normalize(updates, shard.spec.schema, shard.spec.domain)
-    check_times(table, shard.spec.domain, lower, upper)
-    return _append(shard, table, UpTo(lower, upper), claim)
+    spec, table = _fitted(shard, updates)
+    check_times(table, spec.domain, lower, upper)
+    return _append(shard, spec, table, UpTo(lower, upper), claim)
 
 
 def append_rows(
@@ -85,9 +87,9 @@ def append_rows(
                 f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
             )
         floor = commit_floor(shard, shard.state())
-        table = normalize(given, shard.spec.schema, domain, time=floor)
-        return _append(shard, table, AtCommit(floor), claim)
-    table = normalize(given, shard.spec.schema, domain)
+        spec, table = _fitted(shard, given, floor)
+        return _append(shard, spec, table, AtCommit(floor), claim)
+    spec, table = _fitted(shard, given)
     lower = shard.state().upper
     # The claim first: the times of an append that is in lie below the upper that it made.
     known = shard.preview(partial(claimed, claim=claim)) if claim else None
@@ -95,8 +97,24 @@ def append_rows(
         return known
     end = _end(shard, table, upper)
     check_times(table, domain, lower, end)
-    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
+    runs = write_table(spec, shard.stores.blobs, shard.env, table)
     return offer(shard, runs, partial(_append_at_upper, shard, table, end, claim))
+
+
+def _fitted(shard: Shard, updates: object, time: Time | None = None) -> tuple[ShardSpec, pa.Table]:
+    """Updates in canonical form, and the spec under whose schema they are to be written.
+
+    A refusal is believed only on the newest schema: one log scan more then.
+    """
+    given, spec = as_table(updates), shard.spec
+    try:
+        return spec, normalized(spec, given, time)
+    except InvalidUpdates:
+        shard.state()
+        newer = shard.spec
+        if newer.schema_id == spec.schema_id:
+            raise
+        return newer, normalized(newer, given, time)
 
 
 def _append_at_upper(
@@ -150,12 +168,12 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     return times.join(state.upper.elements[0], now)
 
 
-def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> Appended:
+def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: Claim | None) -> Appended:
     # Asked before the upload, so that a writer that is behind or fenced does not upload in vain.
     known = shard.preview(partial(append, runs=(), when=when, claim=claim))
     if known is not None and known.already:
         return known
-    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
+    runs = write_table(spec, shard.stores.blobs, shard.env, table)
     return offer(shard, runs, partial(commit, shard, when, claim))
 
 

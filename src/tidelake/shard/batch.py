@@ -28,9 +28,13 @@ from tidelake.store.url import Stores
 class Place(Protocol):
     """Where batches are: a `Shard`."""
 
-    spec: ShardSpec
     stores: Stores
     env: Env
+
+    @property
+    def spec(self) -> ShardSpec:
+        """The reference to it."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,19 @@ threads. It speaks of times and frontiers; `tidelake.lake` adds names and friend
 Appends are in `append.py`, reads in `query.py`, merges in `compactor.py` and `maintain.py`.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Schema
 from tidelake.shard import names
 from tidelake.shard.history import History
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands
+from tidelake.state import commands, schemas
 from tidelake.state.commands import Command, R
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
@@ -25,14 +27,13 @@ class Shard:
     """One shard of a lake.
 
     Attributes:
-        spec: the reference with which another process works on the same shard.
         stores: where its bytes are.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
     """
 
     def __init__(self, stores: Stores, spec: ShardSpec, env: Env, machine: Machine, history: History) -> None:
-        self.spec = spec
+        self._spec = spec
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
@@ -55,7 +56,7 @@ class Shard:
             raise IncompatibleSchema(
                 f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
-        machine.run(partial(commands.register_schema, schema=spec.schema))
+        machine.run(partial(schemas.register_schema, schema=spec.schema))
         return cls(stores, spec, env, machine, history)
 
     @classmethod
@@ -68,8 +69,21 @@ class Shard:
         history = History(shard_id, stores, env)
         machine = Machine(history, config, env)
         state = machine.refresh()
-        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, state.schema, config)
+        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, _schemas(state), config)
         return cls(stores, spec, env, machine, history)
+
+    @property
+    def spec(self) -> ShardSpec:
+        """The reference with which another process works on the same shard; schemas of the known state.
+
+        It changes when a state with another schema becomes known: take it once for what belongs together.
+        """
+        state, spec = self.known(), self._spec
+        if len(state.schemas) != len(spec.schemas):
+            spec = replace(spec, schema_id=state.schema_id, schemas=_schemas(state))
+            # Another thread may have put a newer or older one here: either is looked at again.
+            self._spec = spec
+        return spec
 
     def run(self, command: Command[R]) -> R:
         """Carry out a command; see `carry_out`."""
@@ -112,6 +126,19 @@ class Shard:
         """The newest state that this handle has seen. No store call, but for the first."""
         return self._machine.known().state
 
+    def evolve(self, schema: Schema) -> int:
+        """Make a schema the newest one, which this handle then knows; its id. One log write, if it differs.
+
+        Raises:
+            IncompatibleSchema: it cannot follow the newest one, with the reason. Nothing was written.
+        """
+        seen = self.known().schema_id
+        return self.run(partial(schemas.evolve, schema=schema, seen=seen))
+
     def advance_since(self, since: Frontier) -> Frontier:
         """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
         return self.run(partial(commands.advance_since, since=since))
+
+
+def _schemas(state: ShardState) -> dict[int, Schema]:
+    return {id_: version.schema for id_, version in sorted(state.schemas.items())}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidelake.errors import (
+    IncompatibleSchema,
     InlineFull,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -97,14 +98,23 @@ def append(
     """Add runs to the shard and move its upper.
 
     Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
-    `InlineFull` (inline parts would take `inline_bytes_max` or more) or a usage error; nothing is
-    written then.
+    `IncompatibleSchema` (rows of a schema that is not registered), `InlineFull` (inline parts would take
+    `inline_bytes_max` or more) or a usage error; nothing is written then.
     """
     record = state.writers.get(claim.writer) if claim else None
     if claim is not None:
         settled = _settled(record, claim)
         if settled is not None:
             return settled
+    strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
+    if strange:
+        # On a state that is not the newest one: whoever wrote the part may have seen the schema registered.
+        return Refused(
+            IncompatibleSchema(
+                f"rows of schema {min(strange)} cannot be appended: the collection has no such schema; "
+                "write them again under its schema"
+            )
+        )
     placed = _place(state, runs, when)
     if not isinstance(placed, HollowBatch):
         return placed
