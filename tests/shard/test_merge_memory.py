@@ -68,7 +68,7 @@ def rows(seed, begin, end, step, width):
 def merged(tmp_path, *, runs, input_mib, bound_mib, width):
     blobs = LocalBlobStore(str(tmp_path / "blobs"), lambda _: None)
     config = Config(merge_memory_bytes=bound_mib * MIB)
-    spec = ShardSpec(tmp_path.as_uri(), "0" * 32, DOMAIN, 0, SCHEMA, config)
+    spec = ShardSpec(tmp_path.as_uri(), "0" * 32, DOMAIN, 0, {0: SCHEMA}, config)
     count = input_mib * MIB // (width + 28) // runs
     sources = []
     for seed in range(runs):

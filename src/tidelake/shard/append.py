@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidelake.data.ingest import as_table
 from tidelake.errors import (
+    IncompatibleSchema,
     InlineFull,
     InvalidUpdates,
     TidelakeError,
@@ -35,7 +36,7 @@ from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
-REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper)
+REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper, IncompatibleSchema)
 
 
 Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
@@ -51,9 +52,7 @@ def compare_and_append(
         UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
         InvalidUpdates: the table does not fit the collection.
     """
-    spec, table = _fitted(shard, updates)
-    check_times(table, spec.domain, lower, upper)
-    return _append(shard, spec, table, Exactly(lower, upper), claim)
+    return _append_within(shard, as_table(updates), Exactly(lower, upper), claim)
 
 
 def append_up_to(
@@ -64,9 +63,16 @@ def append_up_to(
     Success without writing if the shard's upper is already past `upper`; errors as
     `compare_and_append`, and `UpperMismatch` if the shard's upper has not reached `lower`.
     """
-    spec, table = _fitted(shard, updates)
-    check_times(table, spec.domain, lower, upper)
-    return _append(shard, spec, table, UpTo(lower, upper), claim)
+    return _append_within(shard, as_table(updates), UpTo(lower, upper), claim)
+
+
+def _append_within(shard: Shard, given: pa.Table, when: Exactly | UpTo, claim: Claim | None) -> Appended:
+    def attempt(spec: ShardSpec) -> Appended:
+        table = normalized(spec, given)
+        check_times(table, spec.domain, when.lower, when.upper)
+        return _append(shard, spec, table, when, claim)
+
+    return _under_newest_schema(shard, attempt)
 
 
 def append_rows(
@@ -81,40 +87,48 @@ def append_rows(
     """
     domain = shard.spec.domain
     given = as_table(updates)
-    if not set(domain.columns) & set(given.column_names):
-        if upper is not None:
-            raise UsageError(
-                f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
-            )
+    if set(domain.columns) & set(given.column_names):
+        return _under_newest_schema(shard, lambda spec: _append_timed(shard, spec, given, upper, claim))
+    if upper is not None:
+        raise UsageError(
+            f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
+        )
+
+    def attempt(spec: ShardSpec) -> Appended:
         floor = commit_floor(shard, shard.state())
-        spec, table = _fitted(shard, given, floor)
-        return _append(shard, spec, table, AtCommit(floor), claim)
-    spec, table = _fitted(shard, given)
+        return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), claim)
+
+    return _under_newest_schema(shard, attempt)
+
+
+def _append_timed(
+    shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, claim: Claim | None
+) -> Appended:
+    table = normalized(spec, given)
     lower = shard.state().upper
     # The claim first: the times of an append that is in lie below the upper that it made.
     known = shard.preview(partial(claimed, claim=claim)) if claim else None
     if known is not None:
         return known
     end = _end(shard, table, upper)
-    check_times(table, domain, lower, end)
+    check_times(table, spec.domain, lower, end)
     runs = write_table(spec, shard.stores.blobs, shard.env, table)
     return offer(shard, runs, partial(_append_at_upper, shard, table, end, claim))
 
 
-def _fitted(shard: Shard, updates: object, time: Time | None = None) -> tuple[ShardSpec, pa.Table]:
-    """Updates in canonical form, and the spec under whose schema they are to be written.
+def _under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], Appended]) -> Appended:
+    """An append, tried again if the schema under which it was refused is not the newest one.
 
-    A refusal is believed only on the newest schema: one log scan more then.
+    SUBTLE: what is caught here says that nothing was written: the table did not fit, or the state refused.
     """
-    given, spec = as_table(updates), shard.spec
-    try:
-        return spec, normalized(spec, given, time)
-    except InvalidUpdates:
-        shard.state()
-        newer = shard.spec
-        if newer.schema_id == spec.schema_id:
-            raise
-        return newer, normalized(newer, given, time)
+    while True:
+        spec = shard.spec
+        try:
+            return attempt(spec)
+        except (InvalidUpdates, IncompatibleSchema):
+            shard.state()
+            if shard.spec.schema_id == spec.schema_id:
+                raise
 
 
 def _append_at_upper(
@@ -177,14 +191,18 @@ def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: C
     return offer(shard, runs, partial(commit, shard, when, claim))
 
 
-def commit(shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...]) -> Done[Appended]:
+def commit(
+    shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...], *, as_now: bool = True
+) -> Done[Appended]:
     """One attempt to append runs. One log write if it is the first.
 
     Raises:
         InlineFull: the state has no room for the inline parts among them.
+        IncompatibleSchema: with `as_now`, a column of the runs was dropped since they were written.
     """
     limit = shard.spec.config.inline_total_bytes
-    return shard.carry_out(partial(append, runs=runs, when=when, claim=claim, inline_bytes_max=limit))
+    command = partial(append, when=when, claim=claim, inline_bytes_max=limit, as_now=as_now)
+    return shard.carry_out(partial(command, runs=runs))
 
 
 def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:

@@ -94,12 +94,14 @@ def append(
     claim: Claim | None = None,
     *,
     inline_bytes_max: int | None = None,
+    as_now: bool = False,
 ) -> Outcome[Appended]:
     """Add runs to the shard and move its upper.
 
     Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
-    `IncompatibleSchema` (rows of a schema that is not registered), `InlineFull` (inline parts would take
-    `inline_bytes_max` or more) or a usage error; nothing is written then.
+    `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
+    was dropped since they were written), `InlineFull` (inline parts would take `inline_bytes_max` or more)
+    or a usage error; nothing is written then.
     """
     record = state.writers.get(claim.writer) if claim else None
     if claim is not None:
@@ -119,6 +121,11 @@ def append(
     if not isinstance(placed, HollowBatch):
         return placed
     bounds = placed.bounds
+    gone = _dropped(state, runs) if as_now else None
+    if gone is not None:
+        return Refused(
+            IncompatibleSchema(f"column {gone!r} was dropped meanwhile: leave it out of the table")
+        )
     writers: dict[str, WriterRecord] = {}
     if claim is not None and record is not None:
         writers[claim.writer] = replace(
@@ -140,6 +147,16 @@ def append(
         written=_more(state.written, placed) if placed.runs else None,
     )
     return Commit(edits, answer, step.due)
+
+
+def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
+    """A column of some rows that the newest schema has no more."""
+    live = {column.id for column in state.schema.columns}
+    for id_ in {part.schema_id for run in runs for part in run.parts} - {state.schema_id}:
+        for column in state.schemas[id_].schema.columns:
+            if column.id not in live:
+                return column.name
+    return None
 
 
 def _more(written: Written, batch: HollowBatch) -> Written:
