@@ -33,8 +33,7 @@ class Place(Protocol):
 
     @property
     def spec(self) -> ShardSpec:
-        """The reference to it."""
-        ...
+        """Of the shard."""
 
 
 @dataclass(frozen=True)

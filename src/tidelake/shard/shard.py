@@ -11,13 +11,13 @@ from functools import partial
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
+from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
-from tidelake.shard import names
 from tidelake.shard.history import History
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands, schemas
+from tidelake.state import commands, holds, schemas
 from tidelake.state.commands import Command, R
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
@@ -74,14 +74,16 @@ class Shard:
 
     @property
     def spec(self) -> ShardSpec:
-        """The reference with which another process works on the same shard; schemas of the known state.
+        """The reference with which another process works on the same shard, as of the newest known state.
 
-        It changes when a state with another schema becomes known: take it once for what belongs together.
+        It changes with every state: take it once for what belongs together.
         """
         state, spec = self.known(), self._spec
-        if len(state.schemas) != len(spec.schemas):
-            spec = replace(spec, schema_id=state.schema_id, schemas=_schemas(state))
-            # Another thread may have put a newer or older one here: either is looked at again.
+        if spec.seqno != state.seqno:
+            spec = replace(spec, seqno=state.seqno)
+            if len(state.schemas) != len(spec.schemas):
+                spec = replace(spec, schema_id=state.schema_id, schemas=_schemas(state))
+            # Another thread may put the one of a moment ago here; then it is made again.
             self._spec = spec
         return spec
 
@@ -137,7 +139,7 @@ class Shard:
 
     def advance_since(self, since: Frontier) -> Frontier:
         """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
-        return self.run(partial(commands.advance_since, since=since))
+        return self.run(partial(holds.advance_since, since=since))
 
 
 def _schemas(state: ShardState) -> dict[int, Schema]:

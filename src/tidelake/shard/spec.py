@@ -27,6 +27,7 @@ class ShardSpec:
         schema_id: of the schema to read and write under.
         schemas: all that were registered, by id: parts may have been written under any of them.
         config: settings of the lake.
+        seqno: of the newest state that was known: uploads say so in the names of their parts.
     """
 
     url: str
@@ -35,6 +36,7 @@ class ShardSpec:
     schema_id: int
     schemas: dict[int, Schema]
     config: Config
+    seqno: int = 0
 
     @property
     def schema(self) -> Schema:

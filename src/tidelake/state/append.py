@@ -6,14 +6,17 @@ A claim makes the append decidable for ever: the writer's sequence number is rec
 that add the batch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidelake.errors import (
+    CollectionDropped,
     IncompatibleSchema,
     InlineFull,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
+    UploadExpired,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -22,9 +25,11 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time
 from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.garbage import expired
 from tidelake.state.state import Edits, Move, ShardState, WriterRecord, Written
 
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
@@ -103,6 +108,8 @@ def append(
     was dropped since they were written), `InlineFull` (inline parts would take `inline_bytes_max` or more)
     or a usage error; nothing is written then.
     """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
     record = state.writers.get(claim.writer) if claim else None
     if claim is not None:
         settled = _settled(record, claim)
@@ -120,6 +127,9 @@ def append(
     placed = _place(state, runs, when)
     if not isinstance(placed, HollowBatch):
         return placed
+    late = too_late(state, placed.parts())
+    if late is not None:
+        return Refused(late)
     bounds = placed.bounds
     gone = _dropped(state, runs) if as_now else None
     if gone is not None:
@@ -139,7 +149,7 @@ def append(
         held = state.spine.totals.inline_bytes + inline_bytes
         if held >= inline_bytes_max:
             return Refused(InlineFull(held, inline_bytes_max))
-    step = fuel.push(state.spine, placed, state.since)
+    step = fuel.push(state.spine, placed, state.since, state.seqno + 1)
     edits = Edits(
         upper=Move(state.upper, bounds.upper),
         spine=step.edit,
@@ -159,6 +169,15 @@ def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
     return None
 
 
+def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:
+    """The error for the first part that was uploaded too long ago to come into the state."""
+    floor = state.sweep.floor
+    for part in parts:
+        if expired(part, floor):
+            return UploadExpired(part.name, uploaded_at(part.name) or 0, floor)
+    return None
+
+
 def _more(written: Written, batch: HollowBatch) -> Written:
     return replace(
         written,
@@ -169,6 +188,8 @@ def _more(written: Written, batch: HollowBatch) -> Written:
 
 def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | None] | Refused:
     """The answer to an append that is in, or None if it is not; refused for a writer that may not write."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
     return _settled(state.writers.get(claim.writer), claim) or NoOp(None)
 
 

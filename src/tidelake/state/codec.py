@@ -19,9 +19,20 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
+from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.invariants import check_state
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
-from tidelake.state.state import Delta, Hold, MergeClaim, Rollup, ShardState, WriterRecord, Written
+from tidelake.state.state import (
+    CriticalHold,
+    Delta,
+    Hold,
+    MergeClaim,
+    Retention,
+    Rollup,
+    ShardState,
+    WriterRecord,
+    Written,
+)
 
 FORMAT = 1
 T = TypeVar("T")
@@ -46,6 +57,13 @@ class _Image:
     schemas: dict[int, SchemaVersion]
     writers: dict[str, WriterRecord]
     holds: dict[str, Hold]
+    critical: dict[str, CriticalHold]
+    retention: Retention
+    dropped: bool
+    garbage: dict[str, Garbage]
+    doomed: dict[str, Garbage]
+    collected_to: int
+    sweep: Sweep
     rollup: Rollup
     claims: dict[str, MergeClaim]
     chunks: dict[str, tuple[Part, ...]]
@@ -117,6 +135,13 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.schemas.items())),
             dict(sorted(state.writers.items())),
             dict(sorted(state.holds.items())),
+            dict(sorted(state.critical.items())),
+            state.retention,
+            state.dropped,
+            dict(sorted(state.garbage.items())),
+            dict(sorted(state.doomed.items())),
+            state.collected_to,
+            state.sweep,
             state.rollup,
             dict(sorted(state.claims.items())),
             dict(sorted(state.chunks.items())),
@@ -140,6 +165,13 @@ def decode_state(data: bytes, name: str) -> ShardState:
         pmap(image.schemas),
         pmap(image.writers),
         pmap(image.holds),
+        pmap(image.critical),
+        image.retention,
+        image.dropped,
+        pmap(image.garbage),
+        pmap(image.doomed),
+        image.collected_to,
+        image.sweep,
         image.rollup,
         pmap(image.claims),
         pmap(image.chunks),

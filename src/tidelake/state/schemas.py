@@ -4,7 +4,7 @@ Schemas are numbered from 0; the greatest number is the newest. Parts carry the 
 written under, and none is ever removed.
 """
 
-from tidelake.errors import IncompatibleSchema, UsageError
+from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
 from tidelake.model.evolution import evolved
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
@@ -32,6 +32,8 @@ def evolve(state: ShardState, _now_ms: int, schema: Schema, seen: int) -> Outcom
         seen: id of the newest schema that the caller knew when it decided on this one. Columns that came
             later are not dropped: else two callers that each add a column would drop each other's.
     """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
     if state.schema.same_columns(schema):
         return NoOp(state.schema_id)
     versions = {id_: version.schema for id_, version in state.schemas.items()}
