@@ -4,6 +4,7 @@ See `tidelake.state.garbage` for why nothing that is deleted is ever needed agai
 """
 
 import itertools
+from dataclasses import replace
 
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.garbage import Sweep, free
@@ -28,14 +29,21 @@ def bury(state: ShardState, _now_ms: int, names: tuple[str, ...]) -> Outcome[Non
     return Commit(Edits(buried=left), None) if left else NoOp(None)
 
 
-def raise_floor(state: ShardState, now_ms: int, *, age_ms: int) -> Outcome[Sweep]:
-    """Refuse uploads that were begun more than `age_ms` ago, to within half of that again."""
+def raise_floor(state: ShardState, now_ms: int, *, age_ms: int, beyond: int | None) -> Outcome[Sweep]:
+    """Refuse uploads that were begun more than `age_ms` ago, to within half of that again.
+
+    Args:
+        state: of the shard.
+        now_ms: wall clock.
+        age_ms: an upload may take so long.
+        beyond: the latest seqno in the name of a stored part that nothing names; None: there is none, and
+            then nothing needs to be noted.
+    """
     sweep = state.sweep
     over = [seqno for seqno, noted_ms in sweep.marks if noted_ms + age_ms <= now_ms]
     marks = tuple(mark for mark in sweep.marks if mark[0] not in over)
-    noted, noted_ms = sweep.marks[-1] if sweep.marks else (sweep.floor, 0)
-    # Where nothing was committed since the last mark, another one would say the same.
-    if noted < state.seqno and noted_ms + age_ms // 2 <= now_ms:
-        marks = (*marks, (state.seqno + 1, now_ms))
     after = Sweep(max([sweep.floor, *over]), marks)
+    wanted = beyond is not None and all(seqno <= beyond for seqno in (after.floor, *(m[0] for m in marks)))
+    if wanted and all(noted_ms + age_ms // 2 <= now_ms for _, noted_ms in marks):
+        after = replace(after, marks=(*marks, (state.seqno + 1, now_ms)))
     return NoOp(sweep) if after == sweep else Commit(Edits(sweep=after), after)
