@@ -149,10 +149,11 @@ def _stream(
     spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of one run, in order, after rewrite and truncation, under the schema to read under."""
-    used = {part.schema_id for part in source.run.parts}
     by_schema = {
         id_: Projection.of(spec.written_under(id_), spec.schema, spec.domain, spec.live)
-        for id_ in used - {spec.schema_id}
+        for id_ in {part.schema_id for part in source.run.parts}
+        # Under an older schema even its own parts have values that were dropped since.
+        if id_ != spec.schema_id or not spec.newest
     }
     prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
     with closing(

@@ -44,6 +44,11 @@ class ShardSpec:
         return self.schemas[self.schema_id]
 
     @property
+    def newest(self) -> bool:
+        """Whether the schema is the newest one known."""
+        return self.schema_id == max(self.schemas)
+
+    @property
     def live(self) -> frozenset[int]:
         """Ids of the columns that were not dropped."""
         return frozenset(column.id for column in self.schemas[max(self.schemas)].columns)
