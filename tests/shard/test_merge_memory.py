@@ -135,7 +135,7 @@ def test_arrow_allocates_as_before_once_the_last_merge_has_ended():
 
 def task_over(blobs, count, runs=3):
     """A merge of several runs of `count` rows each, too many to be read whole."""
-    spec = ShardSpec("memory://x", "0" * 32, DOMAIN, 0, SCHEMA, Config(fold_rows=1))
+    spec = ShardSpec("memory://x", "0" * 32, DOMAIN, 0, {0: SCHEMA}, Config(fold_rows=1))
     made = [write_run(spec, blobs, Env(), [rows(seed, 0, count, runs, 32)]) for seed in range(runs)]
     sources = [Source(run, Frontier.of(0), Frontier.of(2)) for run in made]
     return Task.of(spec, sources, KeyRange(), Fold(Frontier.of(2)))
