@@ -280,13 +280,15 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
 
 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
-    """Whether all members before an id are at most one run, merged with times advanced to `since`."""
+    """Whether all members before an id are at most one run of the newest schema, advanced to `since`."""
     members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
     if len(runs) != 1:
         return not runs
     ((batch, run),) = runs
-    as_stored = not run.truncated and all(part.rewrite is None for part in run.parts)
+    as_stored = not run.truncated and all(
+        part.rewrite is None and part.schema_id == state.schema_id for part in run.parts
+    )
     return as_stored and since <= batch.bounds.since
 
 
