@@ -19,6 +19,7 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.shard import append, batches, query
 from tidelake.shard.batch import Batch
 from tidelake.shard.builder import BatchBuilder
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.compactor import MergeReport, Shape, Workers
 from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.plan import ReadPlan
@@ -41,6 +42,7 @@ class Collection:
     def __init__(self, name: str, shard: Shard) -> None:
         self.name = name
         self._shard = shard
+        shard.title = name
 
     def __repr__(self) -> str:
         return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
@@ -267,9 +269,9 @@ class Collection:
         workers: Workers | None = None,
         watch: Watch | None = None,
     ) -> MaintenanceReport:
-        """Carry out the merges that the collection needs, so that reads stay cheap and space bounded.
+        """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Afterwards the number of runs is logarithmic in the updates, and stored updates are at most twice
+        Ends with `collect`. Afterwards the number of runs is logarithmic in the updates, and stored updates are at most twice
         the live ones, or one run. See docs/correctness.md for the exact promises.
 
         Args:
@@ -280,6 +282,25 @@ class Collection:
             watch: is told of each merge before it begins.
         """
         return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
+
+    def collect(self, *, thorough: bool = False) -> CollectReport:
+        """Delete what the collection no longer needs and nobody reads: objects first, then log entries.
+
+        What merges replaced goes when it is older than the setting `garbage_age_s`, except for what a reader
+        pins; what failed appends and merges left, when it is older than `upload_age_s`. May be repeated,
+        stopped anywhere, and run by several at once. Part of `maintain`.
+
+        Args:
+            thorough: look for the latter by a listing now; otherwise only if that was not done for long.
+
+        Raises:
+            StoreUnavailable, OutcomeUnknown: something could not be deleted; it is left for the next time.
+        """
+        return Collector(self._shard).run(thorough=thorough)
+
+    def collection_pause_s(self) -> float:
+        """How long there will be nothing more to collect if nobody writes. No store call."""
+        return Collector(self._shard).pause_s()
 
     def plan(self, asked: Query | None, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).

@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from tidelake.data.ingest import as_table, normalize
 from tidelake.errors import (
+    CollectionDropped,
     InlineFull,
     TidelakeError,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
+    UploadExpired,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -33,7 +35,14 @@ from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
-REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper)
+REFUSALS = (
+    UpperMismatch,
+    WriterFenced,
+    UpdateNotBeyondLower,
+    UpdateBeyondUpper,
+    UploadExpired,
+    CollectionDropped,
+)
 
 
 Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
@@ -95,8 +104,7 @@ def append_rows(
         return known
     end = _end(shard, table, upper)
     check_times(table, domain, lower, end)
-    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
-    return offer(shard, runs, partial(_append_at_upper, shard, table, end, claim))
+    return _upload(shard, table, partial(_append_at_upper, shard, table, end, claim))
 
 
 def _append_at_upper(
@@ -155,8 +163,16 @@ def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> A
     known = shard.preview(partial(append, runs=(), when=when, claim=claim))
     if known is not None and known.already:
         return known
-    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
-    return offer(shard, runs, partial(commit, shard, when, claim))
+    return _upload(shard, table, partial(commit, shard, when, claim))
+
+
+def _upload(shard: Shard, table: pa.Table, attempt: Attempt) -> Appended:
+    """Upload and append; once more if the upload is given up for as old as what this handle knew."""
+    try:
+        return offer(shard, write_table(shard.spec, shard.stores.blobs, shard.env, table), attempt)
+    except UploadExpired:
+        # The refusal was made on the newest state, which the next upload names.
+        return offer(shard, write_table(shard.spec, shard.stores.blobs, shard.env, table), attempt)
 
 
 def commit(shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...]) -> Done[Appended]:
