@@ -8,7 +8,7 @@ by people.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
 from tidelake.state.state import (
     CriticalHold,
     Delta,
+    Edits,
     Hold,
     MergeClaim,
     Retention,
@@ -35,6 +36,7 @@ from tidelake.state.state import (
 )
 
 FORMAT = 1
+_NO_EDITS = Edits()
 T = TypeVar("T")
 
 
@@ -72,7 +74,7 @@ class _Image:
 
 def encode_record(kind: str, value: object) -> bytes:
     """A framed record of `kind`: header line and JSON body."""
-    body = msgspec.json.encode(value)
+    body = _body(value)
     return _header(kind, FORMAT, body) + body
 
 
@@ -95,9 +97,25 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
         value = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
         raise CorruptionError(name, f"not a valid {kind}: {error}") from error
-    if msgspec.json.encode(value) != body:
+    if _body(value) != body:
         raise CorruptionError(name, f"the {kind} holds fields that this version does not know")
     return value
+
+
+def _body(value: object) -> bytes:
+    """The JSON of a value. Of edits only what changes: most of them touch two fields of many."""
+    if isinstance(value, Delta):
+        changed = {
+            field.name: edit
+            for field in fields(Edits)
+            if (edit := getattr(value.edits, field.name)) != getattr(_NO_EDITS, field.name)
+        }
+        return msgspec.json.encode({**_shallow(value), "edits": changed})
+    return msgspec.json.encode(value)
+
+
+def _shallow(value: Delta) -> dict[str, object]:
+    return {field.name: getattr(value, field.name) for field in fields(Delta)}
 
 
 def _header(kind: str, format_: int, body: bytes) -> bytes:
