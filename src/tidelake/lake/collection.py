@@ -271,8 +271,8 @@ class Collection:
     ) -> MaintenanceReport:
         """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Ends with `collect`. Afterwards the number of runs is logarithmic in the updates, and stored updates are at most twice
-        the live ones, or one run. See docs/correctness.md for the exact promises.
+        Ends with `collect`. Afterwards the number of runs is logarithmic in the updates, and stored updates
+        are at most twice the live ones, or one run. See docs/correctness.md for the exact promises.
 
         Args:
             thorough: also merge what is small, and let no retraction linger that `since` has passed;

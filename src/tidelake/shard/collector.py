@@ -47,9 +47,14 @@ class CollectReport:
     entries: int = 0
 
     @property
+    def objects(self) -> int:
+        """All objects that were removed."""
+        return self.blobs + self.leaked
+
+    @property
     def total(self) -> int:
-        """All that was removed."""
-        return self.blobs + self.leaked + self.entries
+        """These, and log entries."""
+        return self.objects + self.entries
 
     def plus(self, other: "CollectReport") -> "CollectReport":
         """Both together."""
