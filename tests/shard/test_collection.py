@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import ids, rows
 
-from tidelake.errors import LeaseExpired, OutcomeUnknown, StoreUnavailable, UploadExpired
+from tidelake.errors import (
+    CorruptionError,
+    LeaseExpired,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UploadExpired,
+    UsageError,
+)
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.shard.collector import Collector, CollectReport
@@ -105,7 +112,7 @@ def test_the_log_is_truncated_to_the_oldest_rollup_that_is_left():
 
 
 def test_without_a_rollup_the_log_stays_whole():
-    world = World(3)
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
     world.c.merge()
     assert world.c.state().rollup.size_bytes == 0
     world.later(GARBAGE_S)
@@ -401,7 +408,10 @@ def test_a_stalled_collector_destroys_nothing():
         stalled.collect()
     world.check_readable()
     # The same at the truncation and at the burial.
-    for operation, store in (("truncate", world.place.stores.log), ("compare_and_set", world.place.stores.log)):
+    for operation, store in (
+        ("truncate", world.place.stores.log),
+        ("compare_and_set", world.place.stores.log),
+    ):
         world.c._shard.write_rollup()
         world.append()
         world.c._shard.write_rollup()
@@ -443,14 +453,18 @@ def test_several_collectors_at_once_do_no_harm():
 def test_appends_collect_a_little_if_nobody_else_does():
     world = World()
     config = world.c._shard.spec.config
-    busy = world.process(config=type(CONFIG)(garbage_age_s=GARBAGE_S, inline_part_bytes=0, merge_inputs_min=2))
+    busy = world.process(
+        config=type(CONFIG)(garbage_age_s=GARBAGE_S, inline_part_bytes=0, merge_inputs_min=2)
+    )
     for _ in range(150):
         world.append(busy)
         world.later(2)
     assert config.merge_budget_s == 0
     state = busy.state()
     # Garbage of a hundred seconds, and of as long as it takes until somebody looks again.
-    assert max((world.clock.ms - g.removed_ms for g in state.garbage.values()), default=0) <= 2_000 * GARBAGE_S
+    assert (
+        max((world.clock.ms - g.removed_ms for g in state.garbage.values()), default=0) <= 2_000 * GARBAGE_S
+    )
     assert calls(busy, "blob.delete") > 50 and not calls(busy, "blob.list")
     world.check_readable()
 
@@ -478,6 +492,91 @@ def test_an_append_looks_for_garbage_now_and_then_only():
         assert 0 < collector.beside_append().blobs == calls(c, "blob.delete") - before_ < 50
     finally:
         collection.doom = plain
+
+
+# Opening meanwhile
+
+
+def replaced(world, times=1):
+    """Another process writes rollups, and collects the ones before and their log entries."""
+    for _ in range(times):
+        world.append()
+        world.c._shard.write_rollup()
+        world.later(GARBAGE_S)
+        world.append()
+        world.c._shard.write_rollup()
+        world.later(GARBAGE_S)
+        world.c.collect()
+
+
+@pytest.mark.parametrize(("operation", "number"), [("get", 1), ("scan", 1)])
+@pytest.mark.parametrize("rollups", [0, 1])
+def test_opening_while_others_collect_starts_over(operation, number, rollups):
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    for _ in range(rollups):
+        world.c._shard.write_rollup()
+    lake = world.place.lake(config=CONFIG, clock=world.clock)
+    shard_id = lake._catalog.read().shards["c"]
+    store = world.place.stores.blobs if operation == "get" else world.place.stores.log
+    with before(store, operation, partial(replaced, world), number):
+        opened = lake._open(shard_id)
+    if operation == "scan" or rollups:
+        assert world.entries()[0] > 3
+    assert opened.known() == world.c.state()
+
+
+def test_a_handle_that_slept_across_a_truncation_opens_anew():
+    world = World(3)
+    slow = world.process()
+    seqno = slow.state().seqno
+    replaced(world, 2)
+    assert world.entries()[0] > seqno + 1
+    assert slow.state() == world.c.state()
+    slow.append(rows(77))
+    world.held.add(77)
+    world.check_readable()
+
+
+def test_a_rollup_that_is_really_lost_is_reported():
+    world = World(3)
+    world.c._shard.write_rollup()
+    last = world.c.state().rollup
+    world.place.stores.blobs.delete(names.rollup(world.id, last.seqno, last.id))
+    with pytest.raises(CorruptionError, match="named by the log but missing"):
+        world.process()
+
+
+def test_a_log_with_a_hole_is_reported():
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    world.place.stores.log.truncate(world.id, 2)
+    with pytest.raises(CorruptionError, match="no entry 0 to start from"):
+        world.process()
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_a_lost_reply_whose_entry_was_collected_is_unknown_to_the_nameless_and_known_to_a_writer(fault):
+    world = World(3)
+    plan = FaultPlan()
+    slow = world.process(plan)
+    writer = slow.writer("w")
+    log = world.place.stores.log
+    plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+
+    def meanwhile():
+        plan._rates_by_operation = {}
+        replaced(world, 2)
+
+    # The reply is lost, and before the log is read the entry is collected.
+    # The first scan is the append's own look at the upper.
+    with before(log, "scan", meanwhile, 2), pytest.raises(OutcomeUnknown, match="collected before"):
+        writer.append(rows(50))
+    with pytest.raises(UsageError, match="the outcome of append 0"):
+        writer.append(rows(51))
+    again = world.process().writer("w")
+    assert again.last_sequence == (None if fault is Fault.UNKNOWN_BEFORE else 0)
+    again.append(rows(50), sequence=0)
+    world.held.add(50)
+    world.check_readable()
 
 
 # Any history

@@ -133,7 +133,7 @@ class Collection:
             lower: all times must be beyond it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
-        start = self.upper if lower is None else self.frontier(lower, "lower")
+        start = self._shard.alive().upper if lower is None else self.frontier(lower, "lower")
         shard = self._shard
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
@@ -319,7 +319,7 @@ class Collection:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed yet.
         """
-        upper = self.upper
+        upper = self._shard.alive().upper
         if not self.domain.total_order or upper.closed:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."

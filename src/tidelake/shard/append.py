@@ -93,11 +93,11 @@ def append_rows(
             raise UsageError(
                 f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
             )
-        floor = commit_floor(shard, shard.state())
+        floor = commit_floor(shard, shard.alive())
         table = normalize(given, shard.spec.schema, domain, time=floor)
         return _append(shard, table, AtCommit(floor), claim)
     table = normalize(given, shard.spec.schema, domain)
-    lower = shard.state().upper
+    lower = shard.alive().upper
     # The claim first: the times of an append that is in lie below the upper that it made.
     known = shard.preview(partial(claimed, claim=claim)) if claim else None
     if known is not None:
@@ -112,7 +112,7 @@ def _append_at_upper(
 ) -> Done[Appended]:
     """Offer uploaded runs at the present upper until nobody else is faster."""
     while True:
-        lower = shard.state().upper
+        lower = shard.alive().upper
         check_times(table, shard.spec.domain, lower, end)
         # Without rows there may be nothing left to close, but a claim is still to be recorded.
         upper = lower if end <= lower and not table.num_rows else end
@@ -129,7 +129,7 @@ def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
         raise UsageError(f"times of {shard.spec.domain} have no single last one: give upper=[...]")
     ends = time_range(table, shard.spec.domain)
     if ends is None:
-        return shard.state().upper
+        return shard.alive().upper
     end = Frontier.past(ends[1])
     if end.closed:
         raise UsageError(

@@ -154,6 +154,17 @@ class Shard:
         """The newest state. One log scan."""
         return self._machine.refresh()
 
+    def alive(self) -> ShardState:
+        """The newest state. One log scan.
+
+        Raises:
+            CollectionDropped: the shard is a tombstone.
+        """
+        state = self.state()
+        if state.dropped:
+            raise CollectionDropped(self.title)
+        return state
+
     def known(self) -> ShardState:
         """The newest state that this handle has seen. No store call, but for the first."""
         return self._machine.known().state
