@@ -845,6 +845,29 @@ def test_upkeep_does_not_forget_what_came_in_beside_its_last_merge():
     assert ids(c) == dict.fromkeys([*range(640), *range(1000, 1003), *range(2000, 2008)], 1)
 
 
+def test_upkeep_collects_an_idle_collection_when_its_garbage_has_grown_old():
+    place = Place()
+    c, held = collection_of(place, SIMPLE, appends=20, each=5)
+    lake, rounds = upkept(place)
+    upkeep = lake.upkeep()
+    rounds.go(5)
+    state = c.state()
+    assert upkeep.merges and state.garbage and not upkeep.collected.total
+    # At rest: nobody looks for garbage before it is old enough.
+    scans = lake.counts["log.scan"]
+    rounds.go(5)
+    assert c.state().seqno == state.seqno and lake.counts["log.scan"] - scans <= 5 * 3
+    lake.clock.ms += int(SIMPLE.garbage_age_s * 1000)
+    rounds.go(3)
+    assert upkeep.collected.blobs == len(state.garbage) and not c.state().garbage
+    assert stored(place, c) == named(c) and ids(c) == held
+    at_rest = c.state().seqno
+    for _ in range(4):
+        lake.clock.ms += int(SIMPLE.upload_age_s * 1000)
+        rounds.go(2)
+    assert (c.state().seqno, upkeep.failures) == (at_rest, 0)
+
+
 def test_upkeep_takes_over_from_a_runner_that_died_once_its_claim_has_expired():
     place = Place()
     c, held = collection_of(place)

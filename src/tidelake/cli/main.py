@@ -330,16 +330,17 @@ def maintain(
     if spark and not once:
         raise errors.UsageError("--spark needs --once: a session is started for one round")
     with tidelake.open(lake, create=False) as opened:
-        names = collections or tuple(opened.list())
         if not once:
             output.keep_up(opened, collections or None, interval_s, as_json)
             return
+        if not collections:
+            # First: what is half dropped is in the list, and cannot be opened.
+            opened.collect()
+        names = collections or tuple(opened.list())
         # All are opened first, so that a name that is none is told before the work begins.
         named = [opened.collection(name) for name in names]
         with _workers(spark, "tidelake maintain") as workers:
             shown = [output.maintained(one, workers) for one in named]
-        if not collections:
-            opened.collect()
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
 
 

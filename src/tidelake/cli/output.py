@@ -230,7 +230,6 @@ def show(collection: Collection, as_json: bool) -> None:
         "id": collection.id,
         "seqno": state.seqno,
         **amplification(state),
-        "garbage": len(state.garbage) + len(state.doomed),
     }
     if as_json:
         lists: dict[str, list[dict[str, Any]]] = {
@@ -241,7 +240,8 @@ def show(collection: Collection, as_json: bool) -> None:
             "claims": claims,
         }
         parts = {name: [_with_lists(row) for row in found] for name, found in lists.items()}
-        click.echo(jsonlines.dump({**_with_lists(head), **parts}))
+        garbage = len(state.garbage) + len(state.doomed)
+        click.echo(jsonlines.dump({**_with_lists(head), "garbage": garbage, **parts}))
         return
     table([head], False)
     lists_shown: dict[str, list[dict[str, Any]]] = {
@@ -259,6 +259,10 @@ def show(collection: Collection, as_json: bool) -> None:
                 False,
                 title if len(shown) <= _LINES_MAX else f"last {_LINES_MAX} {title}",
             )
+    if state.garbage or state.doomed:
+        waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
+        click.echo()
+        table([waiting], False, "garbage")
 
 
 def amplification(state: ShardState) -> dict[str, float | None]:
