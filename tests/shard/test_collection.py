@@ -22,6 +22,7 @@ from tidelake.errors import (
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.shard.collector import Collector, CollectReport
+from tidelake.shard.compactor import Workers
 from tidelake.shard.upload import write_table
 from tidelake.state import collection, commands, holds
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
@@ -271,6 +272,33 @@ def test_a_stalled_merger_resurrects_nothing():
     world.check_readable()
     world.settle()
     world.check_clean()
+
+
+def test_what_a_merge_that_is_under_way_has_recorded_stays():
+    config = replace(
+        CONFIG, part_target_bytes=4096, row_group_rows=8, merge_chunk_rows=16, merge_claim_rows=0
+    )
+    world = World(config=config)
+    c, done = world.process(config=config), []
+    for n in range(4):
+        c.append(rows(*range(n, 240, 4)))
+
+    def dies(tasks):
+        if len(done) == 2:
+            raise SimulatedCrash("in a merge")
+        done.append(tasks)
+        return Workers.here(c._shard).run(tasks)
+
+    with pytest.raises(SimulatedCrash):
+        c.merge(Workers(dies))
+    chunks = {part.name for parts in c.state().chunks.values() for part in parts}
+    lost = leak(c)
+    swept(world)
+    assert c.state().sweep.floor > max(names.uploaded_at(name) for name in chunks)
+    assert len(chunks) >= 2 and chunks <= world.stored() and not lost & world.stored()
+    world.held.update(range(240))
+    world.process(config=config).merge()
+    world.check_readable()
 
 
 def test_a_stalled_writer_of_rollups_adds_nothing_old():
