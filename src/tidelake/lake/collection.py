@@ -220,7 +220,7 @@ class Collection:
             HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
         """
         at, patience_s = self.domain.check(as_of, "as_of"), _patience(timeout_s)
-        since, start = self.since, Frontier.past(at)
+        since, start = self._shard.alive().since, Frontier.past(at)
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             raise HistoryCompacted(at, since)
         return self._listened(at, start.just_before(), patience_s)
