@@ -118,7 +118,7 @@ def commands_of(c):
         "compare_and_append": lambda: c.compare_and_append(at(9, 9), 5, 10),
         "writer": lambda: c.writer("w"),
         "reader": lambda: c.reader("r"),
-        "snapshot": lambda: c.snapshot(),
+        "snapshot": c.snapshot,
         "listen": lambda: next(c.listen(1, timeout_s=0)),
     }
     neutral = {
