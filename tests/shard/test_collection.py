@@ -475,6 +475,20 @@ def test_several_collectors_at_once_do_no_harm():
     world.check_clean()
 
 
+@pytest.mark.parametrize(("operation", "number"), [("compare_and_set", 2), ("truncate", 1), ("scan", 2)])
+def test_a_collector_whose_shard_is_dropped_meanwhile_ends_quietly(operation, number):
+    world = messy()
+    c = world.process()
+
+    def drop():
+        world.place.lake(config=CONFIG, clock=world.clock).drop("c")
+
+    with before(world.place.stores.log, operation, drop, number) as count:
+        c.collect(thorough=True)
+    assert count[0] == number and c.state().dropped
+    assert not world.stored() and not world.entries()
+
+
 # Beside appends
 
 
