@@ -19,6 +19,7 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.shard import append, batches, query
 from tidelake.shard.batch import Batch
 from tidelake.shard.builder import BatchBuilder
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.compactor import MergeReport, Shape, Workers
 from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.plan import ReadPlan
@@ -42,6 +43,7 @@ class Collection:
     def __init__(self, name: str, shard: Shard) -> None:
         self.name = name
         self._shard = shard
+        shard.title = name
 
     def __repr__(self) -> str:
         return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
@@ -132,7 +134,7 @@ class Collection:
             lower: all times must be beyond it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
-        start = self.upper if lower is None else self.frontier(lower, "lower")
+        start = self._shard.alive().upper if lower is None else self.frontier(lower, "lower")
         shard = self._shard
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
@@ -266,7 +268,7 @@ class Collection:
             HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
         """
         at, patience_s = self.domain.check(as_of, "as_of"), _patience(timeout_s)
-        since, start = self.since, Frontier.past(at)
+        since, start = self._shard.alive().since, Frontier.past(at)
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             raise HistoryCompacted(at, since)
         return self._listened(at, start.just_before(), patience_s)
@@ -315,10 +317,10 @@ class Collection:
         workers: Workers | None = None,
         watch: Watch | None = None,
     ) -> MaintenanceReport:
-        """Carry out the merges that the collection needs, so that reads stay cheap and space bounded.
+        """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Afterwards the number of runs is logarithmic in the updates, and stored updates are at most twice
-        the live ones, or one run. See docs/correctness.md for the exact promises.
+        Ends with `collect`. Afterwards the number of runs is logarithmic in the updates, and stored updates
+        are at most twice the live ones, or one run. See docs/correctness.md for the exact promises.
 
         Args:
             thorough: also merge what is small, and let no retraction linger that `since` has passed;
@@ -328,6 +330,25 @@ class Collection:
             watch: is told of each merge before it begins.
         """
         return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
+
+    def collect(self, *, thorough: bool = False) -> CollectReport:
+        """Delete what the collection no longer needs and nobody reads: objects first, then log entries.
+
+        What merges replaced goes when it is older than the setting `garbage_age_s`, except for what a reader
+        pins; what failed appends and merges left, when it is older than `upload_age_s`. May be repeated,
+        stopped anywhere, and run by several at once. Part of `maintain`.
+
+        Args:
+            thorough: look for the latter by a listing now; otherwise only if that was not done for long.
+
+        Raises:
+            StoreUnavailable, OutcomeUnknown: something could not be deleted; it is left for the next time.
+        """
+        return Collector(self._shard).run(thorough=thorough)
+
+    def collection_pause_s(self) -> float:
+        """How long there will be nothing more to collect if nobody writes. No store call."""
+        return Collector(self._shard).pause_s()
 
     def plan(
         self,
@@ -354,7 +375,7 @@ class Collection:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed yet.
         """
-        upper = self.upper
+        upper = self._shard.alive().upper
         if not self.domain.total_order or upper.closed:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
