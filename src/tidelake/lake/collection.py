@@ -4,6 +4,8 @@ Frontiers may be given as a time (the frontier of that one time), a list of time
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from tidelake.data.types import row_schema, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_name
+from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, patience, seconds, window
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
@@ -20,13 +23,15 @@ from tidelake.shard import append, batches, query
 from tidelake.shard.batch import Batch
 from tidelake.shard.builder import BatchBuilder
 from tidelake.shard.compactor import MergeReport, Shape, Workers
+from tidelake.shard.critical import CriticalHold
 from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.plan import ReadPlan
 from tidelake.shard.reader import Reader, Step
 from tidelake.shard.shard import Shard
 from tidelake.shard.uploader import Uploader
+from tidelake.state import holds
 from tidelake.state.append import Appended
-from tidelake.state.state import ShardState
+from tidelake.state.state import Retention, ShardState
 
 R = TypeVar("R")
 
@@ -181,14 +186,15 @@ class Collection:
     def snapshot(self, as_of: Time | None = None, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
-        Rows come sorted by key, then value; nulls last. Waits for the time to be closed.
+        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. What is read is
+        kept for as long as the stream is read, or somebody has it; it writes nothing unless that is long.
 
         Raises:
             HistoryCompacted: `as_of` is before `since`.
             NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
                 once if no time was closed yet and none was asked for.
         """
-        patience_s = _patience(timeout_s)
+        patience_s = patience(timeout_s)
         if as_of is None:
             return self._at_last(lambda asked: query.stream(self._shard, asked, patience_s))
         return query.stream(self._shard, AsOf(self.domain.check(as_of, "as_of")), patience_s)
@@ -200,14 +206,14 @@ class Collection:
         forwarded to `through`. Errors as `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return query.stream(self._shard, asked, _patience(timeout_s))
+        return query.stream(self._shard, asked, patience(timeout_s))
 
     def updates(
         self, lower: FrontierLike, upper: FrontierLike, *, timeout_s: float | None = None
     ) -> pa.RecordBatchReader:
         """Every update of `[lower, upper)` at its own time. Errors as `snapshot`."""
         asked = Updates(self.frontier(lower, "lower"), self.frontier(upper, "upper"))
-        return query.stream(self._shard, asked, _patience(timeout_s))
+        return query.stream(self._shard, asked, patience(timeout_s))
 
     def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
         """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
@@ -217,7 +223,7 @@ class Collection:
         Raises:
             HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
         """
-        at, patience_s = self.domain.check(as_of, "as_of"), _patience(timeout_s)
+        at, patience_s = self.domain.check(as_of, "as_of"), patience(timeout_s)
         since, start = self.since, Frontier.past(at)
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             raise HistoryCompacted(at, since)
@@ -227,10 +233,47 @@ class Collection:
         with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
             yield from reader.listen(at, patience_s)
 
-    def reader(self, purpose: str, since: FrontierLike | None = None) -> Reader:
-        """Hold history back from `since` (default: the current one) until the reader is closed."""
+    def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
+        """Hold history from `since` on (default: the current one), and what is read, until it is closed.
+
+        A process that dies leaves its hold behind for `lease_s`. One log write.
+        """
         check_name(purpose, "purpose of a reader")
-        return Reader(self._shard, purpose, None if since is None else self.frontier(since, "since"))
+        start = None if since is None else self.frontier(since, "since")
+        return CollectionReader(Reader(self._shard, purpose, start), self.domain, self.last_time)
+
+    def critical_hold(
+        self, name: str, token: str = "", since: FrontierLike | None = None
+    ) -> CollectionCriticalHold:
+        """The hold on `since` of this name: the one that is there, or a new one, which has the token.
+
+        It lasts until it is dropped, whoever sleeps or dies. Its owner moves it with
+        `compare_and_downgrade_since`, and so does the next owner to take it over.
+
+        Args:
+            name: of the hold.
+            token: of its owner; any text.
+            since: where a new one starts; default: the current `since`.
+        """
+        check_name(name, "name of a critical hold")
+        if not isinstance(token, str):
+            raise UsageError(f"token {token!r} of critical hold {name!r} must be a text")
+        start = None if since is None else self.frontier(since, "since")
+        return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
+
+    def retain(self, window_: int | timedelta | None) -> None:
+        """Let `since` follow `upper` at a distance, or (None) no longer. Holds keep it back all the same.
+
+        It follows with every commit, and where none comes with maintenance. One log write.
+
+        Args:
+            window_: how much history is wanted, in the unit of the times; for clocks also a timedelta.
+
+        Raises:
+            UsageError: there is no such window, such as one of tuples.
+        """
+        wanted = Retention(window(window_, self.domain))
+        self._shard.run(partial(holds.set_retention, retention=wanted))
 
     def advance_since(self, since: FrontierLike) -> Frontier:
         """Let merges fold history before `since`; where it is now. One log scan and one log write.
@@ -281,15 +324,35 @@ class Collection:
         """
         return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
 
-    def plan(self, asked: Query | None, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+    def plan(
+        self,
+        asked: Query | None,
+        parallelism: int,
+        timeout_s: float | None = None,
+        *,
+        hold_for: timedelta | float | None = None,
+    ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
 
-        None asks for the contents at the last closed time.
+        Args:
+            asked: the read; None: the contents at the last closed time.
+            parallelism: tasks at most.
+            timeout_s: as for `snapshot`.
+            hold_for: how long to keep what the tasks read, or until `release`: one log write. Without it
+                they must be carried out within `garbage_age_s`.
         """
-        patience_s = _patience(timeout_s)
-        if asked is None:
-            return self._at_last(lambda last: query.plan(self._shard, last, parallelism, patience_s))
-        return query.plan(self._shard, asked, parallelism, patience_s)
+        patience_s = patience(timeout_s)
+        hold_for_s = None if hold_for is None else seconds(hold_for, "hold_for")
+
+        def ask(asked: Query) -> ReadPlan:
+            return query.plan(self._shard, asked, parallelism, patience_s, hold_for_s)
+
+        return self._at_last(ask) if asked is None else ask(asked)
+
+    def release(self, plan: ReadPlan) -> None:
+        """Keep what a plan reads no longer. May be repeated; at most one log write."""
+        if plan.hold is not None:
+            self._shard.run(partial(holds.close_hold, hold_id=plan.hold))
 
     def last_time(self) -> Time:
         """The last closed time. One log scan.
@@ -325,9 +388,3 @@ class Collection:
 
 def _shape(state: ShardState) -> Shape:
     return Shape.of([member.batch for member in state.spine])
-
-
-def _patience(timeout_s: object) -> float | None:
-    if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
-        return None if timeout_s is None else float(timeout_s)
-    raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")

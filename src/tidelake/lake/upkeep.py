@@ -16,6 +16,8 @@ from tidelake.errors import Closed, CollectionNotFound, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.maintain import MaintenanceReport
+from tidelake.state.commands import NoOp
+from tidelake.state.holds import end_expired_holds
 
 # A collection is idle once nobody has written for so many times as long as it takes to rewrite it, at so
 # many rows a second: one that gets an update now and then is not rewritten for each of them.
@@ -118,7 +120,8 @@ class Upkeep:
             collection = self._collections[name] = self._opened(name)
         state, now_s = collection.state(), self._env.clock.monotonic_s()
         written, left = (state.upper, state.since), self._left.get(name)
-        if left is not None and left.finished and left.seqno == state.seqno:
+        overdue = not isinstance(end_expired_holds(state, self._env.clock.now_ms()), NoOp)
+        if left is not None and left.finished and left.seqno == state.seqno and not overdue:
             return
         still = left is not None and left.written == written
         since_s = left.since_s if left is not None and still else now_s

@@ -23,7 +23,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
-from tidelake.state import maintenance
+from tidelake.state import holds, maintenance
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
@@ -124,6 +124,8 @@ class Maintainer:
                 for a shard that is idle, or an explicit wish. Otherwise what is worth its while now.
             seconds: begin no merge after so long.
         """
+        if thorough:
+            self._shard.run(holds.end_expired_holds)
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
         first = self._shard.state()
         end, since = first.spine.next_id, first.since

@@ -14,10 +14,11 @@ import pyarrow as pa
 from tidelake.data.scan import read_index
 from tidelake.data.types import update_schema
 from tidelake.env import Env
-from tidelake.errors import CorruptionError
+from tidelake.errors import BlobNotFound, CorruptionError
 from tidelake.model.batch import Part, Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.shard.allocator import lean_memory
+from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.read import KeyRange, Source, rows
 from tidelake.shard.spec import ShardSpec, stores_of
@@ -81,16 +82,24 @@ class ReadPlan:
         tasks: encoded, in ascending order of their key ranges; at least one.
         rows: stored updates that are looked at, an upper bound on the answer.
         size_bytes: of the parts that are looked at.
+        hold: id of the hold that keeps the parts; None if nothing does.
     """
 
     schema: pa.Schema
     tasks: tuple[bytes, ...]
     rows: int
     size_bytes: int
+    hold: str | None = None
 
 
 def plan_read(
-    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
+    spec: ShardSpec,
+    blobs: BlobStore,
+    needed: list[Source],
+    query: Query,
+    parallelism: int,
+    *,
+    hold: str | None = None,
 ) -> ReadPlan:
     """Cut a read into at most `parallelism` tasks. Reads the index of every part, unless it is small."""
     return ReadPlan(
@@ -98,13 +107,25 @@ def plan_read(
         tuple(encode_record("task", task) for task in cut(spec, blobs, needed, query, parallelism)),
         sum(source.run.rows for source in needed),
         sum(source.run.size_bytes for source in needed),
+        hold,
     )
 
 
 def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
-    """Carry out one task of a `ReadPlan`, in any process."""
+    """Carry out one task of a `ReadPlan`, in any process.
+
+    Raises:
+        LeaseExpired: a part was collected meanwhile: nothing held it, or no longer.
+    """
     todo = decode_record("task", task, Task, "task")
-    return todo.rows(stores_of(todo.spec).blobs)
+    return _explained(todo, todo.rows(stores_of(todo.spec).blobs))
+
+
+def _explained(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except BlobNotFound as error:
+        raise explained_by(task.spec, error.name) from error
 
 
 def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None = None) -> bytes:

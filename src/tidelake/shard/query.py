@@ -9,10 +9,12 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from tidelake.data.types import update_schema
-from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
+from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageError
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.shard import lease as leases
+from tidelake.shard.lease import Lease
 from tidelake.shard.plan import ReadPlan, plan_read
 from tidelake.shard.read import Source, rows, sources
 from tidelake.shard.shard import Shard
@@ -28,34 +30,85 @@ def stream(shard: Shard, query: Query, timeout_s: float | None = None) -> pa.Rec
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
+        LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
     """
-    needed = _ready(shard, query, timeout_s)
-    schema = update_schema(shard.spec.schema, shard.spec.domain)
-    return pa.RecordBatchReader.from_batches(schema, rows(shard.spec, shard.stores.blobs, needed, query))
+    return streamed(shard, ready(shard, query, timeout_s), query)
 
 
-def plan(shard: Shard, query: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
-    """The same read, cut into tasks for other processes; errors as `stream`."""
-    needed = _ready(shard, query, timeout_s)
-    return plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism)
+def streamed(
+    shard: Shard, state: ShardState, query: Query, lease: Lease | None = None
+) -> pa.RecordBatchReader:
+    """The answer as of a state that knows it; see `ready`.
+
+    Args:
+        shard: to read.
+        state: of the shard, pinned or less than a third of `garbage_age_s` old.
+        query: to answer.
+        lease: of the reader; default: one of the read's own, which writes nothing while the read is short.
+    """
+    spec = shard.spec
+    needed = _sources(state, query)
+    found = rows(spec, shard.stores.blobs, needed, query)
+    if _any_stored(needed):
+        found = (lease or Lease(shard)).watch(state.seqno, found)
+    return pa.RecordBatchReader.from_batches(update_schema(spec.schema, spec.domain), found)
 
 
-def _ready(shard: Shard, query: Query, timeout_s: float | None) -> list[Source]:
-    state = _checked(shard, query)
+def plan(
+    shard: Shard,
+    query: Query,
+    parallelism: int,
+    timeout_s: float | None = None,
+    hold_for_s: float | None = None,
+) -> ReadPlan:
+    """The same read, cut into tasks for other processes; errors as `stream`.
+
+    With `hold_for_s` its parts are held for so long, or until the hold of the plan is closed: one log
+    write, unless there is nothing to hold.
+    """
+    state = ready(shard, query, timeout_s)
+    needed = _sources(state, query)
+    held = None
+    if hold_for_s is not None and _any_stored(needed):
+        held = leases.hold_for(shard, state.seqno, "a read that is planned", hold_for_s)
+    try:
+        return plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism, hold=held)
+    except BlobNotFound as error:
+        raise leases.explained(shard, error.name, state.seqno, held or "") from error
+
+
+def ready(shard: Shard, query: Query, timeout_s: float | None) -> ShardState:
+    """The first state seen that knows the whole answer. Errors as `stream`."""
+    state = shard.state()
+    check_since(query, state)
     closed, asked = _closed(query)
     if not closed(state):
         state = wait(shard, closed, asked, timeout_s)
-        _check_since(query, state)
-    return sources((item.batch for item in state.spine), query)
-
-
-def _checked(shard: Shard, query: Query) -> ShardState:
-    state = shard.state()
-    _check_since(query, state)
+        check_since(query, state)
     return state
 
 
-def _check_since(query: Query, state: ShardState) -> None:
+def answers(state: ShardState, query: Query) -> bool:
+    """Whether a state knows the whole answer."""
+    return _closed(query)[0](state)
+
+
+def _sources(state: ShardState, query: Query) -> list[Source]:
+    return sources((member.batch for member in state.spine), query)
+
+
+def _any_stored(needed: list[Source]) -> bool:
+    """Whether the store is needed at all: inline parts are in the state, which nobody takes away."""
+    return any(part.inline is None for source in needed for part in source.run.parts)
+
+
+def check_since(query: Query, state: ShardState) -> None:
+    """Refuse what a state can no longer tell.
+
+    Raises:
+        HistoryCompacted: the times asked for lie before `since`.
+        UsageError: they are in the wrong order.
+    """
     match query:
         case AsOf(time):
             if not state.since.less_equal(time):

@@ -14,6 +14,7 @@ from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUna
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.shard.history import History
+from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
 from tidelake.state import commands, holds
@@ -29,10 +30,21 @@ class Shard:
         stores: where its bytes are.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
+        keeper: of the holds of readers; handles on one lake share it.
     """
 
-    def __init__(self, stores: Stores, spec: ShardSpec, env: Env, machine: Machine, history: History) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        spec: ShardSpec,
+        env: Env,
+        machine: Machine,
+        history: History,
+        *,
+        keeper: Keeper | None = None,
+    ) -> None:
         self._spec = spec
+        self.keeper = keeper or keeper_of(env, spec.config)
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
@@ -40,7 +52,7 @@ class Shard:
         self._history = history
 
     @classmethod
-    def create(cls, stores: Stores, env: Env, spec: ShardSpec) -> "Shard":
+    def create(cls, stores: Stores, env: Env, spec: ShardSpec, *, keeper: Keeper | None = None) -> "Shard":
         """Make a shard, or open it if it is there with an equal schema and unit of time.
 
         Raises:
@@ -56,10 +68,19 @@ class Shard:
                 f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
         machine.run(partial(commands.register_schema, schema=spec.schema))
-        return cls(stores, spec, env, machine, history)
+        return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @classmethod
-    def open(cls, stores: Stores, env: Env, url: str, shard_id: str, config: Config) -> "Shard":
+    def open(
+        cls,
+        stores: Stores,
+        env: Env,
+        url: str,
+        shard_id: str,
+        config: Config,
+        *,
+        keeper: Keeper | None = None,
+    ) -> "Shard":
         """Open a shard that exists. Three store calls.
 
         Raises:
@@ -69,7 +90,7 @@ class Shard:
         machine = Machine(history, config, env)
         state = machine.refresh()
         spec = ShardSpec(url, shard_id, state.domain, state.schema_id, state.schema, config)
-        return cls(stores, spec, env, machine, history)
+        return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @property
     def spec(self) -> ShardSpec:
@@ -124,3 +145,8 @@ class Shard:
     def advance_since(self, since: Frontier) -> Frontier:
         """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
         return self.run(partial(holds.advance_since, since=since))
+
+
+def keeper_of(env: Env, config: Config) -> Keeper:
+    """One that looks often enough for the holds of readers."""
+    return Keeper(env, min(config.lease_s, config.garbage_age_s) / 3)
