@@ -3,7 +3,7 @@
 Frontiers may be given as a time (the frontier of that one time), a list of times, or a `Frontier`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -24,6 +24,7 @@ from tidelake.shard.batch import Batch
 from tidelake.shard.builder import BatchBuilder
 from tidelake.shard.compactor import MergeReport, Shape, Workers
 from tidelake.shard.critical import CriticalHold
+from tidelake.shard.lease import hold_states
 from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.plan import ReadPlan
 from tidelake.shard.reader import Reader, Step
@@ -324,35 +325,34 @@ class Collection:
         """
         return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
 
-    def plan(
-        self,
-        asked: Query | None,
-        parallelism: int,
-        timeout_s: float | None = None,
-        *,
-        hold_for: timedelta | float | None = None,
-    ) -> ReadPlan:
+    def plan(self, asked: Query | None, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
 
-        Args:
-            asked: the read; None: the contents at the last closed time.
-            parallelism: tasks at most.
-            timeout_s: as for `snapshot`.
-            hold_for: how long to keep what the tasks read, or until `release`: one log write. Without it
-                they must be carried out within `garbage_age_s`.
+        None asks for the contents at the last closed time. Tasks that are carried out later than
+        `garbage_age_s` from now need `hold`.
         """
         patience_s = patience(timeout_s)
-        hold_for_s = None if hold_for is None else seconds(hold_for, "hold_for")
+        if asked is None:
+            return self._at_last(lambda last: query.plan(self._shard, last, parallelism, patience_s))
+        return query.plan(self._shard, asked, parallelism, patience_s)
 
-        def ask(asked: Query) -> ReadPlan:
-            return query.plan(self._shard, asked, parallelism, patience_s, hold_for_s)
+    def hold(self, plans: Iterable[ReadPlan], hold_for: timedelta | float, purpose: str) -> str | None:
+        """Keep what plans read for some time (in seconds, if it is no timedelta), or until `release`.
 
-        return self._at_last(ask) if asked is None else ask(asked)
+        Returns:
+            The name of the hold; None if they read nothing that could go. One log write.
 
-    def release(self, plan: ReadPlan) -> None:
-        """Keep what a plan reads no longer. May be repeated; at most one log write."""
-        if plan.hold is not None:
-            self._shard.run(partial(holds.close_hold, hold_id=plan.hold))
+        Raises:
+            LeaseExpired: a part is given up already: plan again.
+        """
+        check_name(purpose, "purpose of a hold")
+        hold_for_s = seconds(hold_for, "hold_for")
+        seqnos = {plan.seqno for plan in plans if plan.seqno is not None}
+        return hold_states(self._shard, seqnos, purpose, hold_for_s) if seqnos else None
+
+    def release(self, hold: str) -> None:
+        """Give up what `hold` keeps. May be repeated; at most one log write."""
+        self._shard.run(partial(holds.close_hold, hold_id=hold))
 
     def last_time(self) -> Time:
         """The last closed time. One log scan.

@@ -11,7 +11,7 @@ read that finds a part missing ends with an error that says why, never with rows
 import itertools
 import os
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -305,17 +305,20 @@ def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
     return explained(shard, name)
 
 
-def hold_for(shard: Shard, seqno: int, purpose: str, seconds: float) -> str:
-    """Hold the parts of one state for some time, without signs of life; the id. One log write."""
+def hold_states(shard: Shard, seqnos: Iterable[int], purpose: str, seconds: float) -> str:
+    """Hold the parts of some states for some time, without signs of life; the id. One log write.
+
+    Raises:
+        LeaseExpired: a part of one of them was given up already.
+    """
     id_ = shard.env.ids.fresh()
-    shard.run(
-        partial(
-            holds.open_hold,
-            hold_id=id_,
-            purpose=purpose,
-            lease_ms=int(seconds * 1000),
-            since=Frontier(),
-            pins=(seqno,),
-        )
+    command = partial(
+        holds.open_hold,
+        hold_id=id_,
+        purpose=purpose,
+        lease_ms=int(seconds * 1000),
+        since=Frontier(),
+        pins=tuple(seqnos),
     )
+    shard.run(command)
     return id_

@@ -82,24 +82,18 @@ class ReadPlan:
         tasks: encoded, in ascending order of their key ranges; at least one.
         rows: stored updates that are looked at, an upper bound on the answer.
         size_bytes: of the parts that are looked at.
-        hold: id of the hold that keeps the parts; None if nothing does.
+        seqno: of the state that the tasks read; None if they hold all rows themselves.
     """
 
     schema: pa.Schema
     tasks: tuple[bytes, ...]
     rows: int
     size_bytes: int
-    hold: str | None = None
+    seqno: int | None = None
 
 
 def plan_read(
-    spec: ShardSpec,
-    blobs: BlobStore,
-    needed: list[Source],
-    query: Query,
-    parallelism: int,
-    *,
-    hold: str | None = None,
+    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
 ) -> ReadPlan:
     """Cut a read into at most `parallelism` tasks. Reads the index of every part, unless it is small."""
     return ReadPlan(
@@ -107,7 +101,6 @@ def plan_read(
         tuple(encode_record("task", task) for task in cut(spec, blobs, needed, query, parallelism)),
         sum(source.run.rows for source in needed),
         sum(source.run.size_bytes for source in needed),
-        hold,
     )
 
 

@@ -5,6 +5,7 @@ that happen meanwhile do not change its answer.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -13,26 +14,28 @@ from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageE
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.shard import lease as leases
-from tidelake.shard.lease import Lease
+from tidelake.shard.lease import Lease, explained
 from tidelake.shard.plan import ReadPlan, plan_read
 from tidelake.shard.read import Source, rows, sources
 from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState
 
 
-def stream(shard: Shard, query: Query, timeout_s: float | None = None) -> pa.RecordBatchReader:
+def stream(
+    shard: Shard, query: Query, timeout_s: float | None = None, *, brief: bool = False
+) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
     Columns as `tidelake.data.types.update_schema`. Waits up to `timeout_s` (None: the setting
-    `wait_timeout_s`) for the times asked for to be closed.
+    `wait_timeout_s`) for the times asked for to be closed. What is read is kept for as long as it takes,
+    unless it is `brief`: then the caller reads it at once.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
         LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
     """
-    return streamed(shard, ready(shard, query, timeout_s), query)
+    return streamed(shard, ready(shard, query, timeout_s), query, None if brief else Lease(shard))
 
 
 def streamed(
@@ -44,37 +47,29 @@ def streamed(
         shard: to read.
         state: of the shard, pinned or less than a third of `garbage_age_s` old.
         query: to answer.
-        lease: of the reader; default: one of the read's own, which writes nothing while the read is short.
+        lease: of the reader, or one of the read's own, which writes nothing while the read is short; None:
+            nothing keeps what is read.
     """
     spec = shard.spec
     needed = _sources(state, query)
     found = rows(spec, shard.stores.blobs, needed, query)
-    if _any_stored(needed):
-        found = (lease or Lease(shard)).watch(state.seqno, found)
+    if lease is not None and _any_stored(needed):
+        found = lease.watch(state.seqno, found)
     return pa.RecordBatchReader.from_batches(update_schema(spec.schema, spec.domain), found)
 
 
-def plan(
-    shard: Shard,
-    query: Query,
-    parallelism: int,
-    timeout_s: float | None = None,
-    hold_for_s: float | None = None,
-) -> ReadPlan:
+def plan(shard: Shard, query: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
     """The same read, cut into tasks for other processes; errors as `stream`.
 
-    With `hold_for_s` its parts are held for so long, or until the hold of the plan is closed: one log
-    write, unless there is nothing to hold.
+    Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
     state = ready(shard, query, timeout_s)
     needed = _sources(state, query)
-    held = None
-    if hold_for_s is not None and _any_stored(needed):
-        held = leases.hold_for(shard, state.seqno, "a read that is planned", hold_for_s)
     try:
-        return plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism, hold=held)
+        planned = plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism)
     except BlobNotFound as error:
-        raise leases.explained(shard, error.name, state.seqno, held or "") from error
+        raise explained(shard, error.name, state.seqno) from error
+    return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned
 
 
 def ready(shard: Shard, query: Query, timeout_s: float | None) -> ShardState:
