@@ -37,7 +37,14 @@ class Idle:
 
 
 # Every part is an object, nothing is merged unasked; what is not needed goes after ten minutes.
-STORED = Config(inline_part_bytes=0, merge_budget_s=0, row_group_rows=16, part_target_bytes=1024, fold_rows=1)
+STORED = Config(
+    inline_part_bytes=0,
+    merge_budget_s=0,
+    row_group_rows=16,
+    part_target_bytes=1024,
+    fold_rows=1,
+    merge_chunk_rows=16,
+)
 AGE_S = STORED.garbage_age_s
 LEASE_S = STORED.lease_s
 
@@ -53,8 +60,8 @@ class Kept(Place):
         """A lake as another process has it."""
         return self.lake(faults, config, **{"clock": self.clock, "spawner": Idle(), **seams})
 
-    def made(self, appends=4, each=40):
-        """A collection of several batches, in a process that writes, and the lake of that."""
+    def made(self, appends=4, each=120):
+        """A lake as of a process that writes, and its collection, of several batches of several parts."""
         lake = self.process()
         c = lake.create("c", SCHEMA, key=["id"])
         for n in range(appends):

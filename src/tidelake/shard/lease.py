@@ -210,7 +210,7 @@ class Lease:
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
         # Before the commit: whoever sees it knows that there may be a hold.
         self.id = self.id or shard.env.ids.fresh()
-        wanted = self._wanted(now_s)
+        wanted = self._wanted(now_s, None if newest else self._base)
 
         def command(state: ShardState, now_ms: int) -> Outcome[tuple[Hold, ShardState]]:
             pins = (*wanted, state.seqno) if newest else wanted
@@ -228,10 +228,10 @@ class Lease:
             self._base = state.seqno
         return hold, state
 
-    def _wanted(self, now_s: float) -> tuple[int, ...]:
+    def _wanted(self, now_s: float, base: int | None) -> tuple[int, ...]:
         reads = self._reads.copy().values()
         pins = {r.seqno for r in reads if r.seqno in self._pins or r.begun_s + self._young_s <= now_s}
-        return tuple(sorted(pins if self._base is None else pins | {self._base}))
+        return tuple(sorted(pins if base is None else pins | {base}))
 
 
 def _beside(outcome: Outcome[Hold], state: ShardState) -> Outcome[tuple[Hold, ShardState]]:
