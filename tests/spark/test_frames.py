@@ -120,17 +120,17 @@ def test_a_read_is_cut_into_tasks_and_sorted_within_them(spark: Any, tmp_path: P
     tables.check_sorted(tables.updates(frame.toArrow(), COUNTER))
 
 
-def test_a_frame_holds_what_it_reads_until_it_is_released(spark, tmp_path: Path) -> None:
-    c = make(tmp_path, config=Config(inline_part_bytes=0))
-    oracle_rows = [(("a", n, None, None, None), 0, 1) for n in range(3)]
-    c.append(tables.table_of(oracle_rows, COUNTER) if hasattr(tables, "table_of") else oracle_rows, upper=1)
-    assert release() >= 0
-    frames = [snapshot(spark, c), snapshots(spark, c, [0, 0]), changes(spark, c, 0, 0, hold_for=60)]
+def test_a_frame_holds_what_it_reads_until_it_is_released(spark: Any, tmp_path: Path) -> None:
+    c = make(tmp_path, config=replace(SMALL, inline_part_bytes=0))
+    for time in range(2):
+        c.append(tables.table([(("a", time, None, None, None), time, 1)], COUNTER))
     seqno = c.state().seqno
-    assert len(frames) == 3
-    held = sorted(c.state().holds.values(), key=lambda hold: hold.opened_ms)
-    assert [hold.lease_ms for hold in held] == [86_400_000, 86_400_000] and seqno
-    assert release(c) == 2 and not c.state().holds and release() == 0
+    frames = [snapshot(spark, c), snapshots(spark, c, [0, 1]), changes(spark, c, 0, 1, hold_for=60)]
+    held = c.state().holds.values()
+    assert sorted(hold.lease_ms for hold in held) == [60_000, 86_400_000, 86_400_000]
+    assert all(hold.pins[0] >= seqno and hold.since.closed for hold in held)
+    assert [frame.count() for frame in frames] == [2, 3, 1]
+    assert release(c) == 3 and not c.state().holds and release(c) == 0
 
 
 def test_a_frame_keeps_the_contents_that_it_was_planned_for(spark: Any, tmp_path: Path) -> None:
