@@ -57,7 +57,7 @@ def snapshot(
     *,
     parallelism: int | None = None,
     timeout_s: float | None = None,
-    hold_for: timedelta | float = HOLD_FOR,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """The exact contents at `as_of` (default: the last closed time). One log write, for the hold.
 
@@ -68,6 +68,7 @@ def snapshot(
         parallelism: tasks at most; default: as many as the session runs at once.
         timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
         hold_for: how long the DataFrame can be used; in seconds, if it is no timedelta. See `release`.
+            None: it is used within `garbage_age_s`, and nothing is written.
 
     Returns:
         Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity.
@@ -89,7 +90,7 @@ def changes(
     *,
     parallelism: int | None = None,
     timeout_s: float | None = None,
-    hold_for: timedelta | float = HOLD_FOR,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """The exact netted difference between the contents at `after` and at `through`.
 
@@ -109,7 +110,7 @@ def updates(
     *,
     parallelism: int | None = None,
     timeout_s: float | None = None,
-    hold_for: timedelta | float = HOLD_FOR,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """Every update of `[lower, upper)` at its own time. Columns, arguments and errors as `snapshot`."""
     asked = Updates(collection.frontier(lower, "lower"), collection.frontier(upper, "upper"))
@@ -122,7 +123,7 @@ def snapshots(
     times: Sequence[Time],
     *,
     timeout_s: float | None = None,
-    hold_for: timedelta | float = HOLD_FOR,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """The contents at each of several times in one job: the time columns tell which.
 
@@ -145,7 +146,7 @@ def _frame(
     *,
     parallelism: int | None,
     timeout_s: float | None,
-    hold_for: timedelta | float,
+    hold_for: timedelta | float | None,
 ) -> DataFrame:
     schema = collection.update_schema
     output, shape = frame_arrow(schema), frame_schema(schema)
@@ -154,8 +155,8 @@ def _frame(
     return run_tasks(spark, plan.tasks, _Read(output), shape)
 
 
-def _hold(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float) -> None:
-    hold = collection.hold(plans, hold_for, "a DataFrame")
+def _hold(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
+    hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
     if hold is not None:
         _held.append(_Held(collection, hold, os.getpid()))
 
