@@ -344,6 +344,49 @@ def maintain(
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
 
 
+@cli.command()
+@_lake
+@click.argument("collection", required=False)
+@_json
+def holds(lake: str, collection: str | None, as_json: bool) -> None:
+    """Show who keeps history and parts back, and since when: of one collection, or of all.
+
+    A leased hold ends when its reader shows no sign of life, with the next commit; a critical one when it
+    is dropped. The versions that one has pinned are what keeps replaced files.
+    """
+    import tidelake
+    from tidelake.cli import holds as shown
+    from tidelake.cli import output
+    from tidelake.env import SystemClock
+
+    now_ms = SystemClock().now_ms()
+    with tidelake.open(lake, create=False) as opened:
+        names = [collection] if collection is not None else opened.list()
+        lines = [line for name in names for line in shown.rows(opened.collection(name), now_ms)]
+    output.table(lines, as_json, empty="nobody holds anything")
+
+
+@cli.command()
+@_lake
+@_name
+@click.argument("window")
+@_json
+def retain(lake: str, collection: str, window: str, as_json: bool) -> None:
+    """Keep WINDOW of history before the upper, from now on: all, a number of times, or 7d, 12h, 30m, 45s.
+
+    Spans are for times of unit ms and us. Holds keep more for as long as they last.
+    """
+    import tidelake
+    from tidelake.cli import holds as shown
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        of.retain(shown.window(window))
+        line = shown.retained(of)
+    output.table([line], as_json)
+
+
 # Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

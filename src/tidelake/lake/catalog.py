@@ -57,7 +57,7 @@ class Catalog:
             if not isinstance(upper, int) or upper == 0:
                 return Listing(0, {})
             try:
-                rows = stream(self._shard, AsOf(upper - 1), 0).read_all()
+                rows = stream(self._shard, AsOf(upper - 1), 0, brief=True).read_all()
             except HistoryCompacted:
                 continue  # Others changed and folded the catalog in between: read it as it is now.
             return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))

@@ -26,7 +26,7 @@ from tidelake.lake.names import check_columns, check_name
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
 from tidelake.shard.ending import Removed
-from tidelake.shard.shard import Shard
+from tidelake.shard.shard import Shard, keeper_of
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.url import Stores, normalize_url, open_stores
 
@@ -69,6 +69,7 @@ class Lake:
         self._catalog = Catalog(self._stores, env, url, config)
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
         self._upkeep: list[Upkeep] = []
+        self._keeper = keeper_of(env, config)
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -85,10 +86,12 @@ class Lake:
         """Give up file handles. May be repeated.
 
         Every other call answers `Closed` afterwards, also one on a collection, writer or reader that this
-        lake gave out. A stream of rows that was begun may be read to its end. Upkeep is stopped first.
+        lake gave out. A stream of rows that was begun may be read to its end, but nothing is held for it any
+        more. Upkeep is stopped first.
         """
         for upkeep in self._upkeep:
             upkeep.stop()
+        self._keeper.stop()
         self._stores.close()
 
     def upkeep(
@@ -165,7 +168,7 @@ class Lake:
                 raise CollectionExists(_dropped(name))
             # The shard first: a name never leads to nothing. Losing the name leaves an empty shard.
             spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
-            shard = Shard.create(self._stores, self._env, spec)
+            shard = Shard.create(self._stores, self._env, spec, keeper=self._keeper)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, shard)
             self._stores.log.delete(spec.shard_id)
@@ -204,7 +207,7 @@ class Lake:
             raise CollectionDropped(name) from error
 
     def _open(self, shard_id: str) -> Shard:
-        return Shard.open(self._stores, self._env, self.url, shard_id, self._config)
+        return Shard.open(self._stores, self._env, self.url, shard_id, self._config, keeper=self._keeper)
 
     def list(self) -> list[str]:
         """The names of all collections, ascending."""

@@ -17,6 +17,8 @@ from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.collector import CollectReport
 from tidelake.shard.maintain import MaintenanceReport
+from tidelake.state.commands import NoOp
+from tidelake.state.holds import end_expired_holds
 
 # A collection is idle once nobody has written for so many times as long as it takes to rewrite it, at so
 # many rows a second: one that gets an update now and then is not rewritten for each of them.
@@ -145,11 +147,12 @@ class Upkeep:
             collection = self._collections[name] = self._opened(name)
         state, now_s = collection.state(), self._env.clock.monotonic_s()
         written, left = (state.upper, state.since), self._left.get(name)
+        overdue = not isinstance(end_expired_holds(state, self._env.clock.now_ms()), NoOp)
         if state.dropped:
             self._collections.pop(name, None)
             return
         resting = left is not None and left.until_s is not None and now_s < left.until_s
-        if left is not None and resting and left.seqno == state.seqno:
+        if left is not None and resting and left.seqno == state.seqno and not overdue:
             return
         still = left is not None and left.written == written
         since_s = left.since_s if left is not None and still else now_s

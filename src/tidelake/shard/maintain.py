@@ -25,7 +25,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
-from tidelake.state import maintenance
+from tidelake.state import holds, maintenance
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
@@ -129,6 +129,8 @@ class Maintainer:
                 for a shard that is idle, or an explicit wish. Otherwise what is worth its while now.
             seconds: begin no merge after so long.
         """
+        if thorough:
+            self._shard.run(holds.end_expired_holds)
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
         first = self._shard.state()
         if first.dropped:

@@ -21,6 +21,7 @@ from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.shard.history import History
+from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
 from tidelake.state import commands, holds, schemas
@@ -52,10 +53,21 @@ class Shard:
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
         collected: by this handle.
+        keeper: of the holds of readers; handles on one lake share it.
     """
 
-    def __init__(self, stores: Stores, spec: ShardSpec, env: Env, machine: Machine, history: History) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        spec: ShardSpec,
+        env: Env,
+        machine: Machine,
+        history: History,
+        *,
+        keeper: Keeper | None = None,
+    ) -> None:
         self._spec = spec
+        self.keeper = keeper or keeper_of(env, spec.config)
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
@@ -64,7 +76,7 @@ class Shard:
         self._history = history
 
     @classmethod
-    def create(cls, stores: Stores, env: Env, spec: ShardSpec) -> "Shard":
+    def create(cls, stores: Stores, env: Env, spec: ShardSpec, *, keeper: Keeper | None = None) -> "Shard":
         """Make a shard, or open it if it is there with an equal schema and unit of time.
 
         Raises:
@@ -80,10 +92,19 @@ class Shard:
                 f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
         machine.run(partial(schemas.register_schema, schema=spec.schema))
-        return cls(stores, spec, env, machine, history)
+        return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @classmethod
-    def open(cls, stores: Stores, env: Env, url: str, shard_id: str, config: Config) -> "Shard":
+    def open(
+        cls,
+        stores: Stores,
+        env: Env,
+        url: str,
+        shard_id: str,
+        config: Config,
+        *,
+        keeper: Keeper | None = None,
+    ) -> "Shard":
         """Open a shard that exists. Three store calls.
 
         Raises:
@@ -96,7 +117,7 @@ class Shard:
         if state.dropped:
             raise CollectionDropped(shard_id)
         spec = ShardSpec(url, shard_id, state.domain, state.schema_id, _schemas(state), config)
-        return cls(stores, spec, env, machine, history)
+        return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @property
     def spec(self) -> ShardSpec:
@@ -192,3 +213,8 @@ class Shard:
 
 def _schemas(state: ShardState) -> dict[int, Schema]:
     return {id_: version.schema for id_, version in sorted(state.schemas.items())}
+
+
+def keeper_of(env: Env, config: Config) -> Keeper:
+    """One that looks often enough for the holds of readers."""
+    return Keeper(env, min(config.lease_s, config.garbage_age_s) / 3)
