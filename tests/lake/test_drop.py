@@ -292,7 +292,7 @@ def test_two_droppers_at_once_both_come_to_an_end(site):
 
 def shard_without_name(site):
     """What is left if a process dies right after it has made a shard, before it has a name."""
-    spec = ShardSpec("memory://x", uuid.uuid4().hex, site.c.domain, 0, site.c._shard.spec.schema, CONFIG)
+    spec = ShardSpec("memory://x", uuid.uuid4().hex, site.c.domain, 0, site.c._shard.spec.schemas, CONFIG)
     return Shard.create(site.stores, Env(clock=site.clock), spec)
 
 
