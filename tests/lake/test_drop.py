@@ -173,6 +173,17 @@ def test_opening_a_tombstone_names_the_collection(site):
         lake.create("c", SCHEMA, key=["id"])
 
 
+def test_opening_a_tombstone_whose_objects_are_going_is_no_damage(site):
+    site.c._shard.write_rollup()
+    site.lake()._leftovers.ending(site.id).drop()
+    for info in list(site.stores.blobs.list(names.rollups(site.id))):
+        site.stores.blobs.delete(info.name)
+    with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
+        site.lake().collection("c")
+    assert site.lake().drop("c") is True
+    site.check_gone()
+
+
 def test_nothing_is_committed_on_a_tombstone(site):
     shard = site.c._shard
     shard.known()
