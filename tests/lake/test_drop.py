@@ -326,6 +326,13 @@ def test_a_shard_without_a_name_that_somebody_has_written_to_stays(site):
     assert orphan.spec.shard_id in set(site.stores.log.keys())
 
 
+def test_a_collection_that_nobody_has_written_to_stays_however_old_it_is(site):
+    site.lake().create("empty", SCHEMA, key=["id"])
+    site.later(2 * CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed()
+    site.lake().collection("empty").append(rows(1))
+
+
 def test_a_creator_that_wakes_up_late_loses_no_row(site):
     """Its shard was taken for a lost one while it slept: it may not acknowledge anything."""
     lake = site.lake()
