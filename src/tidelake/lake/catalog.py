@@ -16,6 +16,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.append import compare_and_append
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.query import stream
 from tidelake.shard.shard import Shard
@@ -46,7 +47,7 @@ class Catalog:
     def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
         schema = schema_from_arrow(_SCHEMA, ["name"], None)
         self._shard = Shard.create(
-            stores, env, ShardSpec(url, SHARD_ID, TimeDomain("counter"), 0, schema, config)
+            stores, env, ShardSpec(url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, config)
         )
 
     def read(self) -> Listing:
@@ -81,6 +82,10 @@ class Catalog:
         self._tidy()
         return True
 
+    def collect(self) -> CollectReport:
+        """Delete what the catalog no longer needs; see `Collection.collect`."""
+        return Collector(self._shard).run()
+
     def _tidy(self) -> None:
         """Keep reads cheap: names are few, so their whole history folds into one part now and then."""
         state = self._shard.state()
@@ -89,6 +94,7 @@ class Catalog:
             try:
                 self._shard.advance_since(last)
                 Maintainer(self._shard).merge_all()
+                Collector(self._shard).run_if_due()
             except (StoreUnavailable, OutcomeUnknown):
                 # The change itself is in. Whoever makes the next one tries again.
                 self._shard.env.recorder.count("catalog.tidy.failed")

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tidelake.data.types import row_schema, update_schema
+from tidelake.data.types import row_schema, schema_from_arrow, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.names import check_name
+from tidelake.lake.names import check_columns, check_name
 from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, patience, seconds, window
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -22,6 +22,7 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.shard import append, batches, query
 from tidelake.shard.batch import Batch
 from tidelake.shard.builder import BatchBuilder
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.compactor import MergeReport, Shape, Workers
 from tidelake.shard.critical import CriticalHold
 from tidelake.shard.lease import hold_states
@@ -32,6 +33,7 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.uploader import Uploader
 from tidelake.state import holds
 from tidelake.state.append import Appended
+from tidelake.state.schemas import schema_id_at
 from tidelake.state.state import Retention, ShardState
 
 R = TypeVar("R")
@@ -47,6 +49,7 @@ class Collection:
     def __init__(self, name: str, shard: Shard) -> None:
         self.name = name
         self._shard = shard
+        shard.title = name
 
     def __repr__(self) -> str:
         return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
@@ -63,7 +66,7 @@ class Collection:
 
     @property
     def schema(self) -> pa.Schema:
-        """Key columns, then value columns."""
+        """Key columns, then value columns, of the newest schema that this handle has seen."""
         return row_schema(self._shard.spec.schema)
 
     @property
@@ -137,7 +140,7 @@ class Collection:
             lower: all times must be beyond it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
-        start = self.upper if lower is None else self.frontier(lower, "lower")
+        start = self._shard.alive().upper if lower is None else self.frontier(lower, "lower")
         shard = self._shard
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
@@ -184,21 +187,69 @@ class Collection:
         """
         return Writer(self._shard, name, owner, take_over)
 
-    def snapshot(self, as_of: Time | None = None, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
+    def evolve(
+        self, schema: pa.Schema, *, key: Sequence[str] | None = None, value: Sequence[str] | None = None
+    ) -> int:
+        """Change the columns. Stored rows are not touched; they are read as rows of the newest schema.
+
+        Columns are compared by name with those of the newest schema. Nullable value columns may be added
+        anywhere, value columns dropped; any column may become nullable, and integers, floats and decimals
+        (of the same scale) wider. A name that comes back is another column: old values do not return.
+
+        Args:
+            schema: of all key and value columns, as they are to be.
+            key: the key columns; default: those of the collection. They cannot be added, dropped or
+                reordered.
+            value: the value columns; default: all others.
+
+        Returns:
+            The id of the schema. One log write; none if nothing changes.
+
+        Raises:
+            IncompatibleSchema: names the column, what cannot be, and what to do instead. Also where it
+                would drop a column that somebody else has added since this handle last looked.
+        """
+        check_columns(schema, self.key if key is None else key, value)
+        return self._shard.evolve(schema_from_arrow(schema, self.key if key is None else key, value))
+
+    def schema_at(self, seqno: int) -> pa.Schema:
+        """Key columns, then value columns, as of the state with this seqno. One log scan.
+
+        Raises:
+            UsageError: there is no such state.
+        """
+        state = self.state()
+        return row_schema(state.schemas[schema_id_at(state, seqno)].schema)
+
+    def snapshot(
+        self,
+        as_of: Time | None = None,
+        *,
+        timeout_s: float | None = None,
+        schema_id: int | None = None,
+    ) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
         Rows come sorted by key, then value; nulls last. Waits for the time to be closed. What is read is
         kept for as long as the stream is read, or somebody has it; it writes nothing unless that is long.
 
+        Rows have the columns of the newest schema, whatever it was at `as_of`; or those of the one with
+        `schema_id`, as far as they are there today: what was added since is left out, what was dropped since is null.
+
         Raises:
+            IncompatibleSchema: a column of that schema was widened since, or may be null since.
             HistoryCompacted: `as_of` is before `since`.
             NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
                 once if no time was closed yet and none was asked for.
         """
         patience_s = patience(timeout_s)
         if as_of is None:
-            return self._at_last(lambda asked: query.stream(self._shard, asked, patience_s))
-        return query.stream(self._shard, AsOf(self.domain.check(as_of, "as_of")), patience_s)
+            return self._at_last(
+                lambda asked: query.stream(self._shard, asked, patience_s, schema_id=schema_id)
+            )
+        return query.stream(
+            self._shard, AsOf(self.domain.check(as_of, "as_of")), patience_s, schema_id=schema_id
+        )
 
     def changes(self, after: Time, through: Time, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
         """The exact netted difference between the contents at `after` and at `through`.
@@ -225,7 +276,7 @@ class Collection:
             HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
         """
         at, patience_s = self.domain.check(as_of, "as_of"), patience(timeout_s)
-        since, start = self.since, Frontier.past(at)
+        since, start = self._shard.alive().since, Frontier.past(at)
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             raise HistoryCompacted(at, since)
         return self._listened(at, start.just_before(), patience_s)
@@ -311,10 +362,10 @@ class Collection:
         workers: Workers | None = None,
         watch: Watch | None = None,
     ) -> MaintenanceReport:
-        """Carry out the merges that the collection needs, so that reads stay cheap and space bounded.
+        """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Afterwards the number of runs is logarithmic in the updates, and stored updates are at most twice
-        the live ones, or one run. See docs/correctness.md for the exact promises.
+        Ends with `collect`. Afterwards the number of runs is logarithmic in the updates, and stored updates
+        are at most twice the live ones, or one run. See docs/correctness.md for the exact promises.
 
         Args:
             thorough: also merge what is small, and let no retraction linger that `since` has passed;
@@ -325,16 +376,43 @@ class Collection:
         """
         return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
 
-    def plan(self, asked: Query | None, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+    def collect(self, *, thorough: bool = False) -> CollectReport:
+        """Delete what the collection no longer needs and nobody reads: objects first, then log entries.
+
+        What merges replaced goes when it is older than the setting `garbage_age_s`, except for what a reader
+        pins; what failed appends and merges left, when it is older than `upload_age_s`. May be repeated,
+        stopped anywhere, and run by several at once. Part of `maintain`.
+
+        Args:
+            thorough: look for the latter by a listing now; otherwise only if that was not done for long.
+
+        Raises:
+            StoreUnavailable, OutcomeUnknown: something could not be deleted; it is left for the next time.
+        """
+        return Collector(self._shard).run(thorough=thorough)
+
+    def collection_pause_s(self) -> float:
+        """How long there will be nothing more to collect if nobody writes. No store call."""
+        return Collector(self._shard).pause_s()
+
+    def plan(
+        self,
+        asked: Query | None,
+        parallelism: int,
+        timeout_s: float | None = None,
+        schema_id: int | None = None,
+    ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
 
-        None asks for the contents at the last closed time. Tasks that are carried out later than
-        `garbage_age_s` from now need `hold`.
+        None asks for the contents at the last closed time; `schema_id` as for `snapshot`. Tasks that are
+        carried out later than `garbage_age_s` from now need `hold`.
         """
         patience_s = patience(timeout_s)
         if asked is None:
-            return self._at_last(lambda last: query.plan(self._shard, last, parallelism, patience_s))
-        return query.plan(self._shard, asked, parallelism, patience_s)
+            return self._at_last(
+                lambda last: query.plan(self._shard, last, parallelism, patience_s, schema_id=schema_id)
+            )
+        return query.plan(self._shard, asked, parallelism, patience_s, schema_id=schema_id)
 
     def hold(self, plans: Iterable[ReadPlan], hold_for: timedelta | float, purpose: str) -> str | None:
         """Keep what plans read for some time (in seconds, if it is no timedelta), or until `release`.
@@ -361,7 +439,7 @@ class Collection:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed yet.
         """
-        upper = self.upper
+        upper = self._shard.alive().upper
         if not self.domain.total_order or upper.closed:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."

@@ -1,4 +1,4 @@
-"""Maintenance: carrying out the merges that a shard needs, whoever runs them.
+"""Maintenance: carrying out the merges that a shard needs, and collecting what they leave; whoever runs it.
 
 Four runners use it: an append, for a moment afterwards; a worker in the background; `tidelake maintain`;
 and a Spark job. All find the work in the state, so none is lost with a process, and an idle shard
@@ -7,12 +7,13 @@ needs no append to be looked after.
 
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tidelake.errors import (
     BlobNotFound,
     Closed,
+    CollectionDropped,
     CorruptionError,
     InvalidUpdates,
     OutcomeUnknown,
@@ -21,6 +22,7 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
 from tidelake.state import holds, maintenance
@@ -41,6 +43,7 @@ SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
 _ROWS_PER_S = 1_000_000
 # Appends merge something larger in so many chunks at most, one at a time; the rest is for other runners.
 _CHUNKS_MAX = 32
+_TURN = "merge"
 # Updates outside of the largest run may be one in so many: then a read is not much dearer than of one run.
 _TAIL_AT_REST, _TAIL_BUSY = 8, 5
 
@@ -58,6 +61,7 @@ class MaintenanceReport:
         refused: results that did not fit any more, or merges that others were at.
         seconds: wall clock.
         complete: nothing was left to do.
+        collected: what was deleted.
     """
 
     merges: int = 0
@@ -68,6 +72,7 @@ class MaintenanceReport:
     refused: int = 0
     seconds: float = 0.0
     complete: bool = True
+    collected: CollectReport = field(default_factory=CollectReport)
 
     def plus(self, merge: MergeReport) -> "MaintenanceReport":
         """With one more merge."""
@@ -117,7 +122,7 @@ class Maintainer:
         self._watch = watch
 
     def run(self, *, thorough: bool, seconds: float | None = None) -> MaintenanceReport:
-        """Merge what the levels ask for, and all if the space bound cannot be shown otherwise.
+        """Merge what the levels ask for, and all if the space bound cannot be shown otherwise; then collect.
 
         Args:
             thorough: merge small levels as well, and let no retraction linger that `since` has passed:
@@ -128,6 +133,8 @@ class Maintainer:
             self._shard.run(holds.end_expired_holds)
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
         first = self._shard.state()
+        if first.dropped:
+            return MaintenanceReport()
         end, since = first.spine.next_id, first.since
         policy = settled(self._shard) if thorough else eager(self._shard)
 
@@ -150,11 +157,14 @@ class Maintainer:
         report = self._merge(find, seconds)
         if thorough and report.complete:
             self._compactor.end_expired()
-        return report
+        collector = Collector(self._shard)
+        return replace(report, collected=collector.run() if thorough else collector.run_if_due())
 
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
         first = self._shard.state()
+        if first.dropped:
+            return MaintenanceReport()
         end, since = first.spine.next_id, first.since
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -281,13 +291,15 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
 
 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
-    """Whether all members before an id are at most one run, merged with times advanced to `since`."""
+    """Whether all members before an id are at most one run of the newest schema, advanced to `since`."""
     members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
     if len(runs) != 1:
         return not runs
     ((batch, run),) = runs
-    as_stored = not run.truncated and all(part.rewrite is None for part in run.parts)
+    as_stored = not run.truncated and all(
+        part.rewrite is None and part.schema_id == state.schema_id for part in run.parts
+    )
     return as_stored and since <= batch.bounds.since
 
 
@@ -313,13 +325,18 @@ def settled(shard: Shard) -> Policy:
 
 
 def tend(shard: Shard) -> None:
-    """Merge for a moment after an append, as long as the setting `merge_budget_s` allows.
+    """Merge for a moment after an append, as long as the setting `merge_budget_s` allows, and clean up.
 
     The append is in, and stays so whatever happens here; what fails is left to the next maintenance.
     """
     budget_s = shard.spec.config.merge_budget_s
-    if budget_s:
-        _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
+    if not budget_s:
+        return
+    # Of many processes that append, one at a time merges: the others would make the same merge in vain.
+    with shard.stores.turns.take(shard.spec.shard_id, _TURN) as is_ours:
+        if is_ours:
+            _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
+            _beside_an_append(shard, Collector(shard).beside_append)
 
 
 def make_room(shard: Shard) -> None:
@@ -327,10 +344,10 @@ def make_room(shard: Shard) -> None:
     _beside_an_append(shard, Maintainer(shard).bring_out_inline)
 
 
-def _beside_an_append(shard: Shard, work: Callable[[], MaintenanceReport]) -> None:
+def _beside_an_append(shard: Shard, work: Callable[[], object]) -> None:
     try:
         work()
-    except (StoreUnavailable, OutcomeUnknown, Closed):
+    except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
         shard.env.recorder.count("shard.tend.failed")
     except TidelakeError as error:
         # It will fail again, so somebody has to know.

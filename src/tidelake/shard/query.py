@@ -18,28 +18,36 @@ from tidelake.shard.lease import Lease, explained
 from tidelake.shard.plan import ReadPlan, plan_read
 from tidelake.shard.read import Source, rows, sources
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.state.state import ShardState
 
 
 def stream(
-    shard: Shard, query: Query, timeout_s: float | None = None, *, brief: bool = False
+    shard: Shard,
+    query: Query,
+    timeout_s: float | None = None,
+    *,
+    schema_id: int | None = None,
+    brief: bool = False,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
-    Columns as `tidelake.data.types.update_schema`. Waits up to `timeout_s` (None: the setting
-    `wait_timeout_s`) for the times asked for to be closed. What is read is kept for as long as it takes,
-    unless it is `brief`: then the caller reads it at once.
+    Columns as `tidelake.data.types.update_schema` of the newest schema, or of the one with `schema_id`
+    (see `ShardSpec.read_as`). Waits up to `timeout_s` (None: the setting `wait_timeout_s`) for the times
+    asked for to be closed. What is read is kept for as long as it takes, unless it is `brief`: then the
+    caller reads it at once.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
+        IncompatibleSchema: today's rows do not fit the schema with that id.
         LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
     """
-    return streamed(shard, ready(shard, query, timeout_s), query, None if brief else Lease(shard))
+    return streamed(shard, ready(shard, query, timeout_s), query, None if brief else Lease(shard), schema_id)
 
 
 def streamed(
-    shard: Shard, state: ShardState, query: Query, lease: Lease | None = None
+    shard: Shard, state: ShardState, query: Query, lease: Lease | None = None, schema_id: int | None = None
 ) -> pa.RecordBatchReader:
     """The answer as of a state that knows it; see `ready`.
 
@@ -49,8 +57,9 @@ def streamed(
         query: to answer.
         lease: of the reader, or one of the read's own, which writes nothing while the read is short; None:
             nothing keeps what is read.
+        schema_id: to read under; None: the newest.
     """
-    spec = shard.spec
+    spec = _spec(shard, schema_id)
     needed = _sources(state, query)
     found = rows(spec, shard.stores.blobs, needed, query)
     if lease is not None and _any_stored(needed):
@@ -58,7 +67,13 @@ def streamed(
     return pa.RecordBatchReader.from_batches(update_schema(spec.schema, spec.domain), found)
 
 
-def plan(shard: Shard, query: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+def plan(
+    shard: Shard,
+    query: Query,
+    parallelism: int,
+    timeout_s: float | None = None,
+    schema_id: int | None = None,
+) -> ReadPlan:
     """The same read, cut into tasks for other processes; errors as `stream`.
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
@@ -66,10 +81,15 @@ def plan(shard: Shard, query: Query, parallelism: int, timeout_s: float | None =
     state = ready(shard, query, timeout_s)
     needed = _sources(state, query)
     try:
-        planned = plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism)
+        planned = plan_read(_spec(shard, schema_id), shard.stores.blobs, needed, query, parallelism)
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
     return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned
+
+
+def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
+    """To read with. Asked for after the state that is read, so that it knows the schemas of all parts."""
+    return shard.spec if schema_id is None else shard.spec.read_as(schema_id)
 
 
 def ready(shard: Shard, query: Query, timeout_s: float | None) -> ShardState:

@@ -5,22 +5,44 @@ threads. It speaks of times and frontiers; `tidelake.lake` adds names and friend
 Appends are in `append.py`, reads in `query.py`, merges in `compactor.py` and `maintain.py`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
+from tidelake.errors import (
+    Closed,
+    CollectionDropped,
+    IncompatibleSchema,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Schema
 from tidelake.shard.history import History
 from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands, holds
+from tidelake.state import commands, holds, schemas
 from tidelake.state.commands import Command, R
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
+
+
+@dataclass
+class Collected:
+    """What a handle remembers of the collections that it made, so that it need not look again at once.
+
+    Attributes:
+        tried_s: when it last looked for garbage, by the clock that never goes back; None: not yet.
+        listed_s: when it last listed the uploads. Likewise.
+        floor: uploads below it, that nothing names, are deleted.
+    """
+
+    tried_s: float | None = None
+    listed_s: float | None = None
+    floor: int = 0
 
 
 class Shard:
@@ -30,6 +52,7 @@ class Shard:
         stores: where its bytes are.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
+        collected: by this handle.
         keeper: of the holds of readers; handles on one lake share it.
     """
 
@@ -48,6 +71,7 @@ class Shard:
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
+        self.collected = Collected()
         self._machine = machine
         self._history = history
 
@@ -67,7 +91,7 @@ class Shard:
             raise IncompatibleSchema(
                 f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
-        machine.run(partial(commands.register_schema, schema=spec.schema))
+        machine.run(partial(schemas.register_schema, schema=spec.schema))
         return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @classmethod
@@ -85,21 +109,39 @@ class Shard:
 
         Raises:
             CollectionNotFound: it does not.
+            CollectionDropped: it is a tombstone.
         """
         history = History(shard_id, stores, env)
         machine = Machine(history, config, env)
         state = machine.refresh()
-        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, state.schema, config)
+        if state.dropped:
+            raise CollectionDropped(shard_id)
+        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, _schemas(state), config)
         return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @property
     def spec(self) -> ShardSpec:
-        """The reference with which another process works on the same shard, as of the newest known state."""
-        seqno = self.known().seqno
-        if self._spec.seqno != seqno:
-            # Threads that race here make the same value, or one of a moment ago.
-            self._spec = replace(self._spec, seqno=seqno)
-        return self._spec
+        """The reference with which another process works on the same shard, as of the newest known state.
+
+        It changes with every state: take it once for what belongs together.
+        """
+        state, spec = self.known(), self._spec
+        if spec.seqno != state.seqno:
+            spec = replace(spec, seqno=state.seqno)
+            if len(state.schemas) != len(spec.schemas):
+                spec = replace(spec, schema_id=state.schema_id, schemas=_schemas(state))
+            # Another thread may put the one of a moment ago here; then it is made again.
+            self._spec = spec
+        return spec
+
+    @property
+    def title(self) -> str:
+        """What messages call it: its id, or the name that it was given."""
+        return self._machine.title
+
+    @title.setter
+    def title(self, title: str) -> None:
+        self._machine.title = title
 
     def run(self, command: Command[R]) -> R:
         """Carry out a command; see `carry_out`."""
@@ -118,7 +160,7 @@ class Shard:
         if done.rollup_due:
             try:
                 self.write_rollup()
-            except (StoreUnavailable, OutcomeUnknown, Closed):
+            except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
                 self.env.recorder.count("shard.rollup.failed")
         return done
 
@@ -128,6 +170,8 @@ class Shard:
 
     def write_rollup(self) -> bool:
         """Store the newest known state whole, so that opening is cheap; whether it became the newest."""
+        if self.known().dropped:
+            return False
         rollup = self._history.write_rollup(self._machine.known().state)
         added = self._machine.run(partial(commands.add_rollup, rollup=rollup)).result
         if not added:
@@ -138,13 +182,37 @@ class Shard:
         """The newest state. One log scan."""
         return self._machine.refresh()
 
+    def alive(self) -> ShardState:
+        """The newest state. One log scan.
+
+        Raises:
+            CollectionDropped: the shard is a tombstone.
+        """
+        state = self.state()
+        if state.dropped:
+            raise CollectionDropped(self.title)
+        return state
+
     def known(self) -> ShardState:
         """The newest state that this handle has seen. No store call, but for the first."""
         return self._machine.known().state
 
+    def evolve(self, schema: Schema) -> int:
+        """Make a schema the newest one, which this handle then knows; its id. One log write, if it differs.
+
+        Raises:
+            IncompatibleSchema: it cannot follow the newest one, with the reason. Nothing was written.
+        """
+        seen = self.known().schema_id
+        return self.run(partial(schemas.evolve, schema=schema, seen=seen))
+
     def advance_since(self, since: Frontier) -> Frontier:
         """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
         return self.run(partial(holds.advance_since, since=since))
+
+
+def _schemas(state: ShardState) -> dict[int, Schema]:
+    return {id_: version.schema for id_, version in sorted(state.schemas.items())}
 
 
 def keeper_of(env: Env, config: Config) -> Keeper:

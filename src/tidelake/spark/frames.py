@@ -131,12 +131,15 @@ def snapshots(
     Columns and errors as `snapshot`.
     """
     asked = [AsOf(collection.domain.check(time, "times")) for time in times]
-    schema = collection.update_schema
-    output, shape = frame_arrow(schema), frame_schema(schema)
-    plans = [collection.plan(query, 1, timeout_s) for query in asked]
+    schema_id = collection.state().schema_id
+    # All of one schema, whatever others change meanwhile.
+    plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
     _hold(collection, plans, hold_for)
+    schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
-    return run_tasks(spark, tasks, _Read(output), shape, partitions=4 * slots(spark))
+    return run_tasks(
+        spark, tasks, _Read(frame_arrow(schema)), frame_schema(schema), partitions=4 * slots(spark)
+    )
 
 
 def _frame(
@@ -148,11 +151,9 @@ def _frame(
     timeout_s: float | None,
     hold_for: timedelta | float | None,
 ) -> DataFrame:
-    schema = collection.update_schema
-    output, shape = frame_arrow(schema), frame_schema(schema)
     plan = collection.plan(asked, parallelism or slots(spark), timeout_s)
     _hold(collection, [plan], hold_for)
-    return run_tasks(spark, plan.tasks, _Read(output), shape)
+    return run_tasks(spark, plan.tasks, _Read(frame_arrow(plan.schema)), frame_schema(plan.schema))
 
 
 def _hold(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
