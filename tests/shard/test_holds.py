@@ -14,7 +14,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from keeping import AGE_S, LEASE_S, STORED, Kept, named
+from keeping import AGE_S, LEASE_S, STORED, Idle, Kept, named
 from shards import SCHEMA, ids, rows
 
 import tidelake
@@ -633,6 +633,40 @@ def test_since_follows_by_maintenance_where_nobody_writes():
     c.maintain()
     assert str(c.since) == "[4]" and not holds_of(c)
     assert reader.id
+
+
+class Rounds(Idle):
+    """Work beside its caller that goes on when the test says so, in the test's thread."""
+
+    def spawn(self, name, work):
+        if name == "tidelake-upkeep":
+            self.work = work
+        return super().spawn(name, work)
+
+    def go(self, rounds):
+        self.left = rounds
+        self.work(self)
+
+    def wait(self, timeout):
+        self.left -= bool(timeout)
+        return self.left == 0
+
+
+def test_upkeep_that_found_a_collection_at_rest_looks_again_when_a_lease_is_over():
+    place = Kept()
+    # Nothing to collect, which would be looked at again as well.
+    _, c = place.made(appends=1)
+    reader = place.process().collection("c").reader("dies")
+    rounds = Rounds()
+    lake = place.process(spawner=rounds)
+    lake.upkeep()
+    rounds.go(6)
+    at_rest = c.state().seqno
+    rounds.go(3)
+    assert c.state().seqno == at_rest and holds_of(c)
+    place.clock.ms += int(LEASE_S * 1000) + 1
+    rounds.go(3)
+    assert not holds_of(c) and reader.id
 
 
 def test_retention_of_clocks_is_a_span_and_of_tuples_there_is_none():
