@@ -320,7 +320,7 @@ def test_a_reader_that_was_forgotten_warns_and_its_hold_expires():
     place.collect(writer)
     assert rest_of(stream) == list(range(480))
     place.pass_s(LEASE_S, lake)
-    assert not lake._keeper._kept
+    assert not lake._keeper._kept and holds_of(writer)
     writer.append(rows(1001))
     assert not holds_of(writer)
     with warnings.catch_warnings():
@@ -361,6 +361,18 @@ def test_a_follower_pins_a_step_only_if_it_is_read_for_long():
     assert first + rest_of(step.updates) == list(range(2000, 2100))
     steps.close()
     assert not holds_of(c) and place.collect(writer)
+
+
+def test_a_follower_whose_hold_is_gone_is_told_at_its_next_step():
+    place = Kept()
+    _, writer = place.made()
+    steps = place.process().collection("c").listen(3, timeout_s=0)
+    writer.append(rows(1000))
+    assert next(steps).updates.read_all().num_rows == 1
+    place.pass_s(LEASE_S + 1)
+    writer.append(rows(1001))
+    with pytest.raises(LeaseExpired):
+        next(steps)
 
 
 def test_what_a_follower_left_behind_is_free():
