@@ -119,6 +119,11 @@ def commands_of(c):
         "writer": lambda: c.writer("w"),
         "reader": lambda: c.reader("r"),
         "snapshot": c.snapshot,
+        "snapshot at a time": lambda: c.snapshot(1),
+        "changes": lambda: c.changes(1, 2),
+        "updates": lambda: c.updates(1, 2),
+        "plan": lambda: c.plan(None, 2),
+        "critical hold": lambda: c.critical_hold("x"),
         "listen": lambda: next(c.listen(1, timeout_s=0)),
     }
     neutral = {

@@ -126,7 +126,7 @@ class Lease:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
         if self.id not in state.holds:
             self.shard.keeper.discard(self)
-            raise CollectionDropped(state.shard_id) if state.dropped else LeaseExpired(self.id)
+            raise CollectionDropped(self.shard.title) if state.dropped else LeaseExpired(self.id)
 
     def close(self) -> None:
         """Give the hold up. One log write; none in a fork, or if it was given up."""
@@ -283,9 +283,9 @@ def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> Ti
     try:
         state = shard.state()
         if state.dropped or shard.stores.log.head(state.shard_id) is None:
-            return CollectionDropped(state.shard_id)
+            return CollectionDropped(shard.title)
     except CollectionNotFound:
-        return CollectionDropped(shard.spec.shard_id)
+        return CollectionDropped(shard.title)
     except Closed:
         # A stream may be read after its lake was closed, but nobody can be asked any more.
         return LeaseExpired(hold_id, name)
