@@ -126,7 +126,7 @@ class PartCheck:
             return
         counts = np.array([count for _, count in said])
         firsts = [first for first, _ in said]
-        # `before[i]` rows are earlier than pair i and not earlier than the one before it.
+        # Item i + 1 of `_before` counts the rows from the first time of pair i up to that of the next.
         enough = np.cumsum(counts) >= np.cumsum(self._before[1:])
         exact = said[0] == found.time_counts[0] and self._before[0] == 0 and int(counts.sum()) == found.rows
         if firsts != sorted(firsts) or not exact or not enough.all():

@@ -11,6 +11,7 @@ from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.errors import CollectionExists, CollectionNotFound, IncompatibleSchema, UsageError
+from tidelake.lake import fsck
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.gate import GatedVersionLog
@@ -198,6 +199,32 @@ class Lake:
                 return False
             if self._catalog.set(listing, name, None):
                 return True
+
+    def fsck(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        repair: bool = False,
+        deep: bool = True,
+        watch: fsck.Watch | None = None,
+    ) -> fsck.FsckReport:
+        """Check that what is stored is whole; docs/guide.md lists the kinds of findings.
+
+        May run beside everything else. Reads all parts twice, row group by row group; without `deep` only
+        the logs, and the names and sizes of objects.
+
+        Args:
+            names: of the collections; default: all, and the catalog, and what lies beside them.
+            repair: mend what can be mended safely: nothing that holds data is removed or made up.
+            deep: read the parts.
+            watch: is told of each batch that was looked at.
+
+        Raises:
+            CollectionNotFound: there is none of such a name.
+        """
+        self._gate.check()
+        check = fsck.LakeCheck(self._stores, self._catalog, self._env, self._config, deep, repair, watch)
+        return check.all() if names is None else check.some(names)
 
 
 def _check_place(url: object, config: object) -> None:
