@@ -108,7 +108,7 @@ class PartCheck:
         yield from _differences("diffs", part, found, ("negative_rows", "diff_sum"))
         yield from _differences("times", part, found, ("time_lower", "time_upper"))
         if part.key_lower > keys[0] or (part.key_upper is not None and part.key_upper < keys[1]):
-            yield Complaint("keys", f"its keys reach from {keys[0].hex()} to {keys[1].hex()}, past its bounds")
+            yield Complaint("keys", f"its keys {keys[0].hex()} to {keys[1].hex()} lie past its bounds")
         yield from self._time_counts(found)
         for id_, said in sorted(part.stats.items()):
             true = found.stats.get(id_)

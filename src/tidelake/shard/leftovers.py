@@ -64,7 +64,9 @@ def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | Non
     return Leftover("unknown-object", info.name, "Tidelake gives no object such a name", False)
 
 
-def tell_garbage(state: ShardState, listed: Iterable[BlobInfo], config: Config, now_ms: int, tell: Tell) -> None:
+def tell_garbage(
+    state: ShardState, listed: Iterable[BlobInfo], config: Config, now_ms: int, tell: Tell
+) -> None:
     """Garbage that a reader needs and that is gone; and how much of it could be gone and is there."""
     there = {info.name for info in listed}
     pins = [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]

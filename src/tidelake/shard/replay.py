@@ -20,7 +20,7 @@ _ENTRIES = 256
 _TRIES = 8
 
 
-class _Stuck(Exception):  # noqa: N818 - it is no error of the caller's
+class _Stuck(Exception):
     """The log cannot be followed past this seqno."""
 
     def __init__(self, seqno: int) -> None:
@@ -28,7 +28,7 @@ class _Stuck(Exception):  # noqa: N818 - it is no error of the caller's
         self.seqno = seqno
 
 
-class _Truncated(Exception):  # noqa: N818 - likewise
+class _Truncated(Exception):
     """Somebody removed the start of the log meanwhile."""
 
 
@@ -52,20 +52,21 @@ def replay(shard_id: str, stores: Stores, tell: Tell) -> Replayed:
         FormatTooNew: a newer version wrote some of it.
     """
     for _ in range(_TRIES):
-        found: list[tuple[str, str, str]] = []
+        reading = _Replay(shard_id, stores)
         try:
-            answer = _Replay(shard_id, stores, lambda *finding: found.append(finding)).run()
+            answer = reading.run()
         except _Truncated:
             continue
-        for finding in found:
+        for finding in reading.found:
             tell(*finding)
         return answer
     raise CorruptionError(shard_id, "its log is truncated faster than it can be read")
 
 
 class _Replay:
-    def __init__(self, shard_id: str, stores: Stores, tell: Tell) -> None:
-        self._id, self._stores, self._tell = shard_id, stores, tell
+    def __init__(self, shard_id: str, stores: Stores) -> None:
+        self._id, self._stores = shard_id, stores
+        self.found: list[tuple[str, str, str]] = []
         self._bad: dict[str, tuple[str, str]] = {}
         self._rollups: dict[int, list[str]] = {}
         for info in stores.blobs.list(names.rollups(shard_id)):
@@ -194,6 +195,9 @@ class _Replay:
         except InternalError as error:
             self._tell("rule-broken", f"{self._id}@{state.seqno}", str(error))
         return Replayed(state, last not in self._bad)
+
+    def _tell(self, kind: str, object_: str, message: str) -> None:
+        self.found.append((kind, object_, message))
 
     def _tell_bad(self, which: set[str]) -> None:
         for name in sorted(which):
