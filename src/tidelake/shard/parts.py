@@ -93,25 +93,19 @@ class PartsCheck:
 
     def _stored(self, part: Part, schema: Schema, check: PartCheck) -> bool:
         """Look at an object; whether its rows were looked at."""
-        size = self._sizes.get(part.name)
-        if size is None:
-            # Stored after the listing, or gone.
-            size = len(self._blobs.get(part.name)) if not self._deep else part.size_bytes
-        if size != part.size_bytes:
-            self._told("part-size", part, f"it has {size} bytes instead of {part.size_bytes}")
-            return False
         if not self._deep:
+            # Stored after the listing, or gone.
+            size = self._sizes.get(part.name) or len(self._blobs.get(part.name))
+            if size != part.size_bytes:
+                self._told("part-size", part, f"it has {size} bytes instead of {part.size_bytes}")
             return False
         with self._blobs.open(part.name) as file:
-            digest = hasher()
+            digest, size = hasher(), 0
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
+                size += len(piece)
             if digest.hexdigest() != part.checksum:
-                other = self._by_checksum.get(digest.hexdigest())
-                if other is not None:
-                    self._told("part-swapped", part, f"its bytes are those of part {other}")
-                else:
-                    self._told("part-damaged", part, "its checksum does not match")
+                self._told(*self._damage(part, digest.hexdigest(), size))
                 return False
             rows = read_part(
                 file, part, schema, self._state.domain, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES
@@ -119,6 +113,14 @@ class PartsCheck:
             for batch in rows:
                 check.add(batch)
         return True
+
+    def _damage(self, part: Part, checksum: str, size: int) -> tuple[str, Part, str]:
+        other = self._by_checksum.get(checksum)
+        if other is not None:
+            return "part-swapped", part, f"its bytes are those of part {other}"
+        if size != part.size_bytes:
+            return "part-size", part, f"it has {size} bytes instead of {part.size_bytes}"
+        return "part-damaged", part, "its checksum does not match"
 
     def _check_bounds(self, run: Run, batch: HollowBatch) -> None:
         """The times of a run lie in the bounds of its batch, or were advanced by `since` from there."""
