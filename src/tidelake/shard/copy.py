@@ -66,7 +66,7 @@ class ShardCopy:
         """
         self._source, self._stores, self._env = source, stores, env
         self._lease_s = config.lease_s
-        self._renewed_s = 0.0
+        self._renewed_s = self._now_s()
         self._hold_id = env.ids.fresh()
         self._stored: list[str] = []
 
@@ -126,15 +126,20 @@ class ShardCopy:
                 self._source.run(command)
             except (HistoryCompacted, LeaseExpired):
                 continue  # Others compacted or collected in between: copy what there is now.
-            self._renewed_s = self._env.clock.monotonic_s()
+            self._renewed_s = self._now_s()
             return state
         raise LeaseExpired(self._hold_id)
 
     def _heartbeat(self, *, force: bool = False) -> None:
-        now_s = self._env.clock.monotonic_s()
-        if force or now_s - self._renewed_s >= self._lease_s / _RENEWALS:
+        # The wall clock decides about leases, and may be put right meanwhile.
+        now_s = self._now_s()
+        passed_s = max(now - then for now, then in zip(now_s, self._renewed_s, strict=True))
+        if force or passed_s >= self._lease_s / _RENEWALS:
             self._source.run(partial(holds.renew_hold, hold_id=self._hold_id))
             self._renewed_s = now_s
+
+    def _now_s(self) -> tuple[float, float]:
+        return self._env.clock.monotonic_s(), self._env.clock.now_ms() / 1000
 
     def _release(self) -> None:
         try:
