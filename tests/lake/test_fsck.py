@@ -214,6 +214,7 @@ def test_an_object_that_a_reader_needs_and_that_is_gone_is_found(world, c):
         ("key_lower", lambda part: part.key_upper, "part-unreadable"),
         ("key_upper", lambda part: part.key_lower, "part-keys"),
         ("time_upper", lambda part: 5, "part-times"),
+        ("time_lower", lambda part: part.time_lower - 1, "part-times"),
         ("time_counts", lambda part: (), "part-times"),
         ("time_counts", lambda part: ((0, part.rows - 1),), "part-times"),
         ("time_counts", lambda part: ((0, part.rows - 1), (1, 1)), "part-times"),
@@ -226,7 +227,7 @@ def test_an_object_that_a_reader_needs_and_that_is_gone_is_found(world, c):
     ],
 )
 def test_a_description_that_is_not_true_is_found(world, c, field, change, kind):
-    world.describe(c, **{field: change(part_of(c))})
+    world.describe(c, -1, **{field: change(part_of(c, -1))})
     assert kind in world.kinds()
     assert kind == "part-damaged" or world.kinds(deep=False) <= {"run-unsorted", "batch-times"}
 
@@ -277,6 +278,7 @@ def one_part():
         ([*range(50), 51, 50, *range(52, 100)], "part-unsorted"),
         ([*range(32, 64), *range(32), *range(64, 100)], "part-unsorted"),
         ([*range(50), 50, *range(50, 100)], "part-unconsolidated"),
+        ([*range(32), 31, *range(32, 100)], "part-unconsolidated"),  # from one row group to the next
     ],
 )
 def test_rows_out_of_order_or_twice_are_found(order, kind):
