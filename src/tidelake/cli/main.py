@@ -79,8 +79,8 @@ def cli() -> None:
       tidelake append LAKE users monday.csv
       tidelake snapshot LAKE users
 
-    Exit codes: 1 fsck found something, 2 mend the call, 3 conflict with another writer, 4 the time is folded or still open,
-    5 the store did not do it, 6 damaged or of a newer version.
+    Exit codes: 1 fsck found something, 2 mend the call, 3 conflict with another writer, 4 the time is folded
+    or still open, 5 the store did not do it, 6 damaged or of a newer version.
     """  # noqa: D301 - click looks for the very character
 
 

@@ -88,6 +88,7 @@ class ShardCopy:
             parts = self._copied(state, shard_id, watch)
             copy = _renamed(state, shard_id, parts, self._env.clock.now_ms())
             self._heartbeat(force=True)
+            self._check_stored(shard_id)
             History(shard_id, self._stores, self._env).create(copy)
         except TidelakeError:
             self.discard()
@@ -96,6 +97,12 @@ class ShardCopy:
             self._release()
         stored = [part for part in parts.values() if part.inline is None]
         return Copied(copy, state.seqno, len(stored), sum(part.size_bytes for part in stored))
+
+    def _check_stored(self, shard_id: str) -> None:
+        """All copies are still there: of a shard without a log they would be removed when they are old."""
+        lost = set(self._stored) - {info.name for info in self._stores.blobs.list(names.parts(shard_id))}
+        if lost:
+            raise BlobNotFound(min(lost))
 
     def discard(self) -> None:
         """Delete what was copied, as far as the store lets us: nothing names it."""
