@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from damage import DAY_MS, SMALL, World, part_of, table
+from damage import DAY_MS, SMALL, World, part_of, table, with_part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +18,13 @@ from tidelake.errors import CollectionNotFound
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
+from tidelake.shard.leftovers import leftovers
 from tidelake.state import codec, commands
 from tidelake.state.dropping import drop_shard
-from tidelake.state.spine import SpineEdit
+from tidelake.state.garbage import Sweep
+from tidelake.state.spine import Spine, SpineEdit
 from tidelake.state.state import Delta, Edits, Move
+from tidelake.store.protocols import BlobInfo
 from tidelake.testing import strategies, tables
 
 
@@ -253,6 +256,29 @@ def test_times_outside_of_the_batch_are_found(world, c):
     assert "batch-times" in world.kinds()
 
 
+def test_times_before_the_batch_are_found(world, c):
+    world.describe(c, -1, time_lower=0)
+    assert world.kinds(deep=False) == {"batch-times"}
+
+
+def test_times_that_a_fold_has_advanced_past_the_batch_are_no_damage(world, c):
+    c.advance_since(2)
+
+    def folded(state):
+        state = with_part(state, 0, rewrite=2)
+        first = next(iter(state.spine))
+        bounds = replace(first.batch.bounds, since=Frontier.of(2))
+        batches = tuple(
+            replace(b, bounds=replace(b.bounds, since=Frontier.of(2))) for b in state.spine.batches
+        )
+        members = [replace(first, batch=replace(first.batch, bounds=bounds)), *list(state.spine)[1:]]
+        spine = state.spine
+        return replace(state, spine=Spine.of(spine.next_id, spine.spent, members, batches, spine.merges))
+
+    world.rewrite(c, folded)
+    assert c.since == Frontier.of(2) and healthy(world)
+
+
 def rows_in(world, c, change):
     """Put other rows into the one part of a collection, with a description that is true but for the order."""
     found = c.updates(0, c.upper).read_all().combine_chunks().to_batches()[0]
@@ -429,6 +455,24 @@ def test_a_step_that_breaks_a_rule_is_found(world, c):
     assert world.kinds() == {"rule-broken"}
 
 
+def test_a_step_that_goes_back_is_found(world, c):
+    commit(world, c, Edits(sweep=Sweep(2)))
+    assert world.kinds() == set()
+    commit(world, c, Edits(sweep=Sweep(1)))
+    assert world.kinds() == {"rule-broken"}
+
+
+def test_a_whole_state_that_breaks_a_rule_is_found(world, c):
+    spine = c.state().spine
+    gone = spine.batches[-1]
+    edit = SpineEdit(
+        spine.next_id, spine.spent, batches_gone=(gone.id,), batches=(replace(gone, rows=gone.rows + 1),)
+    )
+    commit(world, c, Edits(spine=edit))
+    [found] = world.fsck().left
+    assert found.kind == "rule-broken" and "its members have" in found.message
+
+
 def test_a_newer_format_is_told(world, c):
     entries = world.entries(c)
     data = entries[2].data.replace(b"tidelake-delta 1 ", b"tidelake-delta 2 ", 1)
@@ -491,14 +535,30 @@ def test_a_log_that_has_lost_its_newest_entries_is_found(world, rolled):
     assert world.kinds() == {"log-behind"}
 
 
+def test_a_rollup_that_knows_a_later_state_than_the_log_is_found(world, c):
+    c._shard.write_rollup()
+    del world.entries(c)[3:]
+    assert world.kinds() == {"log-behind"}
+
+
+def test_a_rollup_of_another_state_is_no_start(world, rolled):
+    world.log.truncate(rolled.id, rolled.state().rollup.seqno)
+    data = codec.encode_state(world.state(rolled.id))
+    world.overwrite(rollup_name(rolled), lambda _: data)
+    assert world.kinds() == {"rollup-differs", "log-unreadable"}
+
+
 def test_parts_that_a_lost_entry_named_are_told_and_kept(world, c):
     c.append(table(1))
     name = part_of(c, -1).name
     del world.entries(c)[3:]
+    world.blobs.put(names.rollup(c.id, 0, "ab" * 16), b"who knows")
     world.clock.ms += 2 * DAY_MS
+    kept = set(world.blobs._blobs)
     report = world.fsck(repair=True)
     assert ("log-behind", name) in {(f.kind, f.object) for f in report.left}
-    assert name in world.blobs._blobs
+    assert "leaked-rollup" in {f.kind for f in report.left}
+    assert kept == set(world.blobs._blobs)
 
 
 def test_a_truncated_log_is_no_damage(world, rolled):
@@ -528,6 +588,22 @@ def test_a_leaked_upload_is_told_once_it_is_old_and_removed_once_it_is_given_up(
     world.clock.ms += DAY_MS
     assert [(f.kind, f.repaired) for f in world.fsck(repair=True).findings] == [("leaked-part", True)]
     assert name not in world.blobs._blobs
+    assert world.fsck().findings == ()
+
+
+def test_what_a_collector_removed_since_the_listing_is_no_leak(world, c):
+    listed = [BlobInfo(names.part(c.id, 0, "ab" * 16), 7, 0)]
+    assert leftovers(c.state(), listed, world.blobs, SMALL, world.clock.ms) == []
+    world.blobs.put(listed[0].name, b"leaked")
+    assert len(leftovers(c.state(), listed, world.blobs, SMALL, world.clock.ms)) == 1
+
+
+def test_an_upload_that_comes_after_it_was_given_up_is_removed_at_once(world, c):
+    commit(world, c, Edits(sweep=Sweep(2)))
+    late, allowed = leak(world, c, 1), names.part(c.id, 2, "cd" * 16)
+    world.blobs.put(allowed, b"under way")
+    assert [(f.kind, f.object) for f in world.fsck(repair=True).findings] == [("leaked-part", late)]
+    assert late not in world.blobs._blobs and allowed in world.blobs._blobs
     assert world.fsck().findings == ()
 
 
