@@ -116,7 +116,7 @@ def test_a_part_is_read_as_what_it_was(case):
     _, schema, domain = rows_of(case)
     rows = pa.concat_batches(read_part(io.BytesIO(data), part, schema, domain, batch_rows=1000))
     assert encoded(rows) == found["rows"]
-    assert rows.equals(rows_of(case)[0])
+    assert encoded(rows_of(case)[0]) == found["rows"]
 
 
 @pytest.mark.parametrize("case", CASES)
