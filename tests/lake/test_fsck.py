@@ -726,7 +726,8 @@ def test_a_drop_that_stopped_half_way_is_told_and_finished(world, c, named):
         listing = lake._catalog.read()
         assert lake._catalog.set(listing, "c", None)
     assert "half-dropped" not in world.kinds()
-    world.clock.ms += 601_000
+    leak(world, c)
+    world.clock.ms += DAY_MS + 1
     assert world.kinds() == {"half-dropped"}
     report = world.fsck(repair=True)
     assert report.clean and any(f.repaired for f in report.findings)
