@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidelake.errors import InternalError, UsageError
 
@@ -26,6 +26,12 @@ class _End:
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
+
+    def over(self) -> list[Any]:
+        """Nothing; raises what the source raised."""
+        if self.error is not None:
+            raise self.error
+        return []
 
 
 def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
@@ -55,10 +61,10 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
                     if stopped.is_set():
                         break
                     try:
-                        item = next(items)
+                        # Not in a variable: it would be held until the next one is there.
+                        ready.put(next(items))
                     except StopIteration:
                         break
-                    ready.put(item)
             finally:
                 close = getattr(items, "close", None)
                 if close is not None:
@@ -68,18 +74,20 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
             error = caught
         ready.put(_End(error))
 
+    def take() -> list[T]:
+        item = ready.get()
+        if isinstance(item, _End):
+            return item.over()
+        # Room first: the thread makes the next item while the reader works on this one.
+        room.release()
+        return [item]
+
     thread = threading.Thread(target=run, name="tidelake-prefetch", daemon=True)
     thread.start()
     try:
-        while True:
-            item = ready.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            # Room first: the thread makes the next item while the reader works on this one.
-            room.release()
-            yield item
+        # Not in a variable: it would be held until the reader asks for the next one.
+        while one := take():
+            yield one.pop()
     finally:
         stopped.set()
         room.release()
@@ -256,19 +264,22 @@ class _Crew(Generic[T]):
                 lane.ready.append(item)
                 lane.taken = isinstance(item, _End)
                 self._changed.notify_all()
+            # Else it would be held until there is something else to do.
+            del item
 
     def read(self, lane: _Lane[T]) -> Iterator[T]:
-        while True:
-            with self._changed:
-                while not lane.ready:
-                    self._changed.wait()
-                item = lane.ready.popleft()
-                self._changed.notify_all()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            yield item
+        # Not in a variable: every run would hold the batch that it gave last.
+        while one := self._take(lane):
+            yield one.pop()
+
+    def _take(self, lane: _Lane[T]) -> list[T]:
+        """The next item of a lane, or none at its end."""
+        with self._changed:
+            while not lane.ready:
+                self._changed.wait()
+            item = lane.ready.popleft()
+            self._changed.notify_all()
+        return item.over() if isinstance(item, _End) else [item]
 
     def stop(self) -> None:
         with self._changed:

@@ -6,13 +6,15 @@ one row group for each further run, not by the size of the collection.
 """
 
 from collections.abc import Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline
-from tidelake.data.merge import merge
+from tidelake.data.merge import chunks, sums
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
@@ -21,7 +23,7 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.shard.overlap import prefetch_all
+from tidelake.shard.overlap import prefetch, prefetch_all
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -29,12 +31,14 @@ from tidelake.store.protocols import BlobStore
 _READERS_MAX = 2
 # A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
 _SHARES_MAX = 16
+# Chunks do not grow beyond what so many runs need.
+_RUNS_MAX = 64
 # Runs of at most so small a share of what is folded are short.
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 # Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
 # way to the writer, and every run is read ahead.
-_CHUNK_SHARE = 24
+_CHUNK_SHARE = 32
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,12 @@ def rows(
         folded = _folded(spec, blobs, small, query, within)
         with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
-            yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+            # With more runs than the bound on memory is for, each keeps its share: slices get tiny else.
+            grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // _SHARES_MAX)
+            cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=grown)
+            # The next chunk is cut and joined while this one is sorted and summed.
+            with closing(prefetch(cut, 1) if large else cut) as joined:
+                yield from sums(joined, chunk_rows)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
@@ -150,10 +159,14 @@ def _stream(
         if part.schema_id != spec.schema_id:
             raise InternalError(f"part {part.name} has schema {part.schema_id}, expected {spec.schema_id}")
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        for batch in _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes):
-            seen = view(batch, spec.domain, part.rewrite, lower, upper)
-            if seen.num_rows:
-                yield seen
+        decoded = _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
+        seen = map(partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded)
+        yield from filter(_holds_rows, seen)
+
+
+def _holds_rows(batch: pa.RecordBatch) -> bool:
+    return bool(batch.num_rows)
 
 
 def _decoded(

@@ -5,6 +5,7 @@ which collection finds.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline, encode_inline
-from tidelake.data.part import write_parts
+from tidelake.data.part import Ahead, write_parts
 from tidelake.data.select import view
 from tidelake.data.stats import StatsSettings
 from tidelake.env import Env
@@ -38,12 +39,14 @@ def write_run(
     blobs: BlobStore,
     env: Env,
     batches: Iterable[pa.RecordBatch],
+    *,
     part_bytes: int | None = None,
+    ahead: Ahead = iter,
 ) -> Run | None:
     """Store sorted, consolidated batches as one run; None if there are no rows.
 
     Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` a part. If it fails
-    half-way, the parts already stored are deleted again.
+    half-way, the parts already stored are deleted again. `ahead` is as for `write_parts`.
     """
     parts: list[Part] = []
     pieces = write_parts(
@@ -57,14 +60,17 @@ def write_run(
         # The merge that reads these parts holds several copies of a row group of every run.
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         name=lambda: names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
+        ahead=ahead,
     )
     try:
-        for part, data in pieces:
-            # Noted first: a put of unknown outcome may have left it.
-            parts.append(part)
-            blobs.put(part.name, data)
-            # Else it would be held until the next part is encoded.
-            del data
+        # Closed even where the traceback of an error holds it, so that no thread is left behind.
+        with closing(pieces):
+            for part, data in pieces:
+                # Noted first: a put of unknown outcome may have left it.
+                parts.append(part)
+                blobs.put(part.name, data)
+                # Else it would be held until the next part is encoded.
+                del data
     except BaseException:
         discard(blobs, env, [Run(tuple(parts))] if parts else [])
         raise
