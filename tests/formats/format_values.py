@@ -12,7 +12,7 @@ from tidelake.model.batch import ColumnStats, HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Updates
-from tidelake.model.schema import Column, DataType, Field, Schema
+from tidelake.model.schema import Column, DataType, Field, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.shard.batch import SentBatch
 from tidelake.shard.plan import Task
@@ -113,7 +113,7 @@ STATE = ShardState(
     F(8),
     F(2),
     Spine.of(4, 2**64, MEMBERS, BATCHES, MERGES),
-    pmap({0: SCHEMA, 1: LATER_SCHEMA}),
+    pmap({0: SchemaVersion(SCHEMA, 0), 1: SchemaVersion(LATER_SCHEMA, 5)}),
     pmap({"w": WRITER, "neu": WriterRecord(0, None, "", F(0))}),
     pmap({"1a" * 16: HOLD}),
     pmap({"wächter": CRITICAL}),
@@ -128,7 +128,9 @@ STATE = ShardState(
     pmap({CLAIM.chunk(0): (part(0x30),), CLAIM.chunk(2): ()}),
     WRITTEN,
 )
-FIRST_STATE = ShardState(SHARD, PAIRS, 0, 1, F((0, 0)), F((0, 0)), F((0, 0)), Spine(), pmap({0: SCHEMA}))
+FIRST_STATE = ShardState(
+    SHARD, PAIRS, 0, 1, F((0, 0)), F((0, 0)), F((0, 0)), Spine(), pmap({0: SchemaVersion(SCHEMA, 0)})
+)
 TOMBSTONE = replace(
     FIRST_STATE,
     seqno=7,
@@ -186,7 +188,7 @@ DELTAS = {
         chunks={CLAIM.chunk(0): None},
     ),
     "frontiers": Edits(since=Move(F(2), F(3)), retained=Move(F(2), F(4))),
-    "schemas": Edits(schemas={2: LATER_SCHEMA}),
+    "schemas": Edits(schemas={2: SchemaVersion(LATER_SCHEMA, 14)}),
     "hold": Edits(holds={"2a" * 16: HOLD}),
     "hold-ends": Edits(holds={"1a" * 16: None}),
     "critical": Edits(critical={"neu": CRITICAL}),
@@ -204,7 +206,7 @@ DELTAS = {
 }
 STATES = {"full": STATE, "first": FIRST_STATE, "tombstone": TOMBSTONE}
 
-SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 0, SCHEMA, Config(), 13)
+SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)
 NEEDED = [Source(Run((part(1), INLINE), True), F(0), F(5)), Source(Run((REWRITTEN,)), F(5), Frontier())]
 QUERIES = {
     "as-of": AsOf(7),

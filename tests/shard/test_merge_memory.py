@@ -72,7 +72,7 @@ def rows(seed, begin, end, step, width):
 def merged(tmp_path, *, runs, input_mib, bound_mib, width):
     blobs = LocalBlobStore(str(tmp_path / "blobs"), SystemFiles(no_flush))
     config = Config(merge_memory_bytes=bound_mib * MIB)
-    spec = ShardSpec(tmp_path.as_uri(), "0" * 32, DOMAIN, 0, SCHEMA, config)
+    spec = ShardSpec(tmp_path.as_uri(), "0" * 32, DOMAIN, 0, {0: SCHEMA}, config)
     count = input_mib * MIB // (width + 28) // runs
     sources = []
     for seed in range(runs):
@@ -135,7 +135,7 @@ def test_arrow_allocates_as_before_once_the_last_merge_has_ended():
 
 def task_over(blobs, count, runs=3):
     """A merge of several runs of `count` rows each, too many to be read whole."""
-    spec = ShardSpec("memory://x", "0" * 32, DOMAIN, 0, SCHEMA, Config(fold_rows=1))
+    spec = ShardSpec("memory://x", "0" * 32, DOMAIN, 0, {0: SCHEMA}, Config(fold_rows=1))
     made = [write_run(spec, blobs, Env(), [rows(seed, 0, count, runs, 32)]) for seed in range(runs)]
     sources = [Source(run, Frontier.of(0), Frontier.of(2)) for run in made]
     return Task.of(spec, sources, KeyRange(), Fold(Frontier.of(2)))

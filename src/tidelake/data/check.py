@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidelake.data.encode import encode_key
 from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.sort import sorted_groups
-from tidelake.data.stats import StatsSettings, Tally
+from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.sums import diffs
 from tidelake.model.batch import ColumnStats, Part
 from tidelake.model.schema import Schema
@@ -61,7 +61,7 @@ class PartCheck:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Look at the next rows, not empty, with the columns of `update_schema`."""
-        self._tally.add(batch)
+        self._tally.add(summary(batch, self._schema, self._domain))
         if self._first is None:
             self._first = _copied(batch, 0)
         order, starts = sorted_groups(batch, self._width)

@@ -51,7 +51,7 @@ class Catalog:
     def _shard(self) -> Shard:
         """Made by whoever needs it first: a lake whose catalog is damaged opens, and can be checked."""
         schema = schema_from_arrow(_SCHEMA, ["name"], None)
-        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, schema, self._config)
+        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
         return Shard.create(self._stores, self._env, spec)
 
     def read(self) -> Listing:

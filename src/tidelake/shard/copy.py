@@ -206,6 +206,8 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         seqno=0,
         committed_ms=now_ms,
         spine=Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges),
+        # Of no state of this shard; the newest one holds from its first.
+        schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
         holds=pmap(),
         garbage=pmap(),
         doomed=pmap(),

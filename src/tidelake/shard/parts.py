@@ -73,7 +73,7 @@ class PartsCheck:
         if found is None:
             self._told("part-schema", part, f"there is no schema {part.schema_id}")
             return None
-        schema: Schema = found
+        schema = found.schema
         check = PartCheck(part, schema, self._state.domain)
         try:
             if part.inline is not None:
@@ -137,7 +137,8 @@ class PartsCheck:
     def _meaning(self, part: Part) -> str:
         """What a part held, and who needs it."""
         first, last = seen_times(part)
-        schema = self._state.schemas.get(part.schema_id, self._state.schema)
+        version = self._state.schemas.get(part.schema_id)
+        schema = version.schema if version is not None else self._state.schema
         keys = f"{key_text(part.key_lower, schema)} to {key_text(part.key_upper, schema)}"
         held = f"it holds {part.rows} updates of keys {keys} and times {first} to {last}"
         return f"{held}: contents as of {first} and later, and changes since before {last}, need it"

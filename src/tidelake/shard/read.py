@@ -15,10 +15,11 @@ import pyarrow as pa
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline
 from tidelake.data.merge import chunks, sums
+from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
-from tidelake.errors import InternalError, InvalidUpdates
+from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
@@ -108,7 +109,8 @@ def rows(
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over some runs: sorted by (key, value, time), consolidated.
 
-    Batches have the columns of `update_schema`. Costs an `open` and a few range reads a part.
+    Batches have the columns of `spec.schema`, whatever the parts were written under. Costs an `open` and a
+    few range reads a part.
     """
     within = keys or KeyRange()
     runs = [
@@ -154,15 +156,40 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
 def _stream(
     spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
-    """The rows of one run, in order, after rewrite and truncation."""
+    """The rows of one run, in order, after rewrite and truncation, under the schema to read under."""
+    by_schema = {
+        id_: Projection.of(spec.written_under(id_), spec.schema, spec.domain, spec.live)
+        for id_ in {part.schema_id for part in source.run.parts}
+        # Under an older schema even its own parts have values that were dropped since.
+        if id_ != spec.schema_id or not spec.newest
+    }
+    prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
+    with closing(
+        _seen(spec, blobs, source, keys, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    ) as found:
+        # Parts of one run that differ in their schema have different keys, and keys are in every prefix.
+        yield from in_order(found, min(prefixes)) if prefixes else found
+
+
+def _seen(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    source: Source,
+    keys: KeyRange,
+    by_schema: dict[int, Projection],
+    *,
+    batch_rows: int,
+    batch_bytes: int,
+) -> Generator[pa.RecordBatch]:
+    """The rows of one run as stored, after rewrite and truncation, with the columns to read."""
     for part in source.run.parts:
-        if part.schema_id != spec.schema_id:
-            raise InternalError(f"part {part.name} has schema {part.schema_id}, expected {spec.schema_id}")
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
         decoded = _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes)
         # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
         seen = map(partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded)
-        yield from filter(_holds_rows, seen)
+        kept = filter(_holds_rows, seen)
+        projection = by_schema.get(part.schema_id)
+        yield from kept if projection is None else map(projection.rows, kept)
 
 
 def _holds_rows(batch: pa.RecordBatch) -> bool:
@@ -173,14 +200,15 @@ def _decoded(
     spec: ShardSpec, blobs: BlobStore, part: Part, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of a part as they were written, of a range of keys."""
+    schema = spec.written_under(part.schema_id)
     if part.inline is not None:
-        yield decode_inline(part, spec.schema, spec.domain, key_from=keys.start, key_below=keys.stop)
+        yield decode_inline(part, schema, spec.domain, key_from=keys.start, key_below=keys.stop)
         return
     with blobs.open(part.name) as file:
         yield from read_part(
             file,
             part,
-            spec.schema,
+            schema,
             spec.domain,
             batch_rows=batch_rows,
             batch_bytes=batch_bytes,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
+from tidelake.data.ingest import normalize
 from tidelake.data.inline import decode_inline, encode_inline
 from tidelake.data.part import Ahead, write_parts
 from tidelake.data.select import view
@@ -32,6 +33,16 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 _GROUP_SHARE = 256
+
+
+def normalized(spec: ShardSpec, updates: object, time: Time | None = None) -> pa.Table:
+    """Updates from outside, checked and canonical, with the columns of the spec's schema.
+
+    They may come from before a change of the schema: what they lack then is null. Errors as `normalize`.
+    """
+    return normalize(
+        updates, spec.schema, spec.domain, time=time, optional=spec.optional, dropped=spec.dropped
+    )
 
 
 def write_run(
@@ -149,7 +160,9 @@ def stored(spec: ShardSpec, blobs: BlobStore, env: Env, runs: tuple[Run, ...]) -
 
 def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> tuple[Part, ...]:
     """An inline part as stored ones: several where parts are to be smaller than it."""
-    run = write_run(spec, blobs, env, [decode_inline(part, spec.schema, spec.domain)])
+    schema = spec.written_under(part.schema_id)
+    as_written = replace(spec, schema_id=part.schema_id)
+    run = write_run(as_written, blobs, env, [decode_inline(part, schema, spec.domain)])
     if run is None:
         raise InternalError(f"inline part {part.name} holds no rows")
     return tuple(replace(stored_, rewrite=part.rewrite) for stored_ in run.parts)
