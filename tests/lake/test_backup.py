@@ -90,6 +90,20 @@ def test_a_copy_of_inline_parts_and_tuple_times_answers_as_its_source_does(world
     )
 
 
+def test_a_copy_keeps_all_schemas_and_goes_on_from_the_newest(world, other, c):
+    c.evolve(c.schema.append(pa.field("w", pa.int32())))
+    c.append(table(1, 2, w=pa.array([1, None], pa.int32())))
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    assert copy.schema == c.schema and copy.schema_at(0) == c.schema
+    assert len(copy.state().schemas) == 2
+    assert_equal(copy, c)
+    copy.evolve(copy.schema.append(pa.field("z", pa.int32())))
+    copy.merge()
+    assert copy.snapshot().read_all().num_rows == c.snapshot().read_all().num_rows
+    assert other.fsck().findings == ()
+
+
 def test_a_copy_of_an_empty_collection_is_empty(world, other):
     c = world.lake().create("c", table(1).schema, key=["id"])
     assert world.lake().backup("c", other.lake()).parts == 0

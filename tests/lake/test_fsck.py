@@ -111,6 +111,16 @@ def test_a_healthy_lake_after_any_history_has_no_findings(data):
     assert [str(f) for f in world.fsck(deep=False).left] == []
 
 
+def test_parts_of_older_schemas_are_checked_under_their_own(world, c):
+    wider = c.schema.append(pa.field("w", pa.int32()))
+    c.evolve(wider)
+    c.append(table(1, 2, w=pa.array([1, None], pa.int32())))
+    assert len({part_of(c, at).schema_id for at in (0, -1)}) == 2
+    assert healthy(world)
+    world.describe(c, stats={3: part_of(c, -1).stats[3]})  # of a column that came later
+    assert world.kinds() == {"part-stats"}
+
+
 def test_a_check_writes_nothing(world, c):
     before = dict(world.blobs._blobs), {key: list(found) for key, found in world.log._entries.items()}
     world.fsck()
