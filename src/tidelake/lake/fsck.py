@@ -13,7 +13,10 @@ from tidelake.errors import BlobNotFound, CollectionNotFound, CorruptionError, F
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.shard.finding import Finding
 from tidelake.shard.fsck import Checked, ShardCheck
-from tidelake.shard.history import History
+from tidelake.shard.history import History, Known
+from tidelake.shard.machine import Machine
+from tidelake.state.commands import NoOp, Outcome
+from tidelake.state.dropping import drop_shard
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
@@ -72,7 +75,7 @@ class LakeCheck:
         config: says how old leftovers may be.
         deep: read the bytes of the parts, too.
         repair: mend what can be mended safely.
-        watch: is told of each batch.
+        watch: is told of each part.
     """
 
     stores: Stores
@@ -178,8 +181,18 @@ class LakeCheck:
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
             empty = not rows and state.upper == state.minimum
             self._tell("empty-shard" if empty else "unnamed-shard", shard_id, message)
-            if empty and self.repair:
+            if empty and self.repair and self._abandoned(known):
                 self._removed(shard_id)
+
+    def _abandoned(self, known: Known) -> bool:
+        """Make a shard a tombstone, unless somebody has written to it since."""
+
+        def abandon(state: ShardState, now_ms: int) -> Outcome[bool]:
+            return drop_shard(state, now_ms) if state.seqno == known.state.seqno else NoOp(False)
+
+        machine = Machine(History(known.state.shard_id, self.stores, self.env), self.config, self.env)
+        machine.adopt(known)
+        return machine.run(abandon).result
 
     def _dropped(self, name: str, state: ShardState) -> None:
         """A tombstone that should be gone by now."""

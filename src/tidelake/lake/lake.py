@@ -225,7 +225,7 @@ class Lake:
             names: of the collections; default: all, and the catalog, and what lies beside them.
             repair: mend what can be mended safely: nothing that holds data is removed or made up.
             deep: read the parts.
-            watch: is told of each batch that was looked at.
+            watch: is told of each part that was looked at.
 
         Raises:
             CollectionNotFound: there is none of such a name.

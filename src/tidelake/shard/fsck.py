@@ -5,7 +5,6 @@ from what is there, or what no state can ever name. May run beside writers, read
 they removed meanwhile is looked for in a newer state before it is called missing.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,15 +17,12 @@ from tidelake.shard.finding import Finding
 from tidelake.shard.history import History, Known
 from tidelake.shard.leftovers import Leftover, leftovers, tell_garbage
 from tidelake.shard.machine import Machine
-from tidelake.shard.parts import PartsCheck, named_parts
+from tidelake.shard.parts import PartsCheck, Watch, named_parts
 from tidelake.shard.replay import Replayed, replay
 from tidelake.state import collection, commands
 from tidelake.state.state import Rollup, ShardState
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
-
-Watch = Callable[[int, int], None]
-"""Takes the bytes of the parts that were looked at, and of all of them."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +100,9 @@ class ShardCheck:
             found.append(Finding(kind, self._name, object_, message))
 
         sizes = {info.name: info.size_bytes for info in listed}
-        check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep)
-        total = sum(part.size_bytes for part in named_parts(state))
+        check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
         for member in state.spine:
             check.batch(member.batch)
-            if watch is not None:
-                watch(check.size_bytes, total)
         for parts in state.chunks.values():
             if parts:
                 check.run(Run(parts))

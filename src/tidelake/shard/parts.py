@@ -4,7 +4,7 @@ Owns the way from a state to its objects; what is compared within one part is `t
 one row group after the other, so memory does not grow with the parts. Writes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tidelake.data.check import Edges, PartCheck
 from tidelake.data.container import hasher
@@ -19,6 +19,9 @@ from tidelake.model.time import Time
 from tidelake.shard.finding import Tell
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
+
+Watch = Callable[[int, int], None]
+"""Takes the bytes of the parts that were looked at, and of all of them."""
 
 _PIECE_BYTES = 1024 * 1024
 _BATCH_ROWS = 65_536
@@ -35,7 +38,14 @@ class PartsCheck:
     """
 
     def __init__(
-        self, state: ShardState, blobs: BlobStore, sizes: dict[str, int], tell: Tell, *, deep: bool
+        self,
+        state: ShardState,
+        blobs: BlobStore,
+        sizes: dict[str, int],
+        tell: Tell,
+        *,
+        deep: bool,
+        watch: Watch | None = None,
     ) -> None:
         """Prepare to look.
 
@@ -45,7 +55,10 @@ class PartsCheck:
             sizes: of the objects of the shard by name, from a listing.
             tell: takes what is found.
             deep: whether the bytes are read, too.
+            watch: is told of each part.
         """
+        self._watch = watch
+        self._total = sum(part.size_bytes for part in named_parts(state))
         self._state, self._blobs, self._sizes, self._tell, self._deep = state, blobs, sizes, tell, deep
         self._by_checksum = {part.checksum: part.name for part in named_parts(state)} if deep else {}
         self.parts = self.rows = self.size_bytes = 0
@@ -62,6 +75,8 @@ class PartsCheck:
         before: tuple[Part, Edges | None] | None = None
         for part in run.parts:
             edges = self._part(part)
+            if self._watch is not None:
+                self._watch(self.size_bytes, self._total)
             if before is not None and _overlap(*before, part, edges):
                 self._told("run-unsorted", part, f"it begins before part {before[0].name} ends")
             before = part, edges
