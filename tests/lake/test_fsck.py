@@ -754,3 +754,11 @@ def test_without_the_flag_nothing_is_repaired(world, rolled):
     before = dict(world.blobs._blobs), {key: list(found) for key, found in world.log._entries.items()}
     assert world.kinds() == {"leaked-part", "leaked-rollup", "rollup-damaged"}
     assert (world.blobs._blobs, world.log._entries) == before
+
+
+def test_collection_keeps_the_objects_of_a_named_shard_whose_log_was_lost(world, c):
+    kept = {name for name in world.blobs._blobs if name.startswith(c.id)}
+    world.log.delete(c.id)
+    world.clock.ms += 3 * DAY_MS
+    world.lake().collect()
+    assert kept and kept <= set(world.blobs._blobs)

@@ -11,12 +11,10 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CollectionNotFound, CorruptionError, FormatTooNew
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
+from tidelake.lake.leftovers import Leftovers
 from tidelake.shard.finding import Finding
 from tidelake.shard.fsck import Checked, ShardCheck
-from tidelake.shard.history import History, Known
-from tidelake.shard.machine import Machine
-from tidelake.state.commands import NoOp, Outcome
-from tidelake.state.dropping import drop_shard
+from tidelake.shard.history import History
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
@@ -70,7 +68,9 @@ class LakeCheck:
 
     Attributes:
         stores: of the lake.
+        url: of the lake.
         catalog: its list of collections.
+        leftovers: removes what is left of shards.
         env: clock and ids.
         config: says how old leftovers may be.
         deep: read the bytes of the parts, too.
@@ -79,7 +79,9 @@ class LakeCheck:
     """
 
     stores: Stores
+    url: str
     catalog: Catalog
+    leftovers: Leftovers
     env: Env
     config: Config
     deep: bool
@@ -151,7 +153,9 @@ class LakeCheck:
             return Listing(0, {})
 
     def _shard(self, shard_id: str, name: str) -> Checked:
-        check = ShardCheck(shard_id, name, self.stores, self.env, self.config, deep=self.deep)
+        check = ShardCheck(
+            shard_id, name, self.stores, url=self.url, env=self.env, config=self.config, deep=self.deep
+        )
         watch = self.watch
         told = None if watch is None else lambda done, total: watch(name or shard_id, done, total)
         checked = check.run(repair=self.repair, watch=told)
@@ -179,20 +183,12 @@ class LakeCheck:
         elif self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
-            empty = not rows and state.upper == state.minimum
+            empty = state.seqno == 0 and not rows
             self._tell("empty-shard" if empty else "unnamed-shard", shard_id, message)
-            if empty and self.repair and self._abandoned(known):
-                self._removed(shard_id)
-
-    def _abandoned(self, known: Known) -> bool:
-        """Make a shard a tombstone, unless somebody has written to it since."""
-
-        def abandon(state: ShardState, now_ms: int) -> Outcome[bool]:
-            return drop_shard(state, now_ms) if state.seqno == known.state.seqno else NoOp(False)
-
-        machine = Machine(History(known.state.shard_id, self.stores, self.env), self.config, self.env)
-        machine.adopt(known)
-        return machine.run(abandon).result
+            ending = self.leftovers.ending(shard_id)
+            if empty and self.repair and ending.abandon(state.committed_ms):
+                ending.remove()
+                self._repaired()
 
     def _dropped(self, name: str, state: ShardState) -> None:
         """A tombstone that should be gone by now."""
@@ -202,14 +198,9 @@ class LakeCheck:
         self._tell("half-dropped", state.shard_id, message, name)
         if self.repair:
             if name:
-                self._unname(name, state.shard_id)
-            self._removed(state.shard_id)
-
-    def _unname(self, name: str, shard_id: str) -> None:
-        while True:
-            listing = self.catalog.read()
-            if listing.shards.get(name) != shard_id or self.catalog.set(listing, name, None):
-                return
+                self.leftovers.unname(self.catalog.read(), name)
+            self.leftovers.ending(state.shard_id).remove()
+            self._repaired()
 
     def _unknown(self, shard_id: str, stored: _Stored, *, removable: bool) -> None:
         if not self._older(stored.newest_ms, self.config.upload_age_s):
@@ -217,13 +208,12 @@ class LakeCheck:
         message = f"{stored.count} objects of {stored.size_bytes} bytes belong to a shard that has no log"
         self._tell("unknown-shard", shard_id, message)
         if self.repair and removable and self.stores.log.head(shard_id) is None:
-            self._removed(shard_id)
+            for info in list(self.stores.blobs.list(f"{shard_id}/")):
+                self.stores.blobs.delete(info.name)
+            self._repaired()
 
-    def _removed(self, shard_id: str) -> None:
-        """Remove all of a shard, the log last, and say so of the newest finding."""
-        for info in list(self.stores.blobs.list(f"{shard_id}/")):
-            self.stores.blobs.delete(info.name)
-        self.stores.log.delete(shard_id)
+    def _repaired(self) -> None:
+        """Say so of the newest finding."""
         self._found[-1] = replace(self._found[-1], repaired=True)
 
     def _older(self, then_ms: int, age_s: float) -> bool:

@@ -288,7 +288,17 @@ class Lake:
             CollectionNotFound: there is none of such a name.
         """
         self._gate.check()
-        check = LakeCheck(self._stores, self._catalog, self._env, self._config, deep, repair, watch)
+        check = LakeCheck(
+            self._stores,
+            self.url,
+            self._catalog,
+            self._leftovers,
+            env=self._env,
+            config=self._config,
+            deep=deep,
+            repair=repair,
+            watch=watch,
+        )
         return check.all() if names is None else check.some(names)
 
     def backup(

@@ -13,14 +13,16 @@ from tidelake.env import Env
 from tidelake.errors import FormatTooNew
 from tidelake.model import names
 from tidelake.model.batch import Run
+from tidelake.shard.collector import Collector
 from tidelake.shard.finding import Finding
 from tidelake.shard.history import History, Known
 from tidelake.shard.leftovers import Leftover, leftovers, tell_garbage
 from tidelake.shard.machine import Machine
 from tidelake.shard.parts import PartsCheck, Watch, named_parts
 from tidelake.shard.replay import Replayed, replay
-from tidelake.state import collection, commands
-from tidelake.state.state import Rollup, ShardState
+from tidelake.shard.shard import Shard
+from tidelake.state import commands
+from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
 
@@ -48,7 +50,15 @@ class ShardCheck:
     """Checks one shard."""
 
     def __init__(
-        self, shard_id: str, name: str, stores: Stores, env: Env, config: Config, *, deep: bool = True
+        self,
+        shard_id: str,
+        name: str,
+        stores: Stores,
+        *,
+        url: str,
+        env: Env,
+        config: Config,
+        deep: bool = True,
     ) -> None:
         """Prepare to look.
 
@@ -56,12 +66,13 @@ class ShardCheck:
             shard_id: of the shard.
             name: of the collection, for the findings.
             stores: where it is.
+            url: of the lake.
             env: clock and ids.
             config: says how old leftovers may be.
             deep: read the bytes of the parts, too.
         """
         self._id, self._name, self._stores, self._env, self._config = shard_id, name, stores, env, config
-        self._deep = deep
+        self._url, self._deep = url, deep
         self._found: list[Finding] = []
 
     def run(self, *, repair: bool = False, watch: Watch | None = None) -> Checked:
@@ -125,36 +136,25 @@ class ShardCheck:
         state = replayed.state
         if state is None or state.dropped:
             return
-        # Not by opening the shard: that would need the rollup.
-        machine = Machine(History(self._id, self._stores, self._env), self._config, self._env)
-        machine.adopt(Known(state, 0))
         if not replayed.rollup_ok:
-            self._new_rollup(machine, state.rollup)
-        if any(one.kind == "log-behind" for one in left):
-            # What looks left over may be all that is left.
+            self._new_rollup(state)
+        if not left or any(one.kind == "log-behind" for one in left):
+            # In the latter case what looks left over may be all that is left.
             return
-        removed = {one.name for one in left if one.removable}
-        removed |= self._given_up(machine, [one.name for one in left if one.kind == "leaked-part"])
-        for name in sorted(removed):
-            self._stores.blobs.delete(name)
-        self._repaired(("leaked-part", "leaked-rollup"), removed)
+        Collector(Shard.open(self._stores, self._env, self._url, self._id, self._config)).run(thorough=True)
+        there = {info.name for info in self._stores.blobs.list(f"{self._id}/")}
+        self._repaired(("leaked-part", "leaked-rollup"), {one.name for one in left} - there)
 
-    def _new_rollup(self, machine: Machine, bad: Rollup) -> None:
+    def _new_rollup(self, state: ShardState) -> None:
+        # Not by opening the shard: that would need the rollup.
+        machine = Machine(self._history(), self._config, self._env)
+        machine.adopt(Known(state, 0))
+        bad = state.rollup
         rollup = self._history().write_rollup(machine.refresh())
         if not machine.run(partial(commands.add_rollup, rollup=rollup)).result:
             self._stores.blobs.delete(names.rollup(self._id, rollup.seqno, rollup.id))
         kinds = ("rollup-missing", "rollup-damaged", "rollup-differs")
         self._repaired(kinds, {names.rollup(self._id, bad.seqno, bad.id)})
-
-    def _given_up(self, machine: Machine, uploads: list[str]) -> set[str]:
-        """Note that uploads are too old; those of them that nobody may append from now on."""
-        seqnos = {name: names.uploaded_at(name) or 0 for name in uploads}
-        if not seqnos:
-            return set()
-        age_ms = int(self._config.upload_age_s * 1000)
-        command = partial(collection.raise_floor, age_ms=age_ms, beyond=max(seqnos.values()))
-        floor = machine.run(command).result.floor
-        return {name for name, seqno in seqnos.items() if seqno < floor}
 
     def _repaired(self, kinds: tuple[str, ...], objects: set[str]) -> None:
         self._found = [
