@@ -254,6 +254,29 @@ def test_who_sleeps_past_the_lease_is_told_so_and_nothing_is_named(world, other,
     assert_equal(other.lake().collection("c"), c)
 
 
+def test_who_lost_the_hold_is_told_so_rather_than_of_a_missing_part(world, other, c):
+    def dropped(done, total):
+        for hold in c.state().holds:
+            c._shard.run(partial(holds.close_hold, hold_id=hold))
+        c.merge()
+        collected(world, c)
+
+    with pytest.raises(LeaseExpired):
+        world.lake().backup("c", other.lake(), watch=dropped)
+    assert other.lake().list() == [] and not other.blobs._blobs
+
+
+def test_a_copy_of_what_was_collected_can_be_held_from_its_first_state(world, other, c):
+    c.merge()
+    collected(world, c)
+    assert c.state().collected_to > 1
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    assert copy.state().collected_to == 0
+    with copy.reader("reads"):
+        assert_equal(copy, c)
+
+
 def test_a_slow_copy_renews_its_hold(world, other, c):
     seen = []
 
