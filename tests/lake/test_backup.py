@@ -1,11 +1,13 @@
 """A copy in another lake answers as the source does, and is there whole or not at all."""
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pyarrow as pa
 import pytest
 from damage import DAY_MS, SMALL, World, part_of, table
+from pyrsistent import pmap
 
 import tidelake
 from tidelake.env import Counters, Env
@@ -24,10 +26,10 @@ from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.shard.copy import ShardCopy
 from tidelake.state import holds
-from tidelake.state.collection import bury, doom
+from tidelake.state.collection import bury, doom, raise_floor
 from tidelake.state.dropping import drop_shard
 from tidelake.state.invariants import check_state
-from tidelake.state.state import Retention
+from tidelake.state.state import MergeClaim, Retention
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.url import Stores
 
@@ -138,6 +140,17 @@ def test_a_copy_keeps_what_its_owner_decided_and_no_reader_of_the_source(world, 
     assert not (copy.holds or copy.garbage or copy.doomed or copy.claims or copy.chunks)
     assert source.garbage and held.id in source.holds
     check_state(copy)
+
+
+def test_a_copy_takes_over_no_merge_that_is_under_way(world, other, c):
+    id_ = next(iter(c.state().spine)).id
+    claim = MergeClaim(id_, (), "d" * 32, Frontier.of(0), "somebody", world.clock.ms + DAY_MS, ())
+    claims, chunks = pmap({claim.name: claim}), pmap({claim.chunk(0): ()})
+    world.rewrite(c, lambda state: replace(state, claims=claims, chunks=chunks))
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c").state()
+    assert not copy.claims and not copy.chunks
+    assert other.fsck().findings == ()
 
 
 def test_the_copy_is_a_collection_of_its_own(world, other, c):
@@ -269,12 +282,22 @@ def test_who_lost_the_hold_is_told_so_rather_than_of_a_missing_part(world, other
 def test_a_copy_of_what_was_collected_can_be_held_from_its_first_state(world, other, c):
     c.merge()
     collected(world, c)
-    assert c.state().collected_to > 1
+    for _ in range(2):
+        c._shard.run(partial(raise_floor, age_ms=1000, beyond=99))
+        world.clock.ms += 2000
+    assert c.state().collected_to > 1 and c.state().sweep.floor > 1
     world.lake().backup("c", other.lake())
     copy = other.lake().collection("c")
     assert copy.state().collected_to == 0
     with copy.reader("reads"):
         assert_equal(copy, c)
+        # What the reader pins is kept, and new uploads are taken in.
+        held = [part.name for member in copy.state().spine for part in member.batch.parts()]
+        copy.append(table(1, 2))
+        copy.merge()
+        other.clock.ms += 700_000
+        copy.collect()
+        assert all(name in other.blobs._blobs for name in held)
 
 
 def test_a_slow_copy_renews_its_hold(world, other, c):

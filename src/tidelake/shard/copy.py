@@ -17,7 +17,7 @@ from pyrsistent import pmap
 from tidelake.config import Config
 from tidelake.data.container import verify
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CollectionDropped, HistoryCompacted, LeaseExpired, TidelakeError
+from tidelake.errors import BlobNotFound, HistoryCompacted, LeaseExpired, TidelakeError
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.shard.history import History
@@ -119,8 +119,6 @@ class ShardCopy:
         lease_ms = int(self._lease_s * 1000)
         for _ in range(_TRIES):
             state = self._source.state()
-            if state.dropped:
-                raise CollectionDropped(state.shard_id)
             command = partial(
                 holds.open_hold,
                 hold_id=self._hold_id,
