@@ -199,7 +199,7 @@ def test_an_existing_or_dropped_name_is_refused_and_nothing_is_copied(world, oth
     other.lake().drop("gone")
     before = set(other.blobs._blobs), set(other.log._entries)
     with pytest.raises(CollectionExists, match="'c' exists there"):
-        world.lake().backup("c", other.lake())
+        world.lake().backup("c", other.lake(), watch=lambda *_: pytest.fail("a part was copied"))
     with pytest.raises(CollectionExists, match="'gone' was dropped there"):
         world.lake().backup("c", other.lake(), as_name="gone")
     with pytest.raises(UsageError):
