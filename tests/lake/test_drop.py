@@ -173,6 +173,17 @@ def test_opening_a_tombstone_names_the_collection(site):
         lake.create("c", SCHEMA, key=["id"])
 
 
+def test_opening_a_tombstone_whose_objects_are_going_is_no_damage(site):
+    site.c._shard.write_rollup()
+    site.lake()._leftovers.ending(site.id).drop()
+    for info in list(site.stores.blobs.list(names.rollups(site.id))):
+        site.stores.blobs.delete(info.name)
+    with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
+        site.lake().collection("c")
+    assert site.lake().drop("c") is True
+    site.check_gone()
+
+
 def test_nothing_is_committed_on_a_tombstone(site):
     shard = site.c._shard
     shard.known()
@@ -292,7 +303,7 @@ def test_two_droppers_at_once_both_come_to_an_end(site):
 
 def shard_without_name(site):
     """What is left if a process dies right after it has made a shard, before it has a name."""
-    spec = ShardSpec("memory://x", uuid.uuid4().hex, site.c.domain, 0, site.c._shard.spec.schema, CONFIG)
+    spec = ShardSpec("memory://x", uuid.uuid4().hex, site.c.domain, 0, site.c._shard.spec.schemas, CONFIG)
     return Shard.create(site.stores, Env(clock=site.clock), spec)
 
 
@@ -313,6 +324,13 @@ def test_a_shard_without_a_name_that_somebody_has_written_to_stays(site):
     site.later(CONFIG.upload_age_s)
     assert site.lake().collect() == Removed()
     assert orphan.spec.shard_id in set(site.stores.log.keys())
+
+
+def test_a_collection_that_nobody_has_written_to_stays_however_old_it_is(site):
+    site.lake().create("empty", SCHEMA, key=["id"])
+    site.later(2 * CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed()
+    site.lake().collection("empty").append(rows(1))
 
 
 def test_a_creator_that_wakes_up_late_loses_no_row(site):

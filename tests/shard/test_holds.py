@@ -14,7 +14,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from keeping import AGE_S, LEASE_S, STORED, Kept, named
+from keeping import AGE_S, LEASE_S, STORED, Idle, Kept, named
 from shards import SCHEMA, ids, rows
 
 import tidelake
@@ -140,25 +140,33 @@ def test_a_read_that_nobody_keeps_ends_with_an_error_and_no_wrong_row():
     assert len(ids(c)) == 480
 
 
+def last_part(c):
+    """Of the newest batch, which a read comes to at its very end."""
+    return [part.name for member in c.state().spine for part in member.batch.parts()][-1]
+
+
 def test_a_part_that_is_missing_from_the_newest_state_is_damage():
     place = Kept()
-    _, writer = place.made()
+    place.made()
     c = place.process().collection("c")
     stream, _ = begun(c)
-    lost = max(named(c))
-    place.stores.blobs.delete(lost)
+    place.stores.blobs.delete(last_part(c))
     with pytest.raises(CorruptionError, match="named by the state but missing") as caught:
         rest_of(stream)
-    assert caught.value.name == lost
-    # Also one that only a live hold keeps.
-    lake = place.process()
-    with lake.collection("c").reader("r") as reader:
-        held = named(c)
-        writer.append(rows(1000))
-        stream = reader.snapshot(3)
-        place.stores.blobs.delete(min(held))
-        with pytest.raises(CorruptionError):
+    assert caught.value.name == last_part(c)
+
+
+def test_a_part_that_only_a_living_hold_keeps_is_damage_if_it_is_missing():
+    place = Kept()
+    _, writer = place.made()
+    with place.process().collection("c").reader("r") as reader:
+        lost = last_part(writer)
+        assert writer.merge().applied and lost not in named(writer)
+        stream = reader.snapshot()
+        place.stores.blobs.delete(lost)
+        with pytest.raises(CorruptionError) as caught:
             rest_of(stream)
+        assert caught.value.name == lost
 
 
 @pytest.mark.parametrize("collected", ["parts", "log as well"])
@@ -353,6 +361,18 @@ def test_a_follower_pins_a_step_only_if_it_is_read_for_long():
     assert first + rest_of(step.updates) == list(range(2000, 2100))
     steps.close()
     assert not holds_of(c) and place.collect(writer)
+
+
+def test_a_follower_whose_hold_is_gone_is_told_at_its_next_step():
+    place = Kept()
+    _, writer = place.made()
+    steps = place.process().collection("c").listen(3, timeout_s=0)
+    writer.append(rows(1000))
+    assert next(steps).updates.read_all().num_rows == 1
+    place.pass_s(LEASE_S + 1)
+    writer.append(rows(1001))
+    with pytest.raises(LeaseExpired):
+        next(steps)
 
 
 def test_what_a_follower_left_behind_is_free():
@@ -625,6 +645,40 @@ def test_since_follows_by_maintenance_where_nobody_writes():
     c.maintain()
     assert str(c.since) == "[4]" and not holds_of(c)
     assert reader.id
+
+
+class Rounds(Idle):
+    """Work beside its caller that goes on when the test says so, in the test's thread."""
+
+    def spawn(self, name, work):
+        if name == "tidelake-upkeep":
+            self.work = work
+        return super().spawn(name, work)
+
+    def go(self, rounds):
+        self.left = rounds
+        self.work(self)
+
+    def wait(self, timeout):
+        self.left -= bool(timeout)
+        return self.left == 0
+
+
+def test_upkeep_that_found_a_collection_at_rest_looks_again_when_a_lease_is_over():
+    place = Kept()
+    # Nothing to collect, which would be looked at again as well.
+    _, c = place.made(appends=1)
+    reader = place.process().collection("c").reader("dies")
+    rounds = Rounds()
+    lake = place.process(spawner=rounds)
+    lake.upkeep()
+    rounds.go(6)
+    at_rest = c.state().seqno
+    rounds.go(3)
+    assert c.state().seqno == at_rest and holds_of(c)
+    place.clock.ms += int(LEASE_S * 1000) + 1
+    rounds.go(3)
+    assert not holds_of(c) and reader.id
 
 
 def test_retention_of_clocks_is_a_span_and_of_tuples_there_is_none():

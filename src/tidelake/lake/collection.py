@@ -234,7 +234,8 @@ class Collection:
         kept for as long as the stream is read, or somebody has it; it writes nothing unless that is long.
 
         Rows have the columns of the newest schema, whatever it was at `as_of`; or those of the one with
-        `schema_id`, as far as they are there today: what was added since is left out, what was dropped since is null.
+        `schema_id`, as far as they are there today: what was added since is left out, what was dropped
+        since is null.
 
         Raises:
             IncompatibleSchema: a column of that schema was widened since, or may be null since.
