@@ -154,7 +154,10 @@ STATES = [
     ("part-named-once", lambda s: with_(hollow(3, 4, run("c", 3, 3)))),
     ("schema-registered", lambda s: replace(s, schemas=pmap())),
     ("schemas-numbered", lambda s: replace(s, schemas=s.schemas.set(1, SchemaVersion(WIDER, 99)))),
-    ("schemas-numbered", lambda s: replace(s, schemas=s.schemas.set(1, SchemaVersion(WIDER, 0)))),
+    (
+        "schemas-numbered",
+        lambda s: replace(s, schemas=pmap({0: replace(s.schemas[0], seqno=1), 1: SchemaVersion(WIDER, 0)})),
+    ),
     ("schema-evolves", lambda s: replace(s, schemas=s.schemas.set(1, SchemaVersion(OTHER_KEY, 1)))),
     ("schema-registered", lambda s: with_(hollow(3, 4, run("q", 3, 3, schema_id=1)))),
     ("run-has-parts", lambda s: with_(hollow(3, 4, Run(())))),

@@ -1,8 +1,8 @@
 """The `tidelake` command: its subcommands, and errors as one line with an exit code.
 
-Exit codes: 0 done, 1 the demo found a difference or a bug in Tidelake, 2 mend the call, 3 a conflict with
-another writer, 4 the time asked for is folded or still open, 5 the store did not do it (or did not say),
-6 stored bytes are damaged or of a newer version.
+Exit codes: 0 done, 1 fsck or the demo found something, or a bug in Tidelake, 2 mend the call, 3 a conflict
+with another writer, 4 the time asked for is folded or still open, 5 the store did not do it (or did not
+say), 6 stored bytes are damaged or of a newer version.
 """
 
 import contextlib
@@ -80,8 +80,8 @@ def cli() -> None:
       tidelake append LAKE users monday.csv
       tidelake snapshot LAKE users
 
-    Exit codes: 2 mend the call, 3 conflict with another writer, 4 the time is folded or still open,
-    5 the store did not do it, 6 damaged or of a newer version.
+    Exit codes: 1 fsck found something, 2 mend the call, 3 conflict with another writer, 4 the time is folded
+    or still open, 5 the store did not do it, 6 damaged or of a newer version.
     """  # noqa: D301 - click looks for the very character
 
 
@@ -385,6 +385,65 @@ def retain(lake: str, collection: str, window: str, as_json: bool) -> None:
         of.retain(shown.window(window))
         line = shown.retained(of)
     output.table([line], as_json)
+
+
+@cli.command()
+@_lake
+@click.argument("collections", nargs=-1)
+@click.option("--repair", is_flag=True, help="Mend what can be mended safely; no data is removed or made up.")
+@click.option("--quick", is_flag=True, help="Do not read the parts: only logs, names and sizes.")
+@_json
+def fsck(lake: str, collections: tuple[str, ...], repair: bool, quick: bool, as_json: bool) -> int:
+    """Check that what is stored is whole: all of a lake, or the collections named.
+
+    May run beside everything else. Leaves with exit code 1 if findings are left.
+    """
+    import tidelake
+    from tidelake.cli import integrity
+
+    with tidelake.open(lake, create=False) as opened:
+        return integrity.check(opened, collections or None, repair=repair, deep=not quick, as_json=as_json)
+
+
+_as = click.option("--as", "as_name", metavar="NAME", help="Name of the copy; default: the same.")
+
+
+@cli.command()
+@_lake
+@_name
+@click.argument("to_lake")
+@_as
+@_json
+def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_json: bool) -> None:
+    """Copy a collection, as it is now, into TO_LAKE: all of it or nothing, with its history and writers."""
+    import tidelake
+    from tidelake.cli import integrity
+
+    with tidelake.open(lake, create=False) as opened:
+        integrity.copied(
+            lambda watch: opened.backup(collection, to_lake, as_name=as_name, watch=watch),
+            collection,
+            as_json,
+        )
+
+
+@cli.command()
+@_lake
+@_name
+@click.argument("from_lake")
+@_as
+@_json
+def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_json: bool) -> None:
+    """Copy a collection of FROM_LAKE into LAKE: a backup seen from the other side."""
+    import tidelake
+    from tidelake.cli import integrity
+
+    with tidelake.open(lake) as opened:
+        integrity.copied(
+            lambda watch: opened.restore(collection, from_lake, as_name=as_name, watch=watch),
+            collection,
+            as_json,
+        )
 
 
 # Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.

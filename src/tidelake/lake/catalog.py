@@ -5,6 +5,7 @@ time is a counter. Every change is one compare-and-append at the upper that was 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -45,10 +46,14 @@ class Catalog:
     """Reads and changes the list of collections."""
 
     def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
+        self._stores, self._env, self._url, self._config = stores, env, url, config
+
+    @cached_property
+    def _shard(self) -> Shard:
+        """Made by whoever needs it first: a lake whose catalog is damaged opens, and can be checked."""
         schema = schema_from_arrow(_SCHEMA, ["name"], None)
-        self._shard = Shard.create(
-            stores, env, ShardSpec(url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, config)
-        )
+        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
+        return Shard.create(self._stores, self._env, spec)
 
     def read(self) -> Listing:
         """All names. Costs a scan of the log, and a few reads a part of the catalog."""

@@ -18,13 +18,17 @@ from tidelake.errors import (
     IncompatibleSchema,
     UsageError,
 )
+from tidelake.lake.backup import BackupReport, copy_collection
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.collection import Collection
+from tidelake.lake.fsck import FsckReport, LakeCheck
+from tidelake.lake.fsck import Watch as FsckWatch
 from tidelake.lake.gate import GatedVersionLog
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_name
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
+from tidelake.shard.copy import Watch as CopyWatch
 from tidelake.shard.ending import Removed
 from tidelake.shard.shard import Shard, keeper_of
 from tidelake.shard.spec import ShardSpec
@@ -195,6 +199,9 @@ class Lake:
             CollectionNotFound: there is none of that name; names the nearest ones.
             CollectionDropped: it is being dropped.
         """
+        return Collection(name, self._shard(name))
+
+    def _shard(self, name: str) -> Shard:
         self._gate.check()
         _check_text(name)
         shards = self._catalog.read().shards
@@ -202,7 +209,7 @@ class Lake:
         if shard_id is None:
             raise CollectionNotFound(_not_found(name, shards))
         try:
-            return Collection(name, self._open(shard_id))
+            return self._open(shard_id)
         except CollectionDropped as error:
             raise CollectionDropped(name) from error
 
@@ -257,6 +264,101 @@ class Lake:
         self._gate.check()
         self._catalog.collect()
         return self._leftovers.tombstones().plus(self._leftovers.objects())
+
+    def fsck(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        repair: bool = False,
+        deep: bool = True,
+        watch: FsckWatch | None = None,
+    ) -> FsckReport:
+        """Check that what is stored is whole; docs/guide.md lists the kinds of findings.
+
+        May run beside everything else. Reads all parts twice, row group by row group; without `deep` only
+        the logs, and the names and sizes of objects.
+
+        Args:
+            names: of the collections; default: all, and the catalog, and what lies beside them.
+            repair: mend what can be mended safely: nothing that holds data is removed or made up.
+            deep: read the parts.
+            watch: is told of each part that was looked at.
+
+        Raises:
+            CollectionNotFound: there is none of such a name.
+        """
+        self._gate.check()
+        check = LakeCheck(
+            self._stores,
+            self.url,
+            self._catalog,
+            self._leftovers,
+            env=self._env,
+            config=self._config,
+            deep=deep,
+            repair=repair,
+            watch=watch,
+        )
+        return check.all() if names is None else check.some(names)
+
+    def backup(
+        self,
+        name: str,
+        to: "Lake | str | os.PathLike[str]",
+        *,
+        as_name: str | None = None,
+        watch: CopyWatch | None = None,
+    ) -> BackupReport:
+        """Copy a collection, as it is now, into another lake, or into this one under another name.
+
+        The copy has the same contents at all times that can be read, the same writers with their numbers,
+        critical holds and retention, and is a collection of its own. Writers of the source go on meanwhile.
+        Reads see all of it or nothing. After an error repeat the call. Holds a part in memory, not more.
+
+        Args:
+            name: of the collection.
+            to: the other lake, or its place; it is made if that is empty.
+            as_name: of the copy; default: the same.
+            watch: is told, after each part, of the bytes copied and of all of them.
+
+        Raises:
+            CollectionExists: the name is taken there. Nothing was copied.
+            CorruptionError: a part of the source is damaged; names it. Nothing is left of the copy.
+            LeaseExpired: this process was asleep for so long that the source moved on. Likewise.
+        """
+        self._gate.check()
+        copied_as = name if as_name is None else as_name
+        check_name(copied_as, "collection name")
+        source = self._shard(name)
+        if not isinstance(to, Lake):
+            with open_lake(to, config=self._config, env=self._env) as opened:
+                return self.backup(name, opened, as_name=as_name, watch=watch)
+        to._gate.check()
+        return copy_collection(
+            source, copied_as, to._stores, to._catalog, env=self._env, config=self._config, watch=watch
+        )
+
+    def restore(
+        self,
+        name: str,
+        source: "Lake | str | os.PathLike[str]",
+        *,
+        as_name: str | None = None,
+        watch: CopyWatch | None = None,
+    ) -> BackupReport:
+        """Copy a collection of another lake into this one: `backup`, seen from here; errors as there.
+
+        Args:
+            name: of the collection in the other lake.
+            source: the other lake, or its place.
+            as_name: of the copy; default: the same.
+            watch: as for `backup`.
+        """
+        self._gate.check()
+        if isinstance(source, Lake):
+            return source.backup(name, self, as_name=as_name, watch=watch)
+        with open_lake(source, create=False, config=self._config, env=self._env) as opened:
+            return opened.backup(name, self, as_name=as_name, watch=watch)
 
 
 def _dropped(name: str) -> str:

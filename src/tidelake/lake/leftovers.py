@@ -51,7 +51,10 @@ class Leftovers:
         return removed
 
     def objects(self) -> Removed:
-        """Remove parts and rollups whose shard has no log, if they are old. A listing of the whole store."""
+        """Remove parts and rollups whose shard has no log, if they are old. A listing of the whole store.
+
+        Those of a shard that a name leads to stay: its log was lost, and they may be all that is left.
+        """
         written_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
         # Listed first: a shard has a log before it has objects. Those of a copy that is being made are young.
         found = [
@@ -59,7 +62,7 @@ class Leftovers:
             for info in self._stores.blobs.list()
             if info.modified_ms <= written_before_ms and _is_ours(info.name)
         ]
-        keys = set(self._stores.log.keys()) if found else set()
+        keys = {*self._stores.log.keys(), *self._catalog.read().shards.values()} if found else set()
         blobs = size_bytes = 0
         for info in found:
             if info.name.partition("/")[0] not in keys and self._stores.blobs.delete(info.name):

@@ -109,7 +109,7 @@ def _check_schemas(state: ShardState, first: int) -> None:
     """Schemas are numbered in the order of their states, and those from an id on may each follow the last."""
     ids = sorted(state.schemas)
     seqnos = [state.schemas[i].seqno for i in ids]
-    numbered = ids == list(range(len(ids))) and seqnos == sorted(set(seqnos))
+    numbered = ids == list(range(len(ids))) and seqnos == sorted(seqnos)
     _require(numbered and seqnos[-1] <= state.seqno, "schemas-numbered", f"schemas {ids} of states {seqnos}")
     versions = {i: version.schema for i, version in state.schemas.items()}
     for i in range(first, len(ids)):

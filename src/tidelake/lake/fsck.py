@@ -1,0 +1,223 @@
+"""Checking a whole lake: each collection, the catalog, and what lies beside them.
+
+Owns the comparison of the catalog with the shards that there are; what is checked within one shard is
+`tidelake.shard.fsck`. Data is never removed: a shard with rows that no name leads to is told of and stays.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import BlobNotFound, CollectionNotFound, CorruptionError, FormatTooNew
+from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
+from tidelake.lake.leftovers import Leftovers
+from tidelake.shard.finding import Finding
+from tidelake.shard.fsck import Checked, ShardCheck
+from tidelake.shard.history import History
+from tidelake.state.state import ShardState
+from tidelake.store.url import Stores
+
+Watch = Callable[[str, int, int], None]
+"""Takes the name of a collection, the bytes of its parts that were looked at, and of all of them."""
+
+_LOST = frozenset({"log-missing", "catalog-missing", "catalog-unreadable", "unnamed-shard", "log-unreadable"})
+
+
+@dataclass(frozen=True)
+class FsckReport:
+    """What a check of a lake found.
+
+    Attributes:
+        findings: all, collection by collection.
+        collections: that were looked at.
+        parts: that were looked at.
+        rows: that were read.
+        size_bytes: of the parts that were looked at.
+    """
+
+    findings: tuple[Finding, ...]
+    collections: int
+    parts: int
+    rows: int
+    size_bytes: int
+
+    @property
+    def left(self) -> tuple[Finding, ...]:
+        """Those that were not put right, without mere notes."""
+        return tuple(one for one in self.findings if not one.repaired and not one.note)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is left to be put right."""
+        return not self.left
+
+
+@dataclass
+class _Stored:
+    """The objects of a shard together."""
+
+    count: int = 0
+    size_bytes: int = 0
+    newest_ms: int = 0
+
+
+@dataclass
+class LakeCheck:
+    """Checks the collections of a lake.
+
+    Attributes:
+        stores: of the lake.
+        url: of the lake.
+        catalog: its list of collections.
+        leftovers: removes what is left of shards.
+        env: clock and ids.
+        config: says how old leftovers may be.
+        deep: read the bytes of the parts, too.
+        repair: mend what can be mended safely.
+        watch: is told of each part.
+    """
+
+    stores: Stores
+    url: str
+    catalog: Catalog
+    leftovers: Leftovers
+    env: Env
+    config: Config
+    deep: bool
+    repair: bool
+    watch: Watch | None
+    _found: list[Finding] = field(default_factory=list)
+    _checked: list[Checked] = field(default_factory=list)
+
+    def some(self, names: Iterable[str]) -> FsckReport:
+        """Look at the collections of these names."""
+        shards = self.catalog.read().shards
+        wanted = list(dict.fromkeys(names))
+        for name in wanted:
+            if shards.get(name) is None:
+                raise CollectionNotFound(f"no collection {name!r}")
+        for name in wanted:
+            self._collection(name, shards[name] or "")
+        return self._report()
+
+    def all(self) -> FsckReport:
+        """Look at the catalog, all collections, and what is in the stores beside them."""
+        # Before the logs: what is stored for a shard that is made meanwhile is not listed.
+        stored = self._stored()
+        shards = set(self.stores.log.keys())
+        listing = self._listing(shards)
+        for name, shard_id in sorted(listing.shards.items()):
+            if shard_id is not None:
+                self._collection(name, shard_id)
+        named = {shard_id for shard_id in listing.shards.values() if shard_id is not None}
+        for shard_id in sorted(shards - named - {SHARD_ID}):
+            self._unnamed(shard_id)
+        # Whoever lost a log or the catalog may find the rows again in objects that nothing leads to.
+        lost = any(one.kind in _LOST for one in self._found)
+        for shard_id in sorted(stored.keys() - shards - named - {SHARD_ID}):
+            self._unknown(shard_id, stored[shard_id], removable=not lost)
+        return self._report()
+
+    def _report(self) -> FsckReport:
+        return FsckReport(
+            tuple(self._found),
+            len(self._checked),
+            sum(one.parts for one in self._checked),
+            sum(one.rows for one in self._checked),
+            sum(one.size_bytes for one in self._checked),
+        )
+
+    def _stored(self) -> dict[str, _Stored]:
+        """The objects of each shard. Costs one listing of everything."""
+        found: dict[str, _Stored] = {}
+        for info in self.stores.blobs.list():
+            one = found.setdefault(info.name.partition("/")[0], _Stored())
+            one.count += 1
+            one.size_bytes += info.size_bytes
+            one.newest_ms = max(one.newest_ms, info.modified_ms)
+        return found
+
+    def _listing(self, shards: set[str]) -> Listing:
+        """The catalog; an empty one if it cannot be read."""
+        if SHARD_ID not in shards:
+            if shards:
+                message = f"there is no catalog, and {len(shards)} shards that it should name"
+                self._tell("catalog-missing", SHARD_ID, message)
+            return Listing(0, {})
+        self._shard(SHARD_ID, "")
+        try:
+            return self.catalog.read()
+        except (CorruptionError, BlobNotFound, FormatTooNew) as error:
+            self._tell("catalog-unreadable", SHARD_ID, f"no collection can be found by its name: {error}")
+            return Listing(0, {})
+
+    def _shard(self, shard_id: str, name: str) -> Checked:
+        check = ShardCheck(
+            shard_id, name, self.stores, url=self.url, env=self.env, config=self.config, deep=self.deep
+        )
+        watch = self.watch
+        told = None if watch is None else lambda done, total: watch(name or shard_id, done, total)
+        checked = check.run(repair=self.repair, watch=told)
+        self._found += checked.findings
+        return checked
+
+    def _collection(self, name: str, shard_id: str) -> None:
+        checked = self._shard(shard_id, name)
+        self._checked.append(checked)
+        if checked.state is not None and checked.state.dropped:
+            self._dropped(name, checked.state)
+
+    def _unnamed(self, shard_id: str) -> None:
+        """A shard that no name leads to: of a name that was lost to another, of a drop, or of a crash."""
+        try:
+            known = History(shard_id, self.stores, self.env).open()
+        except (CorruptionError, BlobNotFound, FormatTooNew) as error:
+            self._tell("unnamed-shard", shard_id, f"no name leads to it, and it cannot be read: {error}")
+            return
+        if known is None:
+            return
+        state = known.state
+        if state.dropped:
+            self._dropped("", state)
+        elif self._older(state.committed_ms, self.config.upload_age_s):
+            rows = state.spine.totals.rows
+            message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
+            empty = state.seqno == 0 and not rows
+            self._tell("empty-shard" if empty else "unnamed-shard", shard_id, message)
+            ending = self.leftovers.ending(shard_id)
+            if empty and self.repair and ending.abandon(state.committed_ms):
+                ending.remove()
+                self._repaired()
+
+    def _dropped(self, name: str, state: ShardState) -> None:
+        """A tombstone that should be gone by now."""
+        if not self._older(state.committed_ms, self.config.garbage_age_s):
+            return
+        message = f"it was dropped at {state.committed_ms} ms, and some of it is still there"
+        self._tell("half-dropped", state.shard_id, message, name)
+        if self.repair:
+            if name:
+                self.leftovers.unname(self.catalog.read(), name)
+            self.leftovers.ending(state.shard_id).remove()
+            self._repaired()
+
+    def _unknown(self, shard_id: str, stored: _Stored, *, removable: bool) -> None:
+        if not self._older(stored.newest_ms, self.config.upload_age_s):
+            return
+        message = f"{stored.count} objects of {stored.size_bytes} bytes belong to a shard that has no log"
+        self._tell("unknown-shard", shard_id, message)
+        if self.repair and removable and self.stores.log.head(shard_id) is None:
+            for info in list(self.stores.blobs.list(f"{shard_id}/")):
+                self.stores.blobs.delete(info.name)
+            self._repaired()
+
+    def _repaired(self) -> None:
+        """Say so of the newest finding."""
+        self._found[-1] = replace(self._found[-1], repaired=True)
+
+    def _older(self, then_ms: int, age_s: float) -> bool:
+        return then_ms + int(age_s * 1000) < self.env.clock.now_ms()
+
+    def _tell(self, kind: str, object_: str, message: str, name: str = "") -> None:
+        self._found.append(Finding(kind, name, object_, message))

@@ -1,0 +1,163 @@
+"""Checking one shard: its log, its rollups, its parts and what is left beside them; and mending it.
+
+Owns the order of the checks. Reads only, until it is told to mend; and mends only what can be made again
+from what is there, or what no state can ever name. May run beside writers, readers and collectors: what
+they removed meanwhile is looked for in a newer state before it is called missing.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import FormatTooNew
+from tidelake.model import names
+from tidelake.model.batch import Run
+from tidelake.shard.collector import Collector
+from tidelake.shard.finding import Finding
+from tidelake.shard.history import History, Known
+from tidelake.shard.leftovers import Leftover, leftovers, tell_garbage
+from tidelake.shard.machine import Machine
+from tidelake.shard.parts import PartsCheck, Watch, named_parts
+from tidelake.shard.replay import Replayed, replay
+from tidelake.shard.shard import Shard
+from tidelake.state import commands
+from tidelake.state.state import ShardState
+from tidelake.store.protocols import BlobInfo
+from tidelake.store.url import Stores
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check of a shard found.
+
+    Attributes:
+        findings: in the order of the checks.
+        state: the newest one; None if it cannot be read.
+        parts: that were looked at.
+        rows: that were read.
+        size_bytes: of the parts that were looked at.
+    """
+
+    findings: tuple[Finding, ...]
+    state: ShardState | None
+    parts: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+
+class ShardCheck:
+    """Checks one shard."""
+
+    def __init__(
+        self,
+        shard_id: str,
+        name: str,
+        stores: Stores,
+        *,
+        url: str,
+        env: Env,
+        config: Config,
+        deep: bool = True,
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            shard_id: of the shard.
+            name: of the collection, for the findings.
+            stores: where it is.
+            url: of the lake.
+            env: clock and ids.
+            config: says how old leftovers may be.
+            deep: read the bytes of the parts, too.
+        """
+        self._id, self._name, self._stores, self._env, self._config = shard_id, name, stores, env, config
+        self._url, self._deep = url, deep
+        self._found: list[Finding] = []
+
+    def run(self, *, repair: bool = False, watch: Watch | None = None) -> Checked:
+        """Look at everything. Costs a read of the log, two listings, and of each part two reads if deep.
+
+        Args:
+            repair: mend what can be mended safely.
+            watch: is told of each part.
+        """
+        listed = list(self._stores.blobs.list(f"{self._id}/"))
+        try:
+            replayed = replay(self._id, self._stores, self._tell)
+        except FormatTooNew as error:
+            self._tell("format-too-new", error.name, str(error))
+            replayed = Replayed(None, True)
+        state = replayed.state
+        if state is None:
+            return Checked(tuple(self._found), None)
+        parts = self._parts(state, listed, watch)
+        now_ms = self._env.clock.now_ms()
+        tell_garbage(state, listed, self._config, now_ms, self._tell)
+        left = [] if state.dropped else leftovers(state, listed, self._stores.blobs, self._config, now_ms)
+        for leftover in left:
+            self._tell(leftover.kind, leftover.name, leftover.message)
+        if repair:
+            self._mend(replayed, left)
+        return Checked(tuple(self._found), state, parts.parts, parts.rows, parts.size_bytes)
+
+    def _tell(self, kind: str, object_: str, message: str) -> None:
+        self._found.append(Finding(kind, self._name, object_, message))
+
+    def _parts(self, state: ShardState, listed: list[BlobInfo], watch: Watch | None) -> PartsCheck:
+        found: list[Finding] = []
+
+        def tell(kind: str, object_: str, message: str) -> None:
+            found.append(Finding(kind, self._name, object_, message))
+
+        sizes = {info.name: info.size_bytes for info in listed}
+        check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
+        for member in state.spine:
+            check.batch(member.batch)
+        for parts in state.chunks.values():
+            if parts:
+                check.run(Run(parts))
+        self._found += self._lasting(found, state)
+        return check
+
+    def _lasting(self, found: list[Finding], state: ShardState) -> list[Finding]:
+        """Without the parts that are missing because the newest state needs them no more."""
+        if not any(finding.kind == "part-missing" for finding in found):
+            return found
+        newest = self._history().refresh(Known(state, 0)).state
+        named = {part.name for part in named_parts(newest)}
+        return [one for one in found if one.kind != "part-missing" or one.object in named]
+
+    def _history(self) -> History:
+        return History(self._id, self._stores, self._env)
+
+    def _mend(self, replayed: Replayed, left: list[Leftover]) -> None:
+        """Write a rollup that is damaged anew, and remove what no state can name."""
+        state = replayed.state
+        if state is None or state.dropped:
+            return
+        if not replayed.rollup_ok:
+            self._new_rollup(state)
+        if not left or any(one.kind == "log-behind" for one in left):
+            # In the latter case what looks left over may be all that is left.
+            return
+        Collector(Shard.open(self._stores, self._env, self._url, self._id, self._config)).run(thorough=True)
+        there = {info.name for info in self._stores.blobs.list(f"{self._id}/")}
+        self._repaired(("leaked-part", "leaked-rollup"), {one.name for one in left} - there)
+
+    def _new_rollup(self, state: ShardState) -> None:
+        # Not by opening the shard: that would need the rollup.
+        machine = Machine(self._history(), self._config, self._env)
+        machine.adopt(Known(state, 0))
+        bad = state.rollup
+        rollup = self._history().write_rollup(machine.refresh())
+        if not machine.run(partial(commands.add_rollup, rollup=rollup)).result:
+            self._stores.blobs.delete(names.rollup(self._id, rollup.seqno, rollup.id))
+        kinds = ("rollup-missing", "rollup-damaged", "rollup-differs")
+        self._repaired(kinds, {names.rollup(self._id, bad.seqno, bad.id)})
+
+    def _repaired(self, kinds: tuple[str, ...], objects: set[str]) -> None:
+        self._found = [
+            replace(one, repaired=True) if one.kind in kinds and one.object in objects else one
+            for one in self._found
+        ]

@@ -1,0 +1,82 @@
+"""What lies in the store beside what a shard's state names, and is older than it should be.
+
+Owns the judgement of a listing; must not delete. The listing is older than the state that it is compared
+with, so what a collector removed meanwhile is looked for again before anything is said of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelake.config import Config
+from tidelake.model import names
+from tidelake.shard.finding import Tell
+from tidelake.shard.parts import named_parts
+from tidelake.state.state import FIRST, ShardState
+from tidelake.store.protocols import BlobInfo, BlobStore
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """An object that no state names.
+
+    Attributes:
+        kind: of the finding.
+        name: of the object.
+        message: for people.
+        removable: whether no state can name it any more.
+    """
+
+    kind: str
+    name: str
+    message: str
+    removable: bool
+
+
+def leftovers(
+    state: ShardState, listed: Iterable[BlobInfo], blobs: BlobStore, config: Config, now_ms: int
+) -> list[Leftover]:
+    """The objects of a shard that should be gone. A listing of one name for each of them."""
+    named = {part.name for part in named_parts(state)}
+    named |= {*state.garbage, *state.doomed}
+    if state.rollup != FIRST:
+        named.add(names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id))
+    before_ms = now_ms - int(config.upload_age_s * 1000)
+    found = (_judged(info, state, before_ms) for info in listed if info.name not in named)
+    return [left for left in found if left is not None and any(True for _ in blobs.list(left.name))]
+
+
+def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | None:
+    age = f"no state names it; {info.size_bytes} bytes"
+    old = info.modified_ms < before_ms
+    uploaded = names.uploaded_at(info.name)
+    if uploaded is not None:
+        if uploaded > state.seqno:
+            message = f"its name knows state {uploaded}, and the log ends at {state.seqno}: entries were lost"
+            return Leftover("log-behind", info.name, message, False)
+        if uploaded < state.sweep.floor:
+            return Leftover("leaked-part", info.name, f"{age}, of an upload that was given up", True)
+        return Leftover("leaked-part", info.name, f"{age}, of an old upload", False) if old else None
+    rolled_up = names.rolled_up_at(info.name)
+    if rolled_up is not None and rolled_up <= state.rollup.seqno:
+        return Leftover("leaked-rollup", info.name, f"{age}, and it came too late", True)
+    if rolled_up is not None:
+        return Leftover("leaked-rollup", info.name, age, False) if old else None
+    return Leftover("unknown-object", info.name, "Tidelake gives no object such a name", False)
+
+
+def tell_garbage(
+    state: ShardState, listed: Iterable[BlobInfo], config: Config, now_ms: int, tell: Tell
+) -> None:
+    """Garbage that a reader needs and that is gone; and how much of it could be gone and is there."""
+    there = {info.name for info in listed}
+    pins = [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
+    before_ms = now_ms - int(config.garbage_age_s * 1000)
+    old = 0
+    for name, lost in state.garbage.items():
+        pinned = any(lost.read_by(pin) for pin in pins)
+        if pinned and name not in there:
+            tell("pinned-missing", name, "a reader holds a state that names it, and it is gone")
+        old += not pinned and lost.removed_ms < before_ms and name in there
+    if old:
+        message = f"{old} objects that nobody needs could be removed: tidelake maintain does it"
+        tell("old-garbage", state.shard_id, message)

@@ -1,0 +1,118 @@
+"""`tidelake fsck`, `backup` and `restore`."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tidelake
+from tidelake.cli import integrity
+from tidelake.cli.main import main
+from tidelake.config import Config
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process: its exit code, what it printed, and what it complained of."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        return left.value.code or 0, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def place(tmp_path):
+    with tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0)) as lake:
+        for name in ("orders", "users"):
+            lake.create(name, SCHEMA, key=["id"]).append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    return tmp_path / "lake"
+
+
+def damage(place, name):
+    with tidelake.open(place) as lake:
+        shard = lake.collection(name).id
+    [part] = Path(place / "blobs" / shard / "parts").iterdir()
+    part.chmod(0o644)
+    data = bytearray(part.read_bytes())
+    data[-30] ^= 1
+    part.write_bytes(data)
+    return part.name
+
+
+def test_a_clean_lake_is_said_to_be_clean(run, place):
+    assert run("fsck", place) == (0, "2 collections, 2 parts, 4 updates read: clean\n", "")
+    assert run("fsck", place, "--quick")[1] == "2 collections, 2 parts, 0 updates read: clean\n"
+
+
+def test_findings_are_shown_and_make_the_exit_code_1(run, place):
+    part = damage(place, "users")
+    code, out, err = run("fsck", place)
+    assert code == 1 and not err
+    assert "part-damaged" in out and "users" in out and out.endswith("2 updates read: 1 findings\n")
+    assert run("fsck", place, "--quick")[0] == 0
+    assert run("fsck", place, "orders")[0] == 0
+    assert run("fsck", place, "users", "--repair")[0] == 1
+    code, out, _ = run("fsck", place, "--json")
+    found = json.loads(out)
+    assert code == 1 and found["clean"] is False and found["collections"] == 2
+    [finding] = found["findings"]
+    assert finding["object"].endswith(part)
+    assert (finding["kind"], finding["repaired"], finding["note"]) == ("part-damaged", False, False)
+
+
+def test_a_repair_is_told_and_the_next_check_is_clean(run, place):
+    with tidelake.open(place) as lake:
+        shard = lake.collection("users")
+        shard._shard.write_rollup()
+        [rollup] = Path(place / "blobs" / shard.id / "rollups").iterdir()
+    rollup.unlink()
+    code, out, _ = run("fsck", place, "--repair")
+    assert code == 0 and "rollup-missing" in out and out.endswith("clean, 1 repaired\n")
+    assert run("fsck", place)[1].endswith(": clean\n")
+
+
+def test_a_lake_or_collection_that_is_none_is_refused(run, place, tmp_path):
+    assert run("fsck", place, "nobody")[0] == 2
+    assert run("fsck", tmp_path / "nowhere")[0] == 2
+    assert run("backup", place, "nobody", tmp_path / "other")[0] == 2
+    assert run("restore", place, "users", tmp_path / "nowhere")[0] == 2
+
+
+def test_a_backup_and_its_restore(run, place, tmp_path):
+    code, out, _ = run("backup", place, "users", tmp_path / "other", "--json")
+    assert code == 0
+    [copied] = json.loads(out)
+    assert (copied["collection"], copied["parts"], copied["updates"], copied["upper"]) == ("users", 1, 2, [1])
+    assert run("backup", place, "users", tmp_path / "other")[0] == 2
+    assert "exists there" in run("backup", place, "users", tmp_path / "other")[2]
+    code, out, _ = run("restore", place, "users", tmp_path / "other", "--as", "again")
+    assert code == 0 and "again" in out
+    rows = [run("snapshot", place, name, "--json")[1] for name in ("users", "again")]
+    assert rows[0] == rows[1] != ""
+    # Into an empty place as well: that is what it is for.
+    assert run("restore", tmp_path / "fresh", "users", tmp_path / "other")[0] == 0
+    assert run("snapshot", tmp_path / "fresh", "users", "--json")[1] == rows[0]
+
+
+def test_a_backup_of_a_damaged_collection_is_refused(run, place, tmp_path):
+    part = damage(place, "users")
+    code, _, err = run("backup", place, "users", tmp_path / "other")
+    assert code == 6 and part in err
+    assert run("ls", tmp_path / "other")[1].startswith("no collections")
+
+
+def test_bars_are_shown_in_a_terminal_only(capsys, monkeypatch):
+    with integrity.bars() as show:
+        show("users", 1, 2)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with integrity.bars() as show:
+        show("users", 1, 2)
+        show("users", 2, 2)
+    assert "users" in capsys.readouterr().err

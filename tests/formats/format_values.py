@@ -1,0 +1,226 @@
+"""Fixed values of everything that is stored or sent: every field is set in some of them.
+
+Whoever changes a format finds that these values no longer give the bytes that are kept in `v1`.
+"""
+
+from dataclasses import replace
+
+from pyrsistent import pmap
+
+from tidelake.config import Config
+from tidelake.model.batch import ColumnStats, HollowBatch, Part, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Changes, Fold, Updates
+from tidelake.model.schema import Column, DataType, Field, Schema, SchemaVersion
+from tidelake.model.time import TimeDomain
+from tidelake.shard.batch import SentBatch
+from tidelake.shard.plan import Task
+from tidelake.shard.read import KeyRange, Source
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.uploader import Uploader
+from tidelake.state.garbage import Garbage, Sweep
+from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
+from tidelake.state.state import (
+    CriticalHold,
+    Delta,
+    Edits,
+    Hold,
+    MergeClaim,
+    Move,
+    Retention,
+    Rollup,
+    ShardState,
+    WriterRecord,
+    Written,
+)
+
+F = Frontier.of
+SHARD = "5a" * 16
+STRUCT = DataType(
+    "struct", (), (Field("x", DataType("list", (), (Field("item", DataType("int8")),)), False),)
+)
+SCHEMA = Schema(
+    (Column(0, "schlüssel", DataType("decimal128", (10, 2)), False), Column(1, "k", DataType("string"))),
+    (Column(2, "v", STRUCT), Column(4, "t", DataType("timestamp", ("us", "UTC")))),
+)
+LATER_SCHEMA = replace(SCHEMA, value=(*SCHEMA.value, Column(5, "neu", DataType("float64"))))
+DOMAIN = TimeDomain("ms")
+PAIRS = TimeDomain("tuple", 2)
+
+
+STATS = {0: ColumnStats(b"\x00\xff", b"\xff", 3), 2: ColumnStats(b"", None, 0), 4: ColumnStats(None, None, 7)}
+
+
+def part(number, rows=10, first=0, last=5, **fields):
+    made = Part(
+        f"{SHARD}/parts/{number:016x}-{number:032x}.parquet",
+        1234 + number,
+        f"{number:032x}",
+        rows,
+        2,
+        2**70,
+        0,
+        b"\x01\x80\x00a",
+        b"\x01\x80\xff",
+        first,
+        last,
+        {
+            0: ColumnStats(b"\x00\xff", b"\xff", 3),
+            2: ColumnStats(b"", None, 0),
+            4: ColumnStats(None, None, 7),
+        },
+        ((first, 4), (first + 1, rows - 4)),
+    )
+    return replace(made, **fields)
+
+
+INLINE = part(0xE, inline=b"\x00\xffrows", size_bytes=6)
+REWRITTEN = part(0xF, rewrite=7)
+OPEN_ENDED = part(0x10, key_upper=None, schema_id=1)
+
+
+def batch(lower, upper, since, *runs):
+    return HollowBatch(Bounds(F(lower), F(upper), F(since)), runs)
+
+
+MEMBERS = (
+    Member(SpineId(0, 1), batch(0, 5, 2, Run((part(1), part(2))), Run((REWRITTEN,), True)), 3),
+    Member(SpineId(1, 2), batch(5, 8, 0, Run((INLINE,))), 9),
+    Member(SpineId(2, 4), batch(8, 8, 0), 11),
+)
+BATCHES = (
+    SpineBatch(SpineId(0, 1), 4, Bounds(F(0), F(5), F(2)), 30),
+    SpineBatch(SpineId(1, 2), 4, Bounds(F(5), F(8), F(0)), 10),
+    SpineBatch(SpineId(2, 4), 0, Bounds(F(8), F(8), F(0)), 0),
+)
+MERGES = (FuelingMerge(SpineId(0, 2), F(2), 2**65),)
+CLAIM = MergeClaim(SpineId(0, 1), (0, 1), "d" * 32, F(2), "läufer", 99, (b"\x00", b"\xff\xfe"))
+HOLD = Hold("liest", F(3), 7, (9, 12), 900_000, 900_007)
+CRITICAL = CriticalHold(F(4), "token", 8)
+WRITER = WriterRecord(2, 2**62, "owner", F(8), "content")
+ROLLUP = Rollup(12, "7b" * 16, 4321, 2)
+WRITTEN = Written(1, 2, 3, 2**70)
+GARBAGE = {part(0x20).name: Garbage(3, 12, 50), f"{SHARD}/rollups/{6:019d}-{'6b' * 16}": Garbage(12, 12, 51)}
+DOOMED = {part(0x21).name: Garbage(2, 10, 40)}
+
+STATE = ShardState(
+    SHARD,
+    DOMAIN,
+    13,
+    1_700_000_000_123,
+    F(2),
+    F(8),
+    F(2),
+    Spine.of(4, 2**64, MEMBERS, BATCHES, MERGES),
+    pmap({0: SchemaVersion(SCHEMA, 0), 1: SchemaVersion(LATER_SCHEMA, 5)}),
+    pmap({"w": WRITER, "neu": WriterRecord(0, None, "", F(0))}),
+    pmap({"1a" * 16: HOLD}),
+    pmap({"wächter": CRITICAL}),
+    Retention(100),
+    False,
+    pmap(GARBAGE),
+    pmap(DOOMED),
+    10,
+    Sweep(4, ((7, 60), (9, 70))),
+    ROLLUP,
+    pmap({CLAIM.name: CLAIM}),
+    pmap({CLAIM.chunk(0): (part(0x30),), CLAIM.chunk(2): ()}),
+    WRITTEN,
+)
+FIRST_STATE = ShardState(
+    SHARD, PAIRS, 0, 1, F((0, 0)), F((0, 0)), F((0, 0)), Spine(), pmap({0: SchemaVersion(SCHEMA, 0)})
+)
+TOMBSTONE = replace(
+    FIRST_STATE,
+    seqno=7,
+    since=Frontier(),
+    upper=Frontier(),
+    retained=Frontier(),
+    spine=Spine.of(
+        1,
+        0,
+        (Member(SpineId(0, 1), HollowBatch(Bounds(F((0, 0)), Frontier(), Frontier()))),),
+        (SpineBatch(SpineId(0, 1), 0, Bounds(F((0, 0)), Frontier(), Frontier()), 0),),
+        (),
+    ),
+    dropped=True,
+)
+
+
+def delta(edits, seqno=14):
+    return Delta(SHARD, seqno, 1_700_000_000_456, "9c" * 16, edits.rollup or ROLLUP, edits)
+
+
+DELTAS = {
+    "append": Edits(
+        upper=Move(F(8), F(9)),
+        spine=SpineEdit(
+            5,
+            2**64 + 1,
+            members=(Member(SpineId(4, 5), batch(8, 9, 0, Run((part(0x40),))), 14),),
+            batches_gone=(SpineId(2, 4),),
+            batches=(SpineBatch(SpineId(2, 5), 0, Bounds(F(8), F(9), F(0)), 10),),
+        ),
+        writers={"w": replace(WRITER, sequence=None, upper=Frontier())},
+        written=WRITTEN,
+    ),
+    "append-inline": Edits(
+        upper=Move(F(8), Frontier()),
+        spine=SpineEdit(
+            5,
+            2**64 + 1,
+            members=(Member(SpineId(4, 5), batch(8, 9, 0, Run((INLINE,), True)), 14),),
+        ),
+    ),
+    "merge": Edits(
+        spine=SpineEdit(
+            4,
+            2**64,
+            members_gone=(SpineId(0, 1), SpineId(1, 2)),
+            members=(Member(SpineId(0, 2), batch(0, 8, 2, Run((OPEN_ENDED,))), 1),),
+            batches_gone=(SpineId(0, 1), SpineId(1, 2)),
+            batches=(SpineBatch(SpineId(0, 2), 5, Bounds(F(0), F(8), F(2)), 10),),
+            merges_gone=(SpineId(0, 2),),
+            merges=(FuelingMerge(SpineId(0, 4), F(2), 7),),
+        ),
+        claims={CLAIM.name: None},
+        chunks={CLAIM.chunk(0): None},
+    ),
+    "frontiers": Edits(since=Move(F(2), F(3)), retained=Move(F(2), F(4))),
+    "schemas": Edits(schemas={2: SchemaVersion(LATER_SCHEMA, 14)}),
+    "hold": Edits(holds={"2a" * 16: HOLD}),
+    "hold-ends": Edits(holds={"1a" * 16: None}),
+    "critical": Edits(critical={"neu": CRITICAL}),
+    "critical-ends": Edits(critical={"wächter": None}),
+    "retention": Edits(retention=Retention(7)),
+    "doomed": Edits(doomed=tuple(sorted(GARBAGE))),
+    "buried": Edits(buried=tuple(DOOMED)),
+    "sweep": Edits(sweep=Sweep(7, ((9, 70), (14, 90)))),
+    "rollup": Edits(rollup=replace(ROLLUP, seqno=13)),
+    "claim": Edits(claims={"1-2": replace(CLAIM, id=SpineId(1, 2), positions=())}),
+    "chunk": Edits(chunks={CLAIM.chunk(1): (part(0x50), part(0x51))}),
+    "dropped": Edits(
+        since=Move(F(2), Frontier()), critical={"wächter": None}, holds={"1a" * 16: None}, dropped=True
+    ),
+}
+STATES = {"full": STATE, "first": FIRST_STATE, "tombstone": TOMBSTONE}
+
+SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)
+NEEDED = [Source(Run((part(1), INLINE), True), F(0), F(5)), Source(Run((REWRITTEN,)), F(5), Frontier())]
+QUERIES = {
+    "as-of": AsOf(7),
+    "changes": Changes(3, 7),
+    "updates": Updates(F(3), Frontier()),
+    "fold": Fold(F(2)),
+}
+RECORDS = {
+    "uploader": ("uploader", Uploader(SPEC, F(3), Frontier())),
+    "uploader-unbound": ("uploader", Uploader(replace(SPEC, domain=PAIRS))),
+    "batch": ("batch", SentBatch(SHARD, MEMBERS[0].batch)),
+    "run": ("run", Run((part(1), OPEN_ENDED), True)),
+    **{
+        f"task-{name}": ("task", Task.of(SPEC, NEEDED, KeyRange(b"\x01\x80", None), query))
+        for name, query in QUERIES.items()
+    },
+}

@@ -1,0 +1,221 @@
+"""The bytes of version 1 are read as what they were, and today's encoder gives the same ones."""
+
+import dataclasses
+import io
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import make_v1
+import pyarrow as pa
+import pytest
+from format_parts import CASES, encoded, inline, plain, rows_of, stored
+from format_values import DELTAS, RECORDS, SHARD, STATES
+
+import tidelake
+from tidelake.data import container
+from tidelake.data.inline import decode_inline
+from tidelake.data.part import read_part, verify
+from tidelake.errors import CorruptionError, FormatTooNew
+from tidelake.model.batch import ColumnStats, Part
+from tidelake.shard.batch import SentBatch
+from tidelake.shard.plan import Task, decode_run
+from tidelake.shard.uploader import Uploader
+from tidelake.state import codec
+from tidelake.state.state import Edits, ShardState
+from tidelake.store.url import check_marker
+
+V1 = Path(__file__).parent / "v1"
+NAMES = sorted(make_v1.records())
+
+
+def expected(name):
+    return json.loads((V1 / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def decoded(name, data):
+    kind = RECORDS[name][0] if name in RECORDS else name.partition("-")[0]
+    types = {"uploader": Uploader, "batch": SentBatch, "task": Task}
+    match kind:
+        case "state":
+            return codec.decode_state(data, name)
+        case "delta":
+            return codec.decode_delta(data, name)
+        case "run":
+            return decode_run(data)
+        case _:
+            return codec.decode_record(kind, data, types[kind], name)
+
+
+def test_every_kept_record_has_its_values():
+    kept = {path.name for path in (V1 / "records").iterdir()}
+    assert kept == set(NAMES) == set(expected("records"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_is_read_as_what_it_was(name):
+    value = decoded(name, (V1 / "records" / name).read_bytes())
+    # By way of JSON, which has no tuples.
+    assert json.loads(json.dumps(plain(value))) == expected("records")[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_todays_encoder_gives_the_same_bytes(name):
+    assert make_v1.records()[name] == (V1 / "records" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_of_a_newer_format_is_refused(name):
+    head, _, body = (V1 / "records" / name).read_bytes().partition(b"\n")
+    kind, _, checksum = head.split(b" ")
+    newer = b" ".join((kind, b"2", checksum)) + b"\n" + body
+    with pytest.raises(FormatTooNew, match="format 2"):
+        decoded(name, newer)
+
+
+def changed_fields(values, default):
+    """The fields in which some value differs from the default."""
+    names = [field.name for field in dataclasses.fields(default)]
+    return {name for name in names if any(getattr(v, name) != getattr(default, name) for v in values)}
+
+
+def test_the_kept_records_set_every_field_of_edits_and_states():
+    assert changed_fields(DELTAS.values(), Edits()) == {f.name for f in dataclasses.fields(Edits)}
+    names = {f.name for f in dataclasses.fields(ShardState)}
+    full = STATES["full"]
+    unset = {name for name in names if not getattr(full, name)}
+    assert unset == {"dropped"} and STATES["tombstone"].dropped
+
+
+# --- Parts ---
+
+
+def stats_from(found):
+    bounds = (found[side] and bytes.fromhex(found[side]["hex"]) for side in ("lower", "upper"))
+    return ColumnStats(*bounds, found["null_count"])
+
+
+def part_from(found):
+    """A description from its JSON: what the state of an old lake gives for its part."""
+    fields = {name: value for name, value in found.items() if name}
+    for name in ("key_lower", "key_upper"):
+        fields[name] = fields[name] and bytes.fromhex(fields[name]["hex"])
+    fields["stats"] = {int(id_): stats_from(stats) for id_, stats in fields["stats"].items()}
+    for name in ("time_lower", "time_upper"):
+        fields[name] = tuple(fields[name]) if isinstance(fields[name], list) else fields[name]
+    fields["time_counts"] = tuple(map(tuple, fields["time_counts"]))
+    return Part(**fields)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_part_is_read_as_what_it_was(case):
+    found, data = expected("parts")[case], (V1 / "parts" / f"{case}.parquet").read_bytes()
+    part = part_from(found["part"])
+    verify(data, part)
+    _, schema, domain = rows_of(case)
+    rows = pa.concat_batches(read_part(io.BytesIO(data), part, schema, domain, batch_rows=1000))
+    assert encoded(rows) == found["rows"]
+    assert encoded(rows_of(case)[0]) == found["rows"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_inline_part_is_read_as_what_it_was_and_gives_the_same_bytes(case):
+    found, data = expected("parts")[case], (V1 / "parts" / f"{case}.inline").read_bytes()
+    part = dataclasses.replace(part_from(found["inline"]), inline=data)
+    _, schema, domain = rows_of(case)
+    assert encoded(decode_inline(part, schema, domain)) == found["rows"]
+    assert inline(case) == part
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_description_of_a_part_is_the_same_but_for_the_bytes(case):
+    """Parquet's bytes depend on the version of pyarrow; what the state says of the rows does not."""
+    then, now = part_from(expected("parts")[case]["part"]), stored(case)[0]
+    assert dataclasses.replace(now, size_bytes=then.size_bytes, checksum=then.checksum) == then
+
+
+def test_the_kept_parts_have_every_type():
+    kinds = {str(c.type).partition("[")[0].partition("<")[0] for c in rows_of("types")[1].columns}
+    assert {"int8", "uint64", "float16", "decimal32", "decimal256", "date64", "time32", "duration"} <= kinds
+    assert {"timestamp", "string", "binary", "fixed_size_binary", "bool", "list", "struct"} <= kinds
+    assert len(kinds) == 28  # as many as docs/formats.md lists
+
+
+def test_a_part_of_a_newer_format_is_refused(monkeypatch):
+    _, schema, domain = rows_of("keys")
+    with monkeypatch.context() as patch:
+        patch.setattr(container, "FORMAT", 2)
+        part, data = stored("keys")
+    with pytest.raises(FormatTooNew, match="format 2"):
+        next(read_part(io.BytesIO(data), part, schema, domain, batch_rows=10))
+
+
+# --- A lake ---
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """A copy: whoever opens a log writes beside it."""
+    return Path(shutil.copytree(V1 / "lake", tmp_path / "lake"))
+
+
+def test_a_lake_is_read_as_what_it_was(lake):
+    assert json.loads(json.dumps(make_v1.contents(lake))) == expected("lake")
+
+
+def test_a_lake_of_then_is_whole_and_is_written_to(lake):
+    with tidelake.open(lake, create=False) as opened:
+        assert opened.fsck(["orders", "pairs", "empty"]).left == ()
+        orders = opened.collection("orders")
+        before = orders.upper
+        orders.append(make_v1.table([1]))
+        orders.merge()
+        assert orders.upper != before and opened.fsck(["orders"]).left == ()
+        # The writer of then is known by its number.
+        upper = orders.upper
+        orders.writer("w", owner="me").append(make_v1.table([1]), sequence=4)
+        assert orders.upper == upper
+
+
+def test_the_kept_lake_has_something_of_everything(lake):
+    with tidelake.open(lake, create=False) as opened:
+        state = opened.collection("orders").state()
+    parts = [part for member in state.spine for part in member.batch.parts()]
+    assert any(part.inline for part in parts) and any(not part.inline for part in parts)
+    assert {part.schema_id for part in parts} == {0, 1}
+    assert state.rollup.seqno and state.writers and state.holds and state.garbage and state.since
+    assert len(list((lake / "blobs").glob("*/rollups/*"))) == 1
+
+
+def test_a_log_of_a_newer_format_is_refused(lake):
+    [database] = (lake / "log" / "catalog").glob("*.db")
+    opened = sqlite3.connect(database)
+    opened.execute("PRAGMA user_version = 2")
+    opened.commit()
+    opened.close()
+    with tidelake.open(lake, create=False) as opened, pytest.raises(FormatTooNew):
+        opened.list()
+
+
+def test_a_marker_of_a_newer_format_is_refused(lake):
+    marker = lake / "tidelake.json"
+    newer = json.loads(marker.read_bytes()) | {"format": 2}
+    with pytest.raises(FormatTooNew):
+        check_marker("x", json.dumps(newer).encode())
+    marker.chmod(0o644)
+    marker.write_text(json.dumps(newer))
+    with pytest.raises(FormatTooNew):
+        tidelake.open(lake)
+
+
+def test_a_kept_record_that_is_damaged_is_refused():
+    data = bytearray((V1 / "records" / "delta-append").read_bytes())
+    data[-2] ^= 1
+    with pytest.raises(CorruptionError):
+        decoded("delta-append", bytes(data))
+    assert SHARD in str(expected("records")["delta-append"])
+
+
+def test_the_kept_files_stay_small():
+    assert sum(path.stat().st_size for path in V1.rglob("*") if path.is_file()) < 300_000

@@ -1,0 +1,442 @@
+"""A copy in another lake answers as the source does, and is there whole or not at all."""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pyarrow as pa
+import pytest
+from damage import DAY_MS, SMALL, World, part_of, table
+from pyrsistent import pmap
+
+import tidelake
+from tidelake.env import Counters, Env
+from tidelake.errors import (
+    BlobNotFound,
+    CollectionDropped,
+    CollectionExists,
+    CollectionNotFound,
+    CorruptionError,
+    LeaseExpired,
+    NotALake,
+    StoreUnavailable,
+    UsageError,
+)
+from tidelake.lake.lake import Lake
+from tidelake.model.frontier import Frontier
+from tidelake.shard.copy import ShardCopy
+from tidelake.state import holds
+from tidelake.state.collection import bury, doom, raise_floor
+from tidelake.state.dropping import drop_shard
+from tidelake.state.invariants import check_state
+from tidelake.state.state import MergeClaim, Retention
+from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.url import Stores
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def other():
+    return World()
+
+
+@pytest.fixture
+def c(world):
+    made = world.filled()
+    made.append(table(*range(40), _diff=[-1] * 40))
+    made.advance_since(1)
+    made.maintain(thorough=False)
+    made.append(table(1000))
+    return made
+
+
+def assert_equal(copy, source, upper=None):
+    """Every read that the source answers."""
+    upper, start = (upper or source.upper).elements[0], source.since.elements[0]
+    times = range(start, upper)
+    for time in times:
+        assert copy.snapshot(time).read_all() == source.snapshot(time).read_all()
+        for through in range(time, upper):
+            assert copy.changes(time, through).read_all() == source.changes(time, through).read_all()
+    assert copy.updates(start + 1, upper).read_all() == source.updates(start + 1, upper).read_all()
+
+
+def test_a_copy_answers_every_read_as_its_source_does(world, other, c):
+    report = world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    assert (report.name, report.since, report.upper) == ("c", c.since, c.upper)
+    assert report.parts == len([p for m in c.state().spine for p in m.batch.parts()]) > 3
+    assert copy.schema == c.schema and copy.id != c.id
+    assert_equal(copy, c)
+    assert other.fsck().findings == world.fsck().findings == ()
+
+
+def test_a_copy_of_inline_parts_and_tuple_times_answers_as_its_source_does(world, other):
+    world.config = SMALL.__class__(merge_budget_s=0)
+    c = world.lake().create("c", table(1).schema, key=["id"], time="tuple(2)")
+    for n in range(3):
+        at = {"_time_0": pa.array([n]), "_time_1": pa.array([1])}
+        c.append(table(n, **at), upper=(n + 1, 0))
+    assert part_of(c).inline is not None
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    for time in ((0, 5), (1, 5), (2, 1)):
+        assert copy.snapshot(time).read_all() == c.snapshot(time).read_all()
+    assert other.fsck().findings == ()
+    assert {p.name for m in copy.state().spine for p in m.batch.parts()}.isdisjoint(
+        p.name for m in c.state().spine for p in m.batch.parts()
+    )
+
+
+def test_a_copy_keeps_all_schemas_and_goes_on_from_the_newest(world, other, c):
+    c.evolve(c.schema.append(pa.field("w", pa.int32())))
+    c.append(table(1, 2, w=pa.array([1, None], pa.int32())))
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    assert copy.schema == c.schema and copy.schema_at(0) == c.schema
+    assert len(copy.state().schemas) == 2
+    assert_equal(copy, c)
+    copy.evolve(copy.schema.append(pa.field("z", pa.int32())))
+    copy.merge()
+    assert copy.snapshot().read_all().num_rows == c.snapshot().read_all().num_rows
+    assert other.fsck().findings == ()
+
+
+def test_a_copy_of_an_empty_collection_is_empty(world, other):
+    c = world.lake().create("c", table(1).schema, key=["id"])
+    assert world.lake().backup("c", other.lake()).parts == 0
+    copy = other.lake().collection("c")
+    assert copy.upper == c.upper == Frontier.of(0)
+
+
+def test_writers_go_on_in_the_copy_where_they_were(world, other, c):
+    writer = c.writer("w", owner="me")
+    writer.append(table(5), sequence=7)
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    again = copy.writer("w", owner="me")
+    before = copy.upper
+    again.append(table(5), sequence=7)  # it is in
+    assert copy.upper == before
+    again.append(table(6), sequence=8)
+    assert copy.upper != before
+
+
+def test_a_copy_keeps_what_its_owner_decided_and_no_reader_of_the_source(world, other, c):
+    held = c.reader("stays behind")
+    c._shard.run(partial(holds.open_critical, name="mine", token="t"))
+    c._shard.run(partial(holds.set_retention, retention=Retention(50)))
+    c.merge()
+    c._shard.write_rollup()
+    world.lake().backup("c", other.lake())
+    source, copy = c.state(), other.lake().collection("c").state()
+    assert (copy.critical, copy.retention) == (source.critical, source.retention)
+    assert copy.schemas.keys() == source.schemas.keys()
+    assert (copy.retained, copy.since, copy.upper) == (source.retained, source.since, source.upper)
+    assert not (copy.holds or copy.garbage or copy.doomed or copy.claims or copy.chunks)
+    assert source.garbage and held.id in source.holds
+    check_state(copy)
+
+
+def test_a_copy_takes_over_no_merge_that_is_under_way(world, other, c):
+    id_ = next(iter(c.state().spine)).id
+    claim = MergeClaim(id_, (), "d" * 32, Frontier.of(0), "somebody", world.clock.ms + DAY_MS, ())
+    claims, chunks = pmap({claim.name: claim}), pmap({claim.chunk(0): ()})
+    world.rewrite(c, lambda state: replace(state, claims=claims, chunks=chunks))
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c").state()
+    assert not copy.claims and not copy.chunks
+    assert other.fsck().findings == ()
+
+
+def test_the_copy_is_a_collection_of_its_own(world, other, c):
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    upper = c.upper
+    copy.append(table(7))
+    copy.merge()
+    assert c.upper == upper != copy.upper
+    assert other.fsck().findings == ()
+
+
+def test_a_copy_in_the_same_lake_has_another_name(world, c):
+    lake = world.lake()
+    with pytest.raises(CollectionExists, match="'c' exists there"):
+        lake.backup("c", lake)
+    lake.backup("c", lake, as_name="d")
+    assert lake.list() == ["c", "d"]
+    assert_equal(lake.collection("d"), c)
+    assert world.fsck().findings == ()
+
+
+def test_restore_is_a_backup_seen_from_the_other_side(world, other, c):
+    other.lake().restore("c", world.lake(), as_name="back")
+    assert_equal(other.lake().collection("back"), c)
+
+
+def test_lakes_may_be_given_by_their_place(tmp_path):
+    with tidelake.open(tmp_path / "a", config=SMALL) as lake:
+        c = lake.create("c", table(1).schema, key=["id"])
+        c.append(table(*range(300)))
+        lake.backup("c", tmp_path / "b")
+        lake.restore("c", str(tmp_path / "b"), as_name="again")
+        with tidelake.open(tmp_path / "b", create=False) as copied:
+            assert_equal(copied.collection("c"), c)
+        assert_equal(lake.collection("again"), c)
+        with pytest.raises(NotALake):
+            lake.restore("c", tmp_path / "nowhere")
+        with pytest.raises(CollectionNotFound):
+            lake.restore("d", tmp_path / "b")
+
+
+def test_an_existing_or_dropped_name_is_refused_and_nothing_is_copied(world, other, c):
+    there = other.filled("c")
+    gone = other.filled("gone")
+    other.lake().drop("gone")
+    before = set(other.blobs._blobs), set(other.log._entries)
+    with pytest.raises(CollectionExists, match="'c' exists there"):
+        world.lake().backup("c", other.lake(), watch=lambda *_: pytest.fail("a part was copied"))
+    with pytest.raises(CollectionExists, match="'gone' was dropped there"):
+        world.lake().backup("c", other.lake(), as_name="gone")
+    with pytest.raises(UsageError):
+        world.lake().backup("c", other.lake(), as_name="")
+    assert (set(other.blobs._blobs), set(other.log._entries)) == before
+    assert not c.state().holds and there.id != gone.id
+
+
+def test_a_name_that_is_taken_meanwhile_is_refused_and_nothing_is_left(world, other, c):
+    target = other.lake()
+
+    def taken(done, total):
+        if done == total:
+            target.create("c", table(1).schema, key=["id"])
+
+    with pytest.raises(CollectionExists):
+        world.lake().backup("c", target, watch=taken)
+    mine = target.collection("c").id
+    assert set(other.log._entries) == {"catalog", mine}
+    assert {name.partition("/")[0] for name in other.blobs._blobs} <= {"catalog", mine}
+
+
+def test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy(world, other, c):
+    upper, expected = c.upper, {t: c.snapshot(t).read_all() for t in range(1, c.upper.elements[0])}
+    steps = iter(range(100))
+
+    def meanwhile(done, total):
+        n = next(steps)
+        c.append(table(5000 + n))
+        c.advance_since(c.upper.just_before())
+        c.merge()
+        world.clock.ms += 300_000
+        collected(world, c)
+
+    world.lake().backup("c", other.lake(), watch=meanwhile)
+    copy = other.lake().collection("c")
+    assert next(steps) > 4 and c.state().collected_to > 0
+    assert copy.upper == upper
+    assert {t: copy.snapshot(t).read_all() for t in expected} == expected
+    assert other.fsck().findings == ()
+    assert not c.state().holds
+
+
+def collected(world, c):
+    """Collect all garbage that is free, as a collector does."""
+    names = c._shard.run(partial(doom, age_ms=0, names_max=1000))
+    for name in names:
+        world.blobs.delete(name)
+    c._shard.run(partial(bury, names=names))
+
+
+def test_who_sleeps_past_the_lease_is_told_so_and_nothing_is_named(world, other, c):
+    def asleep(done, total):
+        world.clock.ms += DAY_MS
+        c.append(table(7))  # the hold ends
+        c.merge()
+        collected(world, c)
+
+    with pytest.raises(LeaseExpired, match="no longer holds"):
+        world.lake().backup("c", other.lake(), watch=asleep)
+    assert other.lake().list() == [] and set(other.log._entries) == {"catalog"}
+    assert not other.blobs._blobs
+    # Once more, and it is there.
+    world.lake().backup("c", other.lake())
+    assert_equal(other.lake().collection("c"), c)
+
+
+def test_who_lost_the_hold_is_told_so_rather_than_of_a_missing_part(world, other, c):
+    def dropped(done, total):
+        for hold in c.state().holds:
+            c._shard.run(partial(holds.close_hold, hold_id=hold))
+        c.merge()
+        collected(world, c)
+
+    with pytest.raises(LeaseExpired):
+        world.lake().backup("c", other.lake(), watch=dropped)
+    assert other.lake().list() == [] and not other.blobs._blobs
+
+
+def test_a_copy_of_what_was_collected_can_be_held_from_its_first_state(world, other, c):
+    c.merge()
+    collected(world, c)
+    for _ in range(2):
+        c._shard.run(partial(raise_floor, age_ms=1000, beyond=99))
+        world.clock.ms += 2000
+    assert c.state().collected_to > 1 and c.state().sweep.floor > 1
+    world.lake().backup("c", other.lake())
+    copy = other.lake().collection("c")
+    assert copy.state().collected_to == 0
+    with copy.reader("reads"):
+        assert_equal(copy, c)
+        # What the reader pins is kept, and new uploads are taken in.
+        held = [part.name for member in copy.state().spine for part in member.batch.parts()]
+        copy.append(table(1, 2))
+        copy.merge()
+        other.clock.ms += 700_000
+        copy.collect()
+        assert all(name in other.blobs._blobs for name in held)
+
+
+def test_a_slow_copy_renews_its_hold(world, other, c):
+    seen = []
+
+    def slow(done, total):
+        world.clock.ms += 400_000  # a lease is 900 s
+        c.append(table(7))
+        seen.extend(hold.purpose for hold in c.state().holds.values())
+
+    world.lake().backup("c", other.lake(), watch=slow)
+    assert len(seen) > 4 and set(seen) == {"backup as c"}
+    assert not c.state().holds
+
+
+def test_a_damaged_part_of_the_source_is_refused_by_its_name(world, other, c):
+    name = part_of(c, 2).name
+
+    def flipped(data):
+        data[50] ^= 1
+        return data
+
+    world.overwrite(name, flipped)
+    with pytest.raises(CorruptionError, match=name):
+        world.lake().backup("c", other.lake())
+    assert other.lake().list() == [] and not other.blobs._blobs
+    assert not c.state().holds
+
+
+def test_a_damaged_inline_part_is_refused_too(world, other):
+    world.config = SMALL.__class__(merge_budget_s=0)
+    c = world.lake().create("c", table(1).schema, key=["id"])
+    c.append(table(1))
+    world.describe(c, inline=b"x" * part_of(c).size_bytes)
+    with pytest.raises(CorruptionError, match=part_of(c).name):
+        world.lake().backup("c", other.lake())
+    assert other.lake().list() == []
+
+
+def test_a_dropped_collection_is_not_copied(world, other, c):
+    c._shard.run(drop_shard)
+    with pytest.raises(CollectionDropped):
+        world.lake().backup("c", other.lake())
+
+
+class Crash(BaseException):
+    """The end of a process: nothing of it goes on."""
+
+
+def test_a_crash_leaves_no_half_of_a_copy_and_what_it_leaves_is_found(world, other, c, monkeypatch):
+    def crashed(done, total):
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        # A process that ends closes no hold.
+        patch.setattr(ShardCopy, "_release", lambda self: None)
+        with pytest.raises(Crash):
+            world.lake().backup("c", other.lake(), watch=crashed)
+    assert other.lake().list() == [] and len(other.blobs._blobs) == 1
+    assert other.fsck().findings == ()
+    other.clock.ms += DAY_MS + 1
+    assert [f.kind for f in other.fsck().left] == ["unknown-shard"]
+    # It can simply be repeated.
+    world.lake().backup("c", other.lake())
+    assert_equal(other.lake().collection("c"), c)
+    assert other.fsck(repair=True).clean and other.fsck().findings == ()
+    # The hold that was left ends by itself.
+    assert len(c.state().holds) == 1
+    world.clock.ms += 900_001
+    c.append(table(9))
+    assert not c.state().holds
+
+
+def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, other, c, monkeypatch):
+    target = other.lake()
+
+    def crashed(*_):
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target._catalog, "set", crashed)
+        with pytest.raises(Crash):
+            world.lake().backup("c", target)
+    assert other.lake().list() == []
+    other.clock.ms += DAY_MS + 1
+    assert [f.kind for f in other.fsck().left] == ["unnamed-shard"]
+
+
+def test_a_copy_that_took_so_long_that_its_parts_were_given_up_is_refused(world, other, c):
+    def removed(done, total):
+        if done == total:
+            other.blobs.delete(next(iter(other.blobs._blobs)))
+
+    with pytest.raises(BlobNotFound):
+        world.lake().backup("c", other.lake(), watch=removed)
+    assert other.lake().list() == [] and not other.blobs._blobs
+
+
+def test_a_full_store_leaves_nothing(world, other, c, monkeypatch):
+    target = other.lake()
+    puts = []
+
+    def full(name, data):
+        puts.append(name)
+        if len(puts) == 3:
+            raise StoreUnavailable("no space left", False)
+        other.blobs.__class__.put(other.blobs, name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.blobs, "put", full)
+        with pytest.raises(StoreUnavailable):
+            world.lake().backup("c", target)
+    assert not other.blobs._blobs and target.list() == []
+
+
+def test_a_copy_costs_a_read_and_a_put_for_each_part(world, other, c):
+    env = Env(clock=world.clock, recorder=Counters())
+    stores = Stores(MeteredBlobStore(other.blobs, env.recorder), MeteredVersionLog(other.log, env.recorder))
+    target = Lake("memory://metered", stores, SMALL, env)
+    target.list()
+    before = dict(env.recorder.counts)
+    report = world.lake().backup("c", target)
+    spent = {k: v - before.get(k, 0) for k, v in env.recorder.counts.items()}
+    # And one for the name, since no part of this lake is inline; two log writes, for the shard and the name.
+    assert spent["blob.put"] == report.parts + 1
+    assert spent["log.compare_and_set"] == 2 and spent["blob.list"] == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_copy_of_any_history_answers_as_its_source_does(world, other, seed):
+    rng = Random(seed)
+    c = world.lake().create("c", table(1).schema, key=["id"])
+    for _ in range(rng.randrange(1, 12)):
+        ids = sorted(rng.sample(range(200), rng.randrange(1, 150)))
+        c.append(table(*ids, _diff=[rng.choice((-1, 1, 2)) for _ in ids]))
+        if rng.random() < 0.3:
+            c.advance_since(rng.randrange(c.since.elements[0], c.upper.elements[0]))
+        if rng.random() < 0.4:
+            c.maintain(thorough=rng.random() < 0.5)
+    world.lake().backup("c", other.lake())
+    assert_equal(other.lake().collection("c"), c)
+    assert other.fsck().findings == ()

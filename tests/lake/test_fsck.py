@@ -1,0 +1,764 @@
+"""Every kind of damage is found and called by its name; a healthy lake has none; repairs are safe."""
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from damage import DAY_MS, SMALL, World, part_of, table, with_part
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tidelake
+from tidelake.config import Config
+from tidelake.data.part import PartWriter, checksum
+from tidelake.data.stats import StatsSettings
+from tidelake.errors import CollectionNotFound
+from tidelake.model import names
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
+from tidelake.shard.leftovers import leftovers
+from tidelake.state import codec, commands
+from tidelake.state.dropping import drop_shard
+from tidelake.state.garbage import Sweep
+from tidelake.state.spine import Spine, SpineEdit
+from tidelake.state.state import Delta, Edits, Move
+from tidelake.store.protocols import BlobInfo
+from tidelake.testing import strategies, tables
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def c(world):
+    return world.filled()
+
+
+def flip(data, at=-30):
+    data[at] ^= 1
+    return data
+
+
+def healthy(world):
+    report = world.fsck()
+    assert report.findings == () and report.clean
+    assert world.fsck(deep=False).findings == ()
+    return report
+
+
+# --- Healthy lakes ---
+
+
+def test_a_fresh_lake_is_clean(world):
+    assert world.fsck().findings == ()
+    assert world.log._entries == {} and world.blobs._blobs == {}
+
+
+def test_a_filled_lake_is_clean_and_is_counted(world, c):
+    report = healthy(world)
+    assert (report.collections, report.rows) == (1, 900)
+    assert report.parts == len([p for m in c.state().spine for p in m.batch.parts()])
+    assert report.size_bytes == c.state().spine.totals.size_bytes
+
+
+CONFIGS = (
+    replace(SMALL, row_group_rows=2, part_target_bytes=1024, merge_chunk_rows=16, rollup_bytes_min=2048),
+    Config(rollup_bytes_min=4096, merge_budget_s=0),
+)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_a_healthy_lake_after_any_history_has_no_findings(data):
+    world = World(data.draw(st.sampled_from(CONFIGS)))
+    unit = data.draw(st.sampled_from(("counter", "tuple(2)")))
+    domain = TimeDomain.parse(unit)
+    lake = world.lake()
+    c = lake.create("c", tables.SCHEMA, key=tables.KEY, time=unit)
+    readers = []
+    for step in data.draw(st.lists(st.sampled_from("aaaammsrcdw"), max_size=12)):
+        upper = c.upper.elements[0]
+        time = upper if domain.total_order else upper[0]
+        match step:
+            case "a":
+                rows = data.draw(st.lists(strategies.rows(), max_size=30))
+                end = time + data.draw(st.integers(1, 3))
+                at = st.integers(time, end - 1)
+                if not domain.total_order:
+                    at = st.tuples(at, st.integers(0, 3))
+                updates = [(row, data.draw(at), data.draw(strategies.diffs())) for row in rows]
+                c.append(tables.table(updates, domain), upper=end if domain.total_order else (end, 0))
+            case "m":
+                c.maintain(thorough=data.draw(st.booleans()))
+            case "s" if time > 0:
+                c.advance_since(time - 1 if domain.total_order else (time - 1, 0))
+            case "r":
+                readers.append(c.reader("test"))
+            case "c" if readers:
+                readers.pop().close()
+            case "d":
+                lake.create(f"d{step}", tables.SCHEMA, key=tables.KEY)
+            case "w":
+                c._shard.write_rollup()
+            case _:
+                pass
+        world.clock.ms += data.draw(st.sampled_from((1, 1000, 3_000_000)))
+    assert [str(f) for f in world.fsck().left] == []
+    assert [str(f) for f in world.fsck(deep=False).left] == []
+
+
+def test_parts_of_older_schemas_are_checked_under_their_own(world, c):
+    wider = c.schema.append(pa.field("w", pa.int32()))
+    c.evolve(wider)
+    c.append(table(1, 2, w=pa.array([1, None], pa.int32())))
+    assert len({part_of(c, at).schema_id for at in (0, -1)}) == 2
+    assert healthy(world)
+    world.describe(c, stats={3: part_of(c, -1).stats[3]})  # of a column that came later
+    assert world.kinds() == {"part-stats"}
+
+
+def test_a_check_writes_nothing(world, c):
+    before = dict(world.blobs._blobs), {key: list(found) for key, found in world.log._entries.items()}
+    world.fsck()
+    assert (world.blobs._blobs, world.log._entries) == before
+
+
+def test_a_check_of_some_collections_looks_at_these_only(world, c):
+    world.filled("d", lake=world.lake())
+    world.overwrite(part_of(c).name, flip)
+    assert world.fsck(["d"]).clean and not world.fsck(["c"]).clean
+    assert world.fsck(["c"]).left[0].collection == "c"
+    with pytest.raises(CollectionNotFound):
+        world.fsck(["nobody"])
+
+
+def test_a_check_tells_how_far_it_is(world, c):
+    seen = []
+    world.fsck(["c"], watch=lambda *told: seen.append(told))
+    total = c.state().spine.totals.size_bytes
+    assert seen[-1] == ("c", total, total) and len(seen) == c.state().spine.totals.runs * 2
+
+
+# --- Objects ---
+
+
+@pytest.mark.parametrize("at", [4, 100, -30, -1])
+def test_a_flipped_byte_of_a_part_is_found(world, c, at):
+    world.overwrite(part_of(c, 1).name, lambda data: flip(data, at))
+    [found] = world.fsck().left
+    assert (found.kind, found.collection, found.object) == ("part-damaged", "c", part_of(c, 1).name)
+    assert not found.repaired
+
+
+def test_damage_says_which_keys_times_and_reads_it_is_about(world, c):
+    c.append(table(7, _time=[9]), upper=12)
+    world.overwrite(part_of(c, -1).name, flip)
+    [found] = world.fsck().left
+    assert "1 updates of keys id=7 to id=7 and times 9 to 9: contents as of 9 and later" in found.message
+
+
+def test_damage_in_a_text_key_is_told_readably(world):
+    lake = world.lake()
+    made = lake.create("t", table(1).schema, key=["v", "id"], value=["x"])
+    made.append(table(*range(1, 400)))
+    world.overwrite(part_of(made).name, flip)
+    [found] = world.fsck().left
+    assert "of keys v='" in found.message and ", id=" in found.message
+
+
+def test_a_truncated_part_is_found(world, c):
+    world.overwrite(part_of(c).name, lambda data: data[:-5])
+    assert world.kinds() == world.kinds(deep=False) == {"part-size"}
+
+
+def test_a_missing_part_is_found(world, c):
+    world.blobs.delete(part_of(c).name)
+    assert world.kinds() == world.kinds(deep=False) == {"part-missing"}
+
+
+def test_swapped_parts_are_found(world, c):
+    a, b = part_of(c, 0).name, part_of(c, 1).name
+    blobs = world.blobs._blobs
+    blobs[a], blobs[b] = blobs[b], blobs[a]
+    found = world.fsck().left
+    assert [f.kind for f in found] == ["part-swapped", "part-swapped"] and b in found[0].message
+    assert world.kinds(deep=False) == {"part-size"}
+
+
+def test_parts_that_are_collected_while_the_check_runs_are_not_missing(world, c):
+    lake = world.lake()
+    removed = []
+
+    def meanwhile(name, done, total):
+        if name == "c" and not removed:
+            removed.extend(p.name for m in c.state().spine for p in m.batch.parts())
+            c.merge()
+            for blob in removed:
+                world.blobs.delete(blob)
+
+    assert "part-missing" not in {f.kind for f in lake.fsck(["c"], watch=meanwhile).findings}
+    assert removed
+
+
+def test_an_object_that_a_reader_needs_and_that_is_gone_is_found(world, c):
+    held = c.reader("reads")
+    old = part_of(c).name
+    c.merge()
+    state = c.state()
+    assert old in state.garbage and held is not None
+    world.blobs.delete(old)
+    assert world.kinds() == {"pinned-missing"}
+    world.clock.ms += DAY_MS
+    assert "pinned-missing" not in world.kinds()
+
+
+# --- What the state says of a part ---
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "kind"),
+    [
+        ("negative_rows", lambda part: 1, "part-diffs"),
+        ("diff_sum", lambda part: part.diff_sum + 1, "part-diffs"),
+        ("key_lower", lambda part: part.key_upper, "part-unreadable"),
+        ("key_upper", lambda part: part.key_lower, "part-keys"),
+        ("time_upper", lambda part: 5, "part-times"),
+        ("time_lower", lambda part: part.time_lower - 1, "part-times"),
+        ("time_counts", lambda part: (), "part-times"),
+        ("time_counts", lambda part: ((2, part.rows - 1),), "part-times"),
+        ("time_counts", lambda part: ((2, part.rows + 1),), "part-times"),
+        ("time_counts", lambda part: ((1, part.rows),), "part-times"),
+        ("time_counts", lambda part: ((2, part.rows - 1), (3, 1)), "part-times"),
+        ("stats", lambda part: {0: replace(part.stats[0], null_count=1)}, "part-stats"),
+        ("stats", lambda part: {0: replace(part.stats[0], lower=part.stats[0].upper)}, "part-stats"),
+        ("stats", lambda part: {0: replace(part.stats[0], upper=part.stats[0].lower)}, "part-stats"),
+        ("stats", lambda part: {0: replace(part.stats[0], upper=None, lower=None)}, "part-stats"),
+        ("stats", lambda part: {9: part.stats[0]}, "part-stats"),
+        ("checksum", lambda part: "0" * 32, "part-damaged"),
+    ],
+)
+def test_a_description_that_is_not_true_is_found(world, c, field, change, kind):
+    world.describe(c, -1, **{field: change(part_of(c, -1))})
+    assert kind in world.kinds()
+    assert kind == "part-damaged" or world.kinds(deep=False) <= {"run-unsorted", "batch-times"}
+
+
+def test_a_wrong_number_of_rows_is_found(world, c):
+    world.describe(c, rows=part_of(c).rows + 1)
+    assert "part-unreadable" in world.kinds()
+
+
+def test_later_times_that_are_counted_too_early_are_found(world):
+    c = world.lake().create("c", table(1).schema, key=["id"])
+    c.append(table(*range(10), _time=list(range(10))))
+    assert healthy(world)
+    # Rows up to 5 would be counted as three.
+    world.describe(c, time_counts=((0, 1), (1, 2), (6, 7)))
+    assert world.kinds() == {"part-times"}
+
+
+def test_times_outside_of_the_batch_are_found(world, c):
+    world.describe(c, rewrite=77)
+    assert "batch-times" in world.kinds()
+
+
+def test_times_before_the_batch_are_found(world, c):
+    world.describe(c, -1, time_lower=0)
+    assert world.kinds(deep=False) == {"batch-times"}
+
+
+def test_times_that_a_fold_has_advanced_past_the_batch_are_no_damage(world, c):
+    c.advance_since(2)
+
+    def folded(state):
+        state = with_part(state, 0, rewrite=2)
+        first = next(iter(state.spine))
+        bounds = replace(first.batch.bounds, since=Frontier.of(2))
+        batches = tuple(
+            replace(b, bounds=replace(b.bounds, since=Frontier.of(2))) for b in state.spine.batches
+        )
+        members = [replace(first, batch=replace(first.batch, bounds=bounds)), *list(state.spine)[1:]]
+        spine = state.spine
+        return replace(state, spine=Spine.of(spine.next_id, spine.spent, members, batches, spine.merges))
+
+    world.rewrite(c, folded)
+    assert c.since == Frontier.of(2) and healthy(world)
+
+
+def rows_in(world, c, change):
+    """Put other rows into the one part of a collection, with a description that is true but for the order."""
+    found = c.updates(0, c.upper).read_all().combine_chunks().to_batches()[0]
+    old = part_of(c)
+    stats = StatsSettings.of(SMALL)
+    writer = PartWriter(c._shard.spec.schema, c.domain, 0, row_group_rows=SMALL.row_group_rows, stats=stats)
+    writer.write(change(found))
+    part, data = writer.finish(old.name)
+    world.overwrite(old.name, lambda _: data)
+    kept = ("key_lower", "key_upper", "stats")
+    fields = {name: getattr(part, name) for name in part.__dataclass_fields__ if name not in kept}
+    world.describe(c, **fields)
+
+
+def one_part():
+    world = World(replace(SMALL, part_target_bytes=1 << 20))
+    c = world.lake().create("c", table(1).schema, key=["id"])
+    c.append(table(*range(100)))
+    return world, c
+
+
+@pytest.mark.parametrize(
+    ("order", "kind"),
+    [
+        ([*range(50), 51, 50, *range(52, 100)], "part-unsorted"),
+        ([*range(32, 64), *range(32), *range(64, 100)], "part-unsorted"),
+        ([*range(50), 50, *range(50, 100)], "part-unconsolidated"),
+        ([*range(32), 31, *range(32, 100)], "part-unconsolidated"),  # from one row group to the next
+    ],
+)
+def test_rows_out_of_order_or_twice_are_found(order, kind):
+    world, c = one_part()
+    rows_in(world, c, lambda rows: rows.take(order))
+    assert kind in world.kinds()
+
+
+def test_a_diff_of_zero_is_found():
+    world, c = one_part()
+
+    def zeroed(rows):
+        diffs = pa.array([0, *rows.column("_diff").to_pylist()[1:]], pa.int64())
+        return rows.set_column(rows.num_columns - 1, rows.schema.field("_diff"), diffs)
+
+    rows_in(world, c, zeroed)
+    assert world.kinds() == {"part-unconsolidated"}
+
+
+def test_bytes_that_are_no_part_are_found(world, c):
+    data = b"PAR1 and not a part" * 10
+    world.overwrite(part_of(c).name, lambda _: data)
+    world.describe(c, size_bytes=len(data), checksum=checksum(data))
+    assert "part-unreadable" in world.kinds()
+
+
+def test_an_inline_part_is_checked_too():
+    world = World(replace(SMALL, inline_part_bytes=4096))
+    c = world.lake().create("c", table(1).schema, key=["id"])
+    c.append(table(1, 2, 3))
+    assert part_of(c).inline is not None and healthy(world)
+    world.describe(c, diff_sum=4)
+    assert world.kinds() == world.kinds(deep=False) == {"part-diffs"}
+    world.describe(c, inline=bytes(flip(bytearray(part_of(c).inline))))
+    assert "part-unreadable" in world.kinds()
+
+
+def test_the_key_bounds_of_an_inline_part_are_checked():
+    world = World(replace(SMALL, inline_part_bytes=4096))
+    c = world.lake().create("c", table(1).schema, key=["id"])
+    c.append(table(1, 2, 3))
+    world.describe(c, key_lower=part_of(c).key_upper)
+    assert world.kinds() == {"part-keys"}
+
+
+def test_parts_of_a_run_that_overlap_are_found(world, c):
+    c.merge()
+    parts = [part for member in c.state().spine for part in member.batch.parts()]
+    assert len(parts) > 2
+
+    def swapped(state):
+        members = []
+        for member in state.spine:
+            runs = tuple(replace(run, parts=tuple(reversed(run.parts))) for run in member.batch.runs)
+            members.append(replace(member, batch=replace(member.batch, runs=runs)))
+        spine = state.spine
+        return replace(
+            state, spine=type(spine).of(spine.next_id, spine.spent, members, spine.batches, spine.merges)
+        )
+
+    world.rewrite(c, swapped)
+    assert world.kinds() == world.kinds(deep=False) == {"run-unsorted"}
+
+
+def test_an_unknown_schema_is_found(world, c):
+    # A whole state with such a part is refused when it is read; a step is not.
+    part = part_of(c)
+    assert part.schema_id == 0
+    state = c.state()
+    member = next(iter(state.spine))
+    run = replace(member.batch.runs[0], parts=(replace(part, schema_id=5), *member.batch.runs[0].parts[1:]))
+    changed = replace(member, batch=replace(member.batch, runs=(run, *member.batch.runs[1:])))
+    edit = SpineEdit(state.spine.next_id, state.spine.spent, (member.id,), (changed,))
+    commit(world, c, Edits(spine=edit))
+    assert "rule-broken" in world.kinds() and "part-schema" in world.kinds()
+
+
+def commit(world, c, edits, **fields):
+    """Write an entry that nobody has checked."""
+    state = c.state()
+    base = edits.rollup or state.rollup
+    delta = Delta(state.shard_id, state.seqno + 1, state.committed_ms, "0" * 32, base, edits)
+    assert world.log.compare_and_set(c.id, state.seqno, codec.encode_delta(replace(delta, **fields)))
+
+
+# --- The log and its rollups ---
+
+
+def test_a_missing_log_entry_is_found(world, c):
+    del world.entries(c)[2]
+    assert world.kinds() == {"log-gap", "log-unreadable"}
+
+
+def test_a_missing_log_entry_before_a_rollup_hides_nothing_behind_it(world, c):
+    c._shard.write_rollup()
+    c.append(table(1))
+    del world.entries(c)[2]
+    world.overwrite(part_of(c, -1).name, flip)
+    assert world.kinds() == {"log-gap", "part-damaged"}
+
+
+def test_a_log_entry_that_is_removed_in_sqlite_is_found(tmp_path):
+    lake = tidelake.open(tmp_path / "lake", config=SMALL)
+    c = lake.create("c", table(1).schema, key=["id"])
+    for n in range(3):
+        c.append(table(n))
+    shard = c.id
+    lake.close()
+    [database] = Path(tmp_path / "lake" / "log" / shard).glob("*.db")
+    with sqlite3.connect(database) as opened:
+        opened.execute("DELETE FROM entries WHERE seqno = 2")
+    opened.close()
+    with tidelake.open(tmp_path / "lake", create=False) as lake:
+        assert {f.kind for f in lake.fsck().left} == {"log-gap", "log-unreadable"}
+
+
+def test_a_damaged_log_entry_is_found(world, c):
+    entries = world.entries(c)
+    entries[2] = replace(entries[2], data=bytes(flip(bytearray(entries[2].data))))
+    assert world.kinds() == {"log-damaged", "log-unreadable"}
+
+
+def test_a_damaged_first_entry_is_found_and_a_rollup_leads_on(world, c):
+    c._shard.write_rollup()
+    entries = world.entries(c)
+    entries[0] = replace(entries[0], data=bytes(flip(bytearray(entries[0].data))))
+    assert world.kinds() == {"log-damaged"}
+
+
+def test_an_entry_that_does_not_fit_is_found(world, c):
+    entries = world.entries(c)
+    entries[2] = replace(entries[2], data=entries[3].data)
+    assert world.kinds() == {"log-misfit", "log-unreadable"}
+
+
+def test_a_first_entry_of_another_shard_is_found(world, c):
+    d = world.filled("d", lake=world.lake(), appends=0)
+    world.entries(d)[0] = world.entries(c)[0]
+    assert world.kinds() == {"log-misfit", "log-unreadable"}
+
+
+def test_a_step_that_breaks_a_rule_is_found(world, c):
+    commit(world, c, Edits(retained=Move(c.state().retained, Frontier.of(2))))
+    assert world.kinds() == set()
+    commit(world, c, Edits(since=Move(c.since, Frontier.of(3))))
+    assert world.kinds() == {"rule-broken"}
+
+
+def test_a_step_that_goes_back_is_found(world, c):
+    commit(world, c, Edits(sweep=Sweep(2)))
+    assert world.kinds() == set()
+    commit(world, c, Edits(sweep=Sweep(1)))
+    assert world.kinds() == {"rule-broken"}
+
+
+def test_a_whole_state_that_breaks_a_rule_is_found(world, c):
+    spine = c.state().spine
+    gone = spine.batches[-1]
+    edit = SpineEdit(
+        spine.next_id, spine.spent, batches_gone=(gone.id,), batches=(replace(gone, rows=gone.rows + 1),)
+    )
+    commit(world, c, Edits(spine=edit))
+    [found] = world.fsck().left
+    assert found.kind == "rule-broken" and "its members have" in found.message
+
+
+def test_a_newer_format_is_told(world, c):
+    entries = world.entries(c)
+    data = entries[2].data.replace(b"tidelake-delta 1 ", b"tidelake-delta 2 ", 1)
+    entries[2] = replace(entries[2], data=data)
+    assert world.kinds() == {"format-too-new"}
+
+
+def rollup_name(c):
+    rollup = c.state().rollup
+    return names.rollup(c.id, rollup.seqno, rollup.id)
+
+
+@pytest.fixture
+def rolled(world, c):
+    """With a rollup, entries behind it, and the whole log before it."""
+    c._shard.write_rollup()
+    c.append(table(1))
+    return c
+
+
+def other_state(world, c):
+    return codec.encode_state(replace(world.state(c.id), seqno=c.state().rollup.seqno))
+
+
+@pytest.mark.parametrize("kind", ["rollup-missing", "rollup-damaged", "rollup-differs", "another seqno"])
+def test_a_bad_rollup_is_found_and_made_again_from_the_log(world, rolled, kind):
+    name = rollup_name(rolled)
+    match kind:
+        case "rollup-missing":
+            world.blobs.delete(name)
+        case "rollup-damaged":
+            world.overwrite(name, flip)
+        case "rollup-differs":
+            state = codec.decode_state(world.blobs.get(name), name)
+            data = codec.encode_state(replace(state, written=replace(state.written, merged_rows=7)))
+            world.overwrite(name, lambda _: data)
+        case _:
+            world.overwrite(name, lambda _: codec.encode_state(world.state(rolled.id)))
+            kind = "rollup-differs"
+    before = rolled.state()
+    assert world.kinds() == {kind}
+    assert world.fsck(repair=True).clean
+    assert world.fsck().findings == ()
+    # Whoever opens it now sees the same data.
+    again = world.lake().collection("c")
+    assert again.state().spine == before.spine and again.state().rollup.seqno > before.rollup.seqno
+    assert again.snapshot().read_all() == rolled.snapshot().read_all()
+
+
+def test_a_bad_rollup_without_the_log_before_it_is_told_and_left(world, rolled):
+    world.log.truncate(rolled.id, rolled.state().rollup.seqno)
+    assert world.fsck().findings == ()
+    world.overwrite(rollup_name(rolled), flip)
+    report = world.fsck(repair=True)
+    assert {f.kind for f in report.left} == {"rollup-damaged", "log-unreadable"}
+
+
+def test_a_log_that_has_lost_its_newest_entries_is_found(world, rolled):
+    del world.entries(rolled)[4:]
+    assert world.kinds() == {"log-behind"}
+
+
+def test_a_rollup_that_knows_a_later_state_than_the_log_is_found(world, c):
+    c._shard.write_rollup()
+    del world.entries(c)[3:]
+    assert world.kinds() == {"log-behind"}
+
+
+def test_a_rollup_of_another_state_is_no_start(world, rolled):
+    world.log.truncate(rolled.id, rolled.state().rollup.seqno)
+    data = codec.encode_state(world.state(rolled.id))
+    world.overwrite(rollup_name(rolled), lambda _: data)
+    assert world.kinds() == {"rollup-differs", "log-unreadable"}
+
+
+def test_parts_that_a_lost_entry_named_are_told_and_kept(world, c):
+    c.append(table(1))
+    name = part_of(c, -1).name
+    del world.entries(c)[3:]
+    world.blobs.put(names.rollup(c.id, 0, "ab" * 16), b"who knows")
+    world.clock.ms += 2 * DAY_MS
+    kept = set(world.blobs._blobs)
+    report = world.fsck(repair=True)
+    assert ("log-behind", name) in {(f.kind, f.object) for f in report.left}
+    assert "leaked-rollup" in {f.kind for f in report.left}
+    assert kept == set(world.blobs._blobs)
+
+
+def test_a_truncated_log_is_no_damage(world, rolled):
+    rolled._shard.write_rollup()
+    rolled.append(table(5))
+    world.log.truncate(rolled.id, rolled.state().rollup.seqno)
+    assert healthy(world)
+
+
+# --- What nothing names ---
+
+
+def leak(world, c, seqno=0):
+    name = names.part(c.id, seqno, "ab" * 16)
+    world.blobs.put(name, b"leaked")
+    return name
+
+
+def test_a_leaked_upload_is_told_once_it_is_old_and_removed_once_it_is_given_up(world, c):
+    name = leak(world, c)
+    assert world.fsck().findings == ()
+    world.clock.ms += DAY_MS + 1
+    assert world.kinds() == world.kinds(deep=False) == {"leaked-part"}
+    # Its uploader may still come: a repair notes that it is given up, and says that it is not done.
+    assert [(f.kind, f.repaired) for f in world.fsck(repair=True).findings] == [("leaked-part", False)]
+    assert name in world.blobs._blobs
+    world.clock.ms += DAY_MS
+    assert [(f.kind, f.repaired) for f in world.fsck(repair=True).findings] == [("leaked-part", True)]
+    assert name not in world.blobs._blobs
+    assert world.fsck().findings == ()
+
+
+def test_what_a_collector_removed_since_the_listing_is_no_leak(world, c):
+    listed = [BlobInfo(names.part(c.id, 0, "ab" * 16), 7, 0)]
+    assert leftovers(c.state(), listed, world.blobs, SMALL, world.clock.ms) == []
+    world.blobs.put(listed[0].name, b"leaked")
+    assert len(leftovers(c.state(), listed, world.blobs, SMALL, world.clock.ms)) == 1
+
+
+def test_an_upload_that_comes_after_it_was_given_up_is_removed_at_once(world, c):
+    commit(world, c, Edits(sweep=Sweep(2)))
+    late, allowed = leak(world, c, 1), names.part(c.id, 2, "cd" * 16)
+    world.blobs.put(allowed, b"under way")
+    assert [(f.kind, f.object) for f in world.fsck(repair=True).findings] == [("leaked-part", late)]
+    assert late not in world.blobs._blobs and allowed in world.blobs._blobs
+    assert world.fsck().findings == ()
+
+
+def test_a_leaked_rollup_is_told_and_removed(world, rolled):
+    name = names.rollup(rolled.id, 1, "ab" * 16)
+    world.blobs.put(name, b"late")
+    newer = names.rollup(rolled.id, rolled.state().seqno, "cd" * 16)
+    world.blobs.put(newer, codec.encode_state(rolled.state()))
+    [found] = world.fsck().left
+    assert (found.kind, found.object) == ("leaked-rollup", name)
+    assert world.fsck(repair=True).clean and world.fsck().findings == ()
+    assert newer in world.blobs._blobs
+    world.clock.ms += DAY_MS + 1
+    assert world.kinds() == {"leaked-rollup"}
+
+
+def test_an_object_of_a_strange_name_is_told_and_kept(world, c):
+    world.blobs.put(f"{c.id}/notes", b"mine")
+    assert [f.kind for f in world.fsck(repair=True).left] == ["unknown-object"]
+    assert f"{c.id}/notes" in world.blobs._blobs
+
+
+def test_old_garbage_is_a_note(world, c):
+    c.merge()
+    assert c.state().garbage
+    assert world.fsck().findings == ()
+    world.clock.ms += 601_000
+    report = world.fsck()
+    assert [f.kind for f in report.findings] == ["old-garbage"] and report.clean
+
+
+def test_objects_of_no_shard_are_told_once_they_are_old_and_removed(world, c):
+    name = names.part("ab" * 16, 0, "cd" * 16)
+    world.blobs.put(name, b"half a backup")
+    assert world.fsck().findings == ()
+    world.clock.ms += DAY_MS + 1
+    assert world.kinds() == {"unknown-shard"}
+    assert world.fsck(repair=True).clean and name not in world.blobs._blobs
+    assert world.fsck().findings == ()
+
+
+def test_objects_of_no_shard_stay_while_a_log_is_missing(world, c):
+    name = names.part("ab" * 16, 0, "cd" * 16)
+    world.blobs.put(name, b"perhaps all that is left")
+    world.log.delete(c.id)
+    world.clock.ms += DAY_MS + 1
+    assert {f.kind for f in world.fsck(repair=True).left} == {"log-missing", "unknown-shard"}
+    assert name in world.blobs._blobs
+
+
+# --- The catalog ---
+
+
+def test_a_name_without_a_shard_is_found(world, c):
+    parts = set(world.blobs._blobs)
+    world.log.delete(c.id)
+    world.clock.ms += 3 * DAY_MS
+    assert [f.kind for f in world.fsck(repair=True).left] == ["log-missing"]
+    assert parts == set(world.blobs._blobs)
+
+
+def test_a_missing_catalog_is_found_and_no_data_is_removed(world, c):
+    kept = set(world.blobs._blobs)
+    world.log.delete("catalog")
+    world.clock.ms += 3 * DAY_MS
+    kinds = {f.kind for f in world.fsck(repair=True).left}
+    assert {"catalog-missing", "unnamed-shard"} <= kinds
+    assert kept == set(world.blobs._blobs) and c.id in world.log._entries
+    # Found as well after somebody has made a new one by opening a collection.
+    assert world.lake().list() == []
+    assert "unnamed-shard" in {f.kind for f in world.fsck(repair=True).left}
+    assert kept == set(world.blobs._blobs)
+
+
+def test_a_damaged_catalog_is_found(world, c):
+    [part] = [name for name in world.blobs._blobs if name.startswith("catalog/")]
+    world.overwrite(part, flip)
+    assert {"part-damaged", "catalog-unreadable"} <= world.kinds()
+
+
+def test_a_damaged_log_of_the_catalog_is_found(world, c):
+    entries = world.log._entries["catalog"]
+    entries[1] = replace(entries[1], data=b"nothing")
+    assert {"log-damaged", "catalog-unreadable"} <= world.kinds()
+
+
+def test_a_damaged_rollup_of_the_catalog_is_made_again(world, c):
+    lake = world.lake()
+    lake._catalog._shard.write_rollup()
+    [name] = world.blobs.list("catalog/rollups/")
+    world.overwrite(name.name, flip)
+    assert world.kinds() == {"rollup-damaged", "catalog-unreadable"}
+    assert "catalog-unreadable" not in {f.kind for f in world.fsck(repair=True).left}
+    assert world.fsck().findings == () and world.lake().list() == ["c"]
+
+
+def test_an_unnamed_empty_shard_is_told_once_it_is_old_and_removed(world, c):
+    schema = c._shard.spec.schema
+    state = commands.initial("ef" * 16, TimeDomain("counter"), schema, world.clock.ms)
+    assert world.log.compare_and_set("ef" * 16, None, codec.encode_state(state))
+    assert world.fsck().findings == ()
+    world.clock.ms += DAY_MS + 1
+    assert world.kinds() == {"empty-shard"}
+    assert world.fsck(repair=True).clean and world.fsck().findings == ()
+    assert "ef" * 16 not in world.log._entries
+
+
+def test_an_unnamed_shard_that_cannot_be_read_is_told_and_kept(world, c):
+    assert world.log.compare_and_set("ef" * 16, None, b"nonsense")
+    world.clock.ms += DAY_MS + 1
+    assert {f.kind for f in world.fsck(repair=True).left} == {"unnamed-shard"}
+    assert "ef" * 16 in world.log._entries
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_drop_that_stopped_half_way_is_told_and_finished(world, c, named):
+    lake = world.lake()
+    c._shard.run(drop_shard)
+    if not named:
+        listing = lake._catalog.read()
+        assert lake._catalog.set(listing, "c", None)
+    assert "half-dropped" not in world.kinds()
+    leak(world, c)
+    world.clock.ms += DAY_MS + 1
+    assert world.kinds() == {"half-dropped"}
+    report = world.fsck(repair=True)
+    assert report.clean and any(f.repaired for f in report.findings)
+    assert world.fsck().findings == ()
+    assert not [name for name in world.blobs._blobs if name.startswith(c.id)]
+    assert c.id not in world.log._entries and world.lake().list() == []
+
+
+def test_without_the_flag_nothing_is_repaired(world, rolled):
+    leak(world, rolled)
+    world.blobs.put(names.rollup(rolled.id, 1, "ab" * 16), b"late")
+    world.overwrite(rollup_name(rolled), flip)
+    world.clock.ms += 3 * DAY_MS
+    before = dict(world.blobs._blobs), {key: list(found) for key, found in world.log._entries.items()}
+    assert world.kinds() == {"leaked-part", "leaked-rollup", "rollup-damaged"}
+    assert (world.blobs._blobs, world.log._entries) == before
+
+
+def test_collection_keeps_the_objects_of_a_named_shard_whose_log_was_lost(world, c):
+    kept = {name for name in world.blobs._blobs if name.startswith(c.id)}
+    world.log.delete(c.id)
+    world.clock.ms += 3 * DAY_MS
+    world.lake().collect()
+    assert kept and kept <= set(world.blobs._blobs)
