@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable
 
-
 from tidelake.testing.faults import SimulatedCrash
 
 # Real seconds without a step after which the threads are taken for stuck.
@@ -143,10 +142,10 @@ class Baton:
         """
         strand = self.current
         self._check(strand)
-        self.steps += 1
-        if self.steps >= self._limit:
+        if self.steps == self._limit:
             self.finish()
             self._check(strand)
+        self.steps += 1
         strand.wake_us, strand.until = wake_us, until
         self._pass_on(strand)
         self._check(strand)
@@ -215,7 +214,9 @@ class Baton:
             if self._events:
                 next_us = min(next_us, self._events[0][0])
             if next_us >= _NEVER:
-                self.fail(Stuck("all threads wait for each other: " + ", ".join(s.name for s in self._strands)))
+                self.fail(
+                    Stuck("all threads wait for each other: " + ", ".join(s.name for s in self._strands))
+                )
             else:
                 self.now_us = next_us
         return None

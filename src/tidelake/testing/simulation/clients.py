@@ -19,8 +19,9 @@ from tidelake.state.append import Appended
 from tidelake.testing import tables
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.oracle import Row
-from tidelake.testing.simulation.judge import DOMAIN, Append, Asked, Judge
-from tidelake.testing.simulation.world import SimulatedProcess, World
+from tidelake.testing.simulation.judge import DOMAIN, Append, Asked, Judge, only_time
+from tidelake.testing.simulation.process import SimulatedProcess
+from tidelake.testing.simulation.world import World
 
 NAME = "c"
 SCHEMA = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.string())])
@@ -78,7 +79,7 @@ class Client:
         """An upper that somebody told this client of: the newest, mostly."""
         uppers = self.judge.uppers
         back = self.draw.choice((0, 0, 0, 0, 1, 3))
-        return _time(uppers[max(0, len(uppers) - 1 - back)])
+        return only_time(uppers[max(0, len(uppers) - 1 - back)])
 
     def offer(self, op: Append, call: Callable[[], Appended]) -> str:
         """Try an append once: `"in"`, `"refused"` or `"unknown"`."""
@@ -122,13 +123,6 @@ class Client:
             return
         self.world.note(f"< {what}: {answer.num_rows} rows")
         judged(asked, answer)
-
-
-def _time(frontier: Frontier) -> int:
-    (time,) = frontier.elements
-    if not isinstance(time, int):
-        raise TypeError(f"{time!r} is no counter")
-    return time
 
 
 def _table(rows: list[tuple[Row, int | None, int]]) -> pa.Table:
@@ -250,7 +244,7 @@ def reader(client: Client) -> None:
 
 
 def _asked_time(client: Client) -> int:
-    since, upper = _time(client.judge.state.since), _time(client.judge.state.upper)
+    since, upper = only_time(client.judge.state.since), only_time(client.judge.state.upper)
     return client.draw.randint(max(0, since - 1), max(upper, since))
 
 
@@ -312,7 +306,7 @@ def _follow(client: Client, at: int) -> int | None:
                     client.judge.wrong(f"a listener at {at} was given a step from {step.lower}")
                 answer = step.updates.read_all()
                 client.judge.updates(step.lower, step.upper, answer)
-                at = _time(step.upper) - 1
+                at = only_time(step.upper) - 1
                 client.judge.counts["steps listened to"] += 1
                 client.world.note(f"< listened through {at}")
                 left -= 1
@@ -340,8 +334,7 @@ def maintainer(client: Client) -> None:
                 collection.merge()
             else:
                 seconds = client.draw.choice((None, None, 0.05, 1.0))
-                report = collection.maintain(thorough=client.draw.random() < 0.4, seconds=seconds)
-                client.judge.counts["merges"] += report.merges
+                collection.maintain(thorough=client.draw.random() < 0.4, seconds=seconds)
         except _FAILED as error:
             client.world.note(f"< maintain: {error!r}")
         client.rest()
@@ -361,14 +354,13 @@ def upkeep(client: Client) -> None:
                 client.rest()
         if worker.last_error is not None and not isinstance(worker.last_error, _FAILED):
             client.judge.wrong(f"upkeep failed with {worker.last_error!r}")
-        client.judge.counts["merges"] += worker.merges
 
 
 def owner(client: Client) -> None:
     """Lets history go, step by step."""
     while True:
         client.process.sleep(client.draw.choice((0.5, 2.0, 20.0)))
-        since, upper = _time(client.judge.state.since), _time(client.judge.state.upper)
+        since, upper = only_time(client.judge.state.since), only_time(client.judge.state.upper)
         if upper <= since + 1:
             continue
         wanted = client.draw.randint(since, upper - 1)

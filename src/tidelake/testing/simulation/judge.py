@@ -63,7 +63,7 @@ class Append:
     """
 
     label: str
-    rows: list[tuple[Row, Time | None, int]]
+    rows: list[tuple[Row, int | None, int]]
     upper: Frontier | None = None
     writer: tuple[str, int, int] | None = None
     placed: tuple[int, Frontier, Frontier] | None = None
@@ -165,7 +165,10 @@ class Judge:
             old = before.writers.get(name)
             if old is None or old.epoch < record.epoch:
                 self._opened[name, record.epoch] = self._last_in(name)
+        if delta.edits.rollup is not None:
+            self.counts["rollups"] += 1
         if before.upper == after.upper:
+            self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
             return
         self.counts["appends in"] += 1
         if not isinstance(actor, Append):
@@ -209,7 +212,9 @@ class Judge:
         """An append was answered with success."""
         self.counts["appends acknowledged"] += 1
         if op.placed is None:
-            covered = answer.already and op.upper is not None and op.upper <= self.state.upper and not op.writer
+            covered = (
+                answer.already and op.upper is not None and op.upper <= self.state.upper and not op.writer
+            )
             if not covered:
                 self.wrong(f"{op.label} was acknowledged ({answer}) and is not in")
             op.barred = "it was answered that all its times were closed"
@@ -233,7 +238,9 @@ class Judge:
         match error:
             case UpperMismatch():
                 if error.current not in seen or error.expected == error.current:
-                    self.wrong(f"{op.label} was refused on a stale state: {error!r}; upper was {seen[0]} and later")
+                    self.wrong(
+                        f"{op.label} was refused on a stale state: {error!r}; upper was {seen[0]} and later"
+                    )
             case UpdateNotBeyondLower() | UpdateBeyondUpper():
                 if all(seen[-1].less_equal(time) for _, time, _ in op.rows if time is not None):
                     self.wrong(f"{op.label} was refused though its times are open: {error!r}")
@@ -268,7 +275,9 @@ class Judge:
             as_of = answer.column(DOMAIN.columns[0])[0].as_py()
             closed = self.uppers[asked.entries - 1]
             if not closed <= Frontier.past(as_of):
-                self.wrong(f"a snapshot was of {as_of}, though {closed} was the upper before it was asked for")
+                self.wrong(
+                    f"a snapshot was of {as_of}, though {closed} was the upper before it was asked for"
+                )
         self._compare(f"snapshot at {as_of}", self._netted(answer, as_of), self.oracle.snapshot(as_of))
 
     def changes(self, after: Time, through: Time, answer: pa.Table) -> None:
@@ -302,7 +311,11 @@ class Judge:
                     self.wrong(f"a read was refused though since is {since}: {error!r}")
             case NotYetClosed():
                 about = error.asked
-                final = about <= closed if isinstance(about, Frontier) else not closed.less_equal(cast(Time, about))
+                final = (
+                    about <= closed
+                    if isinstance(about, Frontier)
+                    else not closed.less_equal(cast(Time, about))
+                )
                 if final:
                     self.wrong(f"a read waited in vain though upper was {closed}: {error!r}")
             case StoreUnavailable() | OutcomeUnknown():
@@ -326,11 +339,11 @@ class Judge:
     def check_order(self) -> None:
         """The answers to all appends are those of one list, in an order that keeps to real time."""
         answers = sorted(
-            (lower.elements[0], upper.elements[0], begun, ended, op.label)
+            (only_time(lower), only_time(upper), begun, ended, op.label)
             for op in self.appends
             for begun, ended, lower, upper in op.answers
         )
-        latest_begun, whose, end = -1, "", DOMAIN.minimum
+        latest_begun, whose, end = -1, "", 0
         for lower, upper, begun, ended, label in answers:
             if lower < end:
                 self.wrong(f"{label} was given times that others were given too: [{lower}, {upper})")
@@ -352,6 +365,14 @@ class Asked:
 
     step: int
     entries: int
+
+
+def only_time(frontier: Frontier) -> int:
+    """The one time of a frontier of counters."""
+    (time,) = frontier.elements
+    if not isinstance(time, int):
+        raise TypeError(f"{time!r} is no counter")
+    return time
 
 
 def named(state: ShardState) -> Iterator[str]:

@@ -16,6 +16,7 @@ _RATES = {
     "unknown, effect later": 0.008,
     "delay": 0.03,
     "slow reply": 0.015,
+    "outage": 0.003,
     "stall": 0.003,
     "crash": 0.004,
     "machine crash": 0.0004,
@@ -45,7 +46,17 @@ class Options:
         worse = draw.choice((0.0, 0.5, 1.0, 1.0, 2.0))
         rates = {kind: rate * worse * draw.choice((0, 1, 1, 2)) for kind, rate in _RATES.items()}
         roles = ["writer", "appender", "reader", "maintainer"]
-        more = ("writer", "writer", "appender", "appender", "reader", "listener", "listener", "maintainer", "upkeep")
+        more = (
+            "writer",
+            "writer",
+            "appender",
+            "appender",
+            "reader",
+            "listener",
+            "listener",
+            "maintainer",
+            "upkeep",
+        )
         roles += draw.choices(more, k=draw.randint(1, 5))
         if draw.random() < 0.8:
             roles.append("owner")

@@ -6,7 +6,6 @@ and what must hold when all of them are gone.
 
 import gc
 import random
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +18,10 @@ from tidelake.shard import machine
 from tidelake.shard.overlap import sequential
 from tidelake.testing.simulation.baton import BatonLock
 from tidelake.testing.simulation.clients import NAME, ROLES, SCHEMA, Client
-from tidelake.testing.simulation.judge import DOMAIN, Judge
+from tidelake.testing.simulation.judge import Judge, only_time
 from tidelake.testing.simulation.options import Options
-from tidelake.testing.simulation.world import SimulatedProcess, World
+from tidelake.testing.simulation.process import SimulatedProcess
+from tidelake.testing.simulation.world import World
 
 # Switches a bug on for as long as the block lasts; for tests of the simulation itself.
 Bug = Callable[[], AbstractContextManager[None]]
@@ -95,7 +95,7 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
         try:
             judge.shard_id = world.calm_lake().create(NAME, SCHEMA, key=["k"]).id
             for i, role in enumerate(world.options.roles):
-                _start(world, judge, seed, f"{role}{i}", role, 0)
+                _start(world, judge, f"{role}{i}", role)
             world.baton.run()
             if world.baton.trouble is None:
                 _check_end(world, judge)
@@ -103,14 +103,14 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
             error = caught
     error = world.baton.trouble or error
     if error is not None:
-        raise SimulationFailed(seed, world.baton.steps, error, world.trace.lines) from error
+        raise SimulationFailed(seed, world.baton.steps, error, list(world.trace.lines)) from error
     return Figures(1, world.baton.steps, judge.counts, world.injected, world.trace.digest)
 
 
-def _start(world: World, judge: Judge, seed: int, name: str, role: str, life: int) -> None:
+def _start(world: World, judge: Judge, name: str, role: str, life: int = 0) -> None:
     """Start a client; when its process dies, another one takes its place after a while."""
     process = SimulatedProcess(world, f"{name}.{life}" if life else name)
-    draw = random.Random(f"{seed} {name} {life}")  # noqa: S311
+    draw = random.Random(f"{world.seed} {name} {life}")  # noqa: S311
     client = Client(world, judge, process, draw)
 
     def work() -> None:
@@ -119,7 +119,7 @@ def _start(world: World, judge: Judge, seed: int, name: str, role: str, life: in
         finally:
             if process.dead and not world.baton.over:
                 judge.counts["crashes"] += 1
-                _start(world, judge, seed, name, role, life + 1)
+                _start(world, judge, name, role, life + 1)
 
     world.start(process, process.name, work, int(draw.choice((0.01, 0.5, 5.0)) * 1e6) if life else 0)
 
@@ -132,10 +132,10 @@ def _check_end(world: World, judge: Judge) -> None:
     state = judge.state
     if collection.state().seqno != state.seqno:
         judge.wrong(f"the newest state is {collection.state().seqno}, expected {state.seqno}")
-    (since,), (upper,) = state.since.elements, state.upper.elements
+    since, upper = only_time(state.since), only_time(state.upper)
     for time in sorted({since, (since + upper - 1) // 2, upper - 1}) if upper > since else ():
         judge.snapshot(judge.asked(), time, collection.snapshot(time).read_all())
-    if since == DOMAIN.minimum:
+    if state.since == state.minimum:
         judge.updates(state.since, state.upper, collection.updates(state.since, state.upper).read_all())
     for name, record in sorted(state.writers.items()):
         opened = collection.writer(name)

@@ -1,0 +1,190 @@
+"""A process of the simulation: its clock, its handles, and its share of the faults.
+
+Owns what becomes of each call of one process. Must not know what is stored, nor what the process is for.
+
+INVARIANT: a fault tells the truth (see `tidelake.testing.faults`); a dead process reaches nothing.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidelake.env import Counters, Env, Spawned, Stop
+from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
+from tidelake.lake.lake import Lake
+from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.url import Stores
+from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
+from tidelake.testing.simulation.baton import Process, Strand
+from tidelake.testing.simulation.world import URL, World
+
+T = TypeVar("T")
+
+_SWITCH_AT_MONOTONIC = 0.05
+_WRITES = frozenset(("blob.put", "blob.delete", "log.compare_and_set", "log.truncate", "log.delete"))
+_OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
+
+
+class SimulatedProcess(Process):
+    """A process: its own clock, its own handles, its own share of the faults.
+
+    It is the clock, the source of ids and the spawner of its `Env`, and decides the faults of its stores.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(name)
+        self.world = world
+        skew_ms = world.options.skew_ms_max
+        self._offset_ms = world.draw.randint(-skew_ms, skew_ms)
+        self._started_us = world.baton.now_us
+        self._outage_us = 0
+        self.recorder = Counters()
+        world.processes.append(self)
+
+    def lake(self) -> Lake:
+        """The lake, opened by this process."""
+        env = Env(self, self, self.recorder, self)
+        deadline_s = self.world.options.config.retry_deadline_s
+        draw = self.world.draw.random
+        blobs = RetryingBlobStore(FaultyBlobStore(self.world.stores.blobs, self), self, deadline_s, draw)
+        log = RetryingVersionLog(FaultyVersionLog(self.world.stores.log, self), self, deadline_s, draw)
+        return Lake(URL, Stores(blobs, log), self.world.options.config, env)
+
+    def fresh(self) -> str:
+        """A fresh id; see `IdSource`."""
+        return self.world.fresh()
+
+    def now_ms(self) -> int:
+        """The wall clock of this process, wrong by its skew and its jumps."""
+        self._pause("now")
+        return self.world.true_ms() + self._offset_ms
+
+    def monotonic_s(self) -> float:
+        """Seconds since the process started."""
+        # Every retry asks twice; a switch here shows nothing that one at the next store call does not.
+        if self.world.draw.random() < _SWITCH_AT_MONOTONIC:
+            self._pause("monotonic")
+        self._alive()
+        return (self.world.baton.now_us - self._started_us) / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in simulated time."""
+        self._alive()
+        self.world.note(f"sleep {seconds:.3f}")
+        self.world.baton.pause(self.world.baton.now_us + max(1, int(seconds * 1e6)))
+
+    def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
+        """Start a thread of this process, under the same baton."""
+        self._alive()
+        return _SimulatedThread(self, name, work)
+
+    def run(self, operation: str, call: Callable[[], T]) -> T:
+        """Carry out a store call as the seed decides; see `Faults`."""
+        self._pause(operation)
+        world, draw = self.world, self.world.draw
+        actor = world.actor()
+        world.baton.now_us += 1 + int(draw.expovariate(1 / 500))
+        fault = self._in_outage() or self._drawn(operation)
+        if fault:
+            world.inject(fault)
+
+        def effect() -> T:
+            with world.acts(actor):
+                return call()
+
+        if fault == "unavailable":
+            raise StoreUnavailable(f"injected: {operation} is unavailable")
+        if fault == "unknown, effect later":
+            later_us = int(draw.choice((0.02, 0.2, 2.0, 20.0)) * 1e6)
+            world.baton.at(world.baton.now_us + later_us, lambda: self._late(operation, effect))
+        if fault in ("unknown, without effect", "unknown, effect later"):
+            raise OutcomeUnknown(f"injected: {operation} did not answer")
+        if fault == "crash" and draw.random() < 0.5:
+            raise self._crash(operation)
+        if fault == "delay":
+            self._wait(draw.choice((0.01, 0.1, 1.0, 5.0)))
+        answer = effect()
+        if fault == "unknown, after the effect":
+            raise OutcomeUnknown(f"injected: {operation} did not answer")
+        if fault == "crash":
+            raise self._crash(operation)
+        if fault == "slow reply":
+            self._wait(draw.choice((0.01, 0.1, 1.0, 5.0)))
+        return answer
+
+    def _in_outage(self) -> str:
+        """The fault of a call while this process reaches the stores hardly ever."""
+        if self.world.baton.now_us >= self._outage_us:
+            return ""
+        return self.world.draw.choice(("unavailable", "unavailable", "unknown, without effect", ""))
+
+    def _late(self, operation: str, effect: Callable[[], T]) -> None:
+        """The effect of a call whose caller was told that nobody knows; its answer goes nowhere."""
+        self.world.note(f"late {operation} of {self.name}")
+        try:
+            effect()
+        except TidelakeError as error:
+            self.world.note(f"late {operation}: {type(error).__name__}")
+
+    def _drawn(self, operation: str) -> str:
+        """The fault of a call that is under way; those of the whole process happen here at once."""
+        world, draw = self.world, self.world.draw
+        kind, point = "", draw.random()
+        for name, rate in world.options.rates.items():
+            point -= rate
+            if point < 0:
+                kind = name
+                break
+        if kind == "unknown, effect later" and operation not in _WRITES:
+            return "unknown, without effect"
+        if kind not in _OF_PROCESSES:
+            return kind
+        world.inject(kind)
+        if kind == "stall":
+            self.stalled_us = world.baton.now_us + int(draw.choice((1, 5, 20, 60)) * 1e6)
+            world.baton.pause()
+        elif kind == "outage":
+            self._outage_us = world.baton.now_us + int(draw.choice((0.3, 2, 10)) * 1e6)
+        elif kind == "clock jump":
+            self._offset_ms += draw.choice((-60_000, -1_000, 1_000, 60_000))
+        elif kind == "machine crash":
+            world.crash_machine()
+            raise SimulatedCrash(f"the machine crashed before {operation}")
+        return ""
+
+    def _crash(self, operation: str) -> SimulatedCrash:
+        self.dead = True
+        return SimulatedCrash(f"{self.name} crashed in {operation}")
+
+    def _wait(self, seconds: float) -> None:
+        self.world.baton.pause(self.world.baton.now_us + int(seconds * 1e6))
+
+    def _pause(self, what: str) -> None:
+        self._alive()
+        self.world.baton.pause()
+        self.world.note(what)
+
+    def _alive(self) -> None:
+        # Also for a generator of a dead process that is closed late, by whichever thread.
+        if self.dead:
+            raise SimulatedCrash(f"{self.name} is dead")
+
+
+class _SimulatedThread:
+    """A thread that a process started: what tells it to stop, and what waits for its end."""
+
+    def __init__(self, process: SimulatedProcess, name: str, work: Callable[[Stop], None]) -> None:
+        self._process, self._baton = process, process.world.baton
+        self._stopped = False
+        self._strand: Strand = process.world.start(process, f"{process.name}/{name}", lambda: work(self))
+
+    def wait(self, timeout: float) -> bool:
+        """Pause; see `Stop`."""
+        self._process._alive()
+        self._baton.pause(self._baton.now_us + int(timeout * 1e6), lambda: self._stopped)
+        return self._stopped
+
+    def stop(self) -> None:
+        """Tell it to end, and wait; see `Spawned`."""
+        self._stopped = True
+        if self._strand is not self._baton.current and not self._process.dead:
+            self._baton.block(lambda: self._strand.ended)
