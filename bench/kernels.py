@@ -33,6 +33,7 @@ from tidelake.shard.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upload import write_run
 from tidelake.state.codec import encode_record
+from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.protocols import BlobStore
 
@@ -63,7 +64,7 @@ class Stored:
     def __init__(self, folder: Path, shape: Shape, rows: int, count: int) -> None:
         self.folder, self.shape = folder, shape
         # Nothing is flushed: this measures kernels, not disks.
-        self.blobs: BlobStore = LocalBlobStore(str(folder / "blobs"), lambda _descriptor: None)
+        self.blobs: BlobStore = LocalBlobStore(str(folder / "blobs"), SystemFiles(no_flush))
         self.spec = ShardSpec(folder.as_uri(), "0" * 32, DOMAIN, 0, shape.schema, Config())
         keys = max(1, rows * 3 // 2)
         runs = (self._run(rows // count, seed, keys) for seed in range(count))

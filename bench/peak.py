@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tidelake.shard.plan import run_merge_task
+from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 
 
@@ -16,7 +17,7 @@ def peak_mib() -> float:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    blobs = LocalBlobStore(str(folder / "blobs"), lambda _descriptor: None)
+    blobs = LocalBlobStore(str(folder / "blobs"), SystemFiles(no_flush))
     before = peak_mib()
     run_merge_task((folder / "task").read_bytes(), blobs)
     print(json.dumps({"growth_mib": peak_mib() - before}))

@@ -38,6 +38,10 @@ class Config:
         merge_claim_rows: a merge of more rows is claimed first, so that no other process starts it too.
         merge_claim_s: how long a claim lasts without progress.
         runs_max: unmerged runs above which an append first does, or waits for, merging.
+        lease_s: how long a reader's hold lasts without a sign of life from it.
+        garbage_age_s: how long a stored object stays after the collection no longer needs it; a read that
+            takes longer holds what it reads by itself.
+        upload_age_s: an upload that was begun so long ago, and is in no collection, is given up and removed.
         rollup_bytes_min: bytes of deltas after which a rollup may be due; more when the state is larger.
         retry_deadline_s: how long an unavailable store is tried again.
         wait_timeout_s: how long a read waits for a time to be closed.
@@ -66,6 +70,9 @@ class Config:
     merge_claim_rows: int = 262_144
     merge_claim_s: float = 120.0
     runs_max: int = 64
+    lease_s: float = 900.0
+    garbage_age_s: float = 600.0
+    upload_age_s: float = 86_400.0
     rollup_bytes_min: int = 64 * 1024
     retry_deadline_s: float = 30.0
     wait_timeout_s: float = 30.0
@@ -104,6 +111,9 @@ class Config:
         for name in (
             "merge_budget_s",
             "merge_claim_s",
+            "lease_s",
+            "garbage_age_s",
+            "upload_age_s",
             "retry_deadline_s",
             "wait_timeout_s",
             "poll_interval_s",

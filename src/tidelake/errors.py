@@ -15,12 +15,15 @@ names the thing and, where there is one, the remedy.
     │   ├── IncompatibleSchema        a schema does not fit the registered one
     │   ├── CollectionExists          a name is taken (by another schema, or was dropped)
     │   ├── CollectionNotFound        no collection of that name
+    │   │   └── CollectionDropped     it was there, and was dropped
+    │   ├── CollectionInUse           others hold it: close these readers, or use force
     │   ├── NotALake                  the directory holds no lake
     │   └── Closed                    the lake was closed
     ├── UpperMismatch                 a conflict: read `current`, decide, try again
     ├── InlineFull                    the state holds enough tiny parts: merge them, or store the parts
     ├── HistoryCompacted              ask for a later time
     ├── NotYetClosed                  ask again later: the time is not final yet
+    ├── UploadExpired                 the upload is older than the limit: upload again
     ├── WriterFenced                  a newer writer of this name took over: stop
     ├── LeaseExpired                  the hold is gone: open a new reader
     ├── StoreUnavailable              the store did certainly not do it: try again later
@@ -98,6 +101,31 @@ class CollectionNotFound(UsageError):
     """There is no collection of that name."""
 
 
+class CollectionDropped(CollectionNotFound):
+    """The collection was dropped while, or before, it was used."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return f"collection {self.collection!r} was dropped: nothing of it can be read or written"
+
+
+class CollectionInUse(UsageError):
+    """Others hold the collection. Nothing was written."""
+
+    def __init__(self, collection: str, holders: tuple[str, ...]) -> None:
+        super().__init__(collection, holders)
+        self.collection, self.holders = collection, holders
+
+    def __str__(self) -> str:
+        return (
+            f"collection {self.collection!r} is held by {', '.join(self.holders)}: close these readers and "
+            "drop these holds, or drop with force=True, which ends them"
+        )
+
+
 class NotALake(UsageError):
     """The place holds no lake, or something that is not one."""
 
@@ -165,6 +193,20 @@ class NotYetClosed(TidelakeError):
             f"time {self.asked} is not closed after waiting {self.timeout_s:g} s: "
             f"upper={self.upper}{behind}; "
             "ask for an earlier time, wait longer, or append up to a later frontier"
+        )
+
+
+class UploadExpired(TidelakeError):
+    """A part was uploaded so long ago that it has been given up. Nothing was written."""
+
+    def __init__(self, name: str, seqno: int, floor: int) -> None:
+        super().__init__(name, seqno, floor)
+        self.name, self.seqno, self.floor = name, seqno, floor
+
+    def __str__(self) -> str:
+        return (
+            f"part {self.name!r} was uploaded under version {self.seqno} of the collection, and uploads from "
+            f"before version {self.floor} are given up: upload again, or raise the setting upload_age_s"
         )
 
 

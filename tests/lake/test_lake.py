@@ -498,6 +498,8 @@ EXAMPLES = {
     "InlineFull": (5, 4),
     "HistoryCompacted": (1, "[2]"),
     "NotYetClosed": (9, 2, 0.5),
+    "CollectionInUse": ("c", ("'backup' (1f)", "critical hold 'sink'")),
+    "UploadExpired": ("s/parts/1-a.parquet", 1, 2),
     "WriterFenced": ("w", 1, 2),
     "LeaseExpired": ("r",),
     "StoreUnavailable": ("down", False),

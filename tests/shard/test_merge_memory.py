@@ -23,6 +23,7 @@ from tidelake.shard.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upload import write_run
 from tidelake.state.codec import encode_record
+from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 
 DOMAIN = TimeDomain("counter")
@@ -37,6 +38,7 @@ CHILD = """
 import json, sys
 from pathlib import Path
 from tidelake.shard.plan import decode_run, run_merge_task
+from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 
 def peak():
@@ -45,7 +47,7 @@ def peak():
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 root = Path(sys.argv[1])
-blobs, task = LocalBlobStore(str(root / "blobs"), lambda _: None), (root / "task").read_bytes()
+blobs, task = LocalBlobStore(str(root / "blobs"), SystemFiles(no_flush)), (root / "task").read_bytes()
 before = peak()
 run = decode_run(run_merge_task(task, blobs))
 growth = peak() - before
@@ -66,7 +68,7 @@ def rows(seed, begin, end, step, width):
 
 
 def merged(tmp_path, *, runs, input_mib, bound_mib, width):
-    blobs = LocalBlobStore(str(tmp_path / "blobs"), lambda _: None)
+    blobs = LocalBlobStore(str(tmp_path / "blobs"), SystemFiles(no_flush))
     config = Config(merge_memory_bytes=bound_mib * MIB)
     spec = ShardSpec(tmp_path.as_uri(), "0" * 32, DOMAIN, 0, SCHEMA, config)
     count = input_mib * MIB // (width + 28) // runs

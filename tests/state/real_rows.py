@@ -13,7 +13,8 @@ from tidelake.model import time as times
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import When, append
-from tidelake.state.commands import Commit, advance_since
+from tidelake.state.commands import Commit
+from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, collapse_levels
 from tidelake.state.merging import (
     MergeResult,
@@ -88,7 +89,7 @@ class RealShard(Shard):
         assert len(runs) == request.sources and sum(run.rows for run in runs) == request.rows
         output = self._run(self.folded(updates))
         result = MergeResult(request.id, request.positions, request.inputs, self.since, output)
-        assert self.do(apply_merge, result).result.fit.applied
+        assert self.do(apply_merge, result).result.applied
 
     def folded(self, updates) -> dict:
         return summed(((key, self.since.advance(time)), diff) for (key, time), diff in updates)

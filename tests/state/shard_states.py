@@ -7,6 +7,7 @@ from tidelake.model.schema import Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel
 from tidelake.state.commands import Commit, Refused
+from tidelake.state.holds import settle
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.merging import MergeRequest, MergeResult, Policy, request
 from tidelake.state.spine import Member, SpineBatch, SpineId
@@ -56,7 +57,7 @@ def one(lo, hi, level, batch):
 
 def pushed(spine, *batches, since=F(0)):
     for batch in batches:
-        spine = spine.edited(fuel.push(spine, batch, since).edit)
+        spine = spine.edited(fuel.push(spine, batch, since, 1).edit)
     return spine
 
 
@@ -69,7 +70,7 @@ class Shard:
     def do(self, command, *args, now_ms=10, **kwargs):
         outcome = command(self.state, now_ms, *args, **kwargs)
         if isinstance(outcome, Commit):
-            self.commit(outcome.edits, now_ms)
+            self.commit(settle(self.state, outcome.edits, max(now_ms, self.state.committed_ms)), now_ms)
         return outcome
 
     def commit(self, edits, now_ms=10):
@@ -94,6 +95,11 @@ class Shard:
         """What a merge of these members has become, as of now."""
         asked = self.request(lo, hi, positions)
         return MergeResult(asked.id, positions, asked.inputs, since, output)
+
+    @property
+    def garbage(self):
+        """Names of the parts that the state has named, and names no more."""
+        return {*self.state.garbage, *self.state.doomed}
 
     @property
     def names(self):

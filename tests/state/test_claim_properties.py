@@ -6,7 +6,8 @@ from shard_states import F, Shard, part, run
 
 from tidelake.model.batch import Run
 from tidelake.state.append import Exactly, append
-from tidelake.state.commands import Commit, advance_since
+from tidelake.state.commands import Commit
+from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import (
     apply_merge,
     claim_merge,
@@ -90,7 +91,7 @@ class World:
         assert self.state.claims[claimed.claim.name] == claimed.claim
         assert claimed.claim.expires_ms == self.now_ms + LEASE_MS
         runner.claim, runner.chunks = claimed.claim, dict(claimed.chunks)
-        self.check_orphans(before, claimed.orphans)
+        self.check_orphans(before)
 
     def record(self, runner, index, count):
         if runner.claim is None:
@@ -133,17 +134,17 @@ class World:
         )
         applied = self.shard.do(apply_merge, result).result
         if self.state is before:
-            assert applied.orphans == () and (not fitting or applied.fit is not Fit.NO_MATCH)
+            assert not fitting or applied is not Fit.NO_MATCH
         else:
             assert fitting and not any(c.id.overlaps(result.id) for c in self.state.claims.values())
-        self.check_orphans(before, applied.orphans)
+        self.check_orphans(before)
 
-    def check_orphans(self, before, orphans):
-        """Told as useless is exactly what was recorded and no state names any more."""
+    def check_orphans(self, before):
+        """What was recorded and no state names any more is garbage, and nothing that is named."""
         recorded = {p.name for parts in before.chunks.values() for p in parts}
         named = {p.name for parts in self.state.chunks.values() for p in parts} | set(self.shard.names)
-        told = [p.name for p in orphans]
-        assert sorted(told) == sorted(recorded - named)
+        told = self.shard.garbage & recorded
+        assert told == recorded - named
         self.reported |= set(told)
 
     def check(self):

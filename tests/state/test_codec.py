@@ -14,14 +14,17 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, fuel
+from tidelake.state.garbage import Sweep
 from tidelake.state.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
 from tidelake.state.state import (
     FIRST,
+    CriticalHold,
     Delta,
     Edits,
     Hold,
     MergeClaim,
     Move,
+    Retention,
     Rollup,
     WriterRecord,
     Written,
@@ -44,9 +47,9 @@ def a_state(batches=3):
         batch = hollow(n, n + 1, Run((a_part(f"p{n}", **extra),), n == 1))
         edits = Edits(
             upper=Move(F(n), F(n + 1)),
-            spine=fuel.push(state.spine, batch, F(0)).edit,
+            spine=fuel.push(state.spine, batch, F(0), n + 1).edit,
             writers={f"w{n}": WriterRecord(n, None if n else 4, "", F(n))},
-            holds={f"h{n}": Hold("näher", F(0), n)},
+            holds={f"h{n}": Hold("näher", F(0), n, (n,), 10, 99)},
             rollup=Rollup(n, "r", 5, n) if n else None,
             claims={"0-2": a_claim()} if n == 2 else {},
             chunks={"0-2/1": (a_part("c1"), a_part("c2", rewrite=3))} if n == 2 else {},
@@ -75,6 +78,12 @@ def a_delta():
         {1: RICH_SCHEMA},
         {"w": WriterRecord(9, 2**62, "query", Frontier())},
         {"h": None},
+        {"c": CriticalHold(F(3), "marke", 1), "d": None},
+        Retention(7),
+        True,
+        ("gone",),
+        ("buried",),
+        Sweep(3, ((4, 5), (6, 7))),
         Rollup(3, "name", 10, 1),
         {"0-1": None, "0-2": a_claim()},
         {"0-1/0": None, "0-2/7": (a_part("c", time_counts=((0, 7),)),)},
@@ -197,7 +206,7 @@ def test_a_delta_of_another_shard_or_seqno_is_corruption():
 def test_an_edit_costs_what_it_changes_and_shares_the_rest():
     state = a_state(200)
     new = HollowBatch(Bounds(F(200), F(201), F(0)), (Run((a_part("new"),)),))
-    edited = state.spine.edited(fuel.push(state.spine, new, F(0)).edit)
+    edited = state.spine.edited(fuel.push(state.spine, new, F(0), 201).edit)
     assert edited.members[17] is state.spine.members[17]
     assert len(state.spine) == 200 and len(edited) == 201
     assert edited.totals == replace(edited.totals, members=201, runs=201, rows=7 * 201)

@@ -22,7 +22,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state import commands
+from tidelake.state import commands, holds
 from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append
 from tidelake.state.commands import NoOp
 from tidelake.state.fuel import MergeDue
@@ -167,36 +167,36 @@ def test_another_owner_must_take_over_and_starts_counting_anew(shard):
 
 def test_since_is_the_meet_of_what_the_owner_allows_and_readers_hold(shard):
     shard.do(append, (), Exactly(F(0), F(9)))
-    shard.do(commands.open_hold, "a", "test")
-    shard.do(commands.open_hold, "b", "test", F(3))
-    assert shard.do(commands.advance_since, F(5)).result == F(0)
-    shard.do(commands.downgrade_hold, "a", F(4))
+    shard.do(holds.open_hold, "a", "test", lease_ms=99)
+    shard.do(holds.open_hold, "b", "test", since=F(3), lease_ms=99)
+    assert shard.do(holds.advance_since, F(5)).result == F(0)
+    shard.do(holds.renew_hold, "a", since=F(4))
     assert shard.state.since == F(3)
-    shard.do(commands.close_hold, "b")
+    shard.do(holds.close_hold, "b")
     assert shard.state.since == F(4)
-    shard.do(commands.close_hold, "a")
+    shard.do(holds.close_hold, "a")
     assert shard.state.since == F(5)
-    assert isinstance(shard.do(commands.advance_since, F(2)), NoOp) and shard.state.since == F(5)
+    assert isinstance(shard.do(holds.advance_since, F(2)), NoOp) and shard.state.since == F(5)
 
 
 def test_readers_alone_let_no_history_go(shard):
     shard.do(append, (), Exactly(F(0), F(9)))
-    shard.do(commands.open_hold, "a", "test")
-    shard.do(commands.downgrade_hold, "a", F(7))
-    shard.do(commands.open_hold, "b", "test", F(8))
-    shard.do(commands.close_hold, "a")
+    shard.do(holds.open_hold, "a", "test", lease_ms=99)
+    shard.do(holds.renew_hold, "a", since=F(7))
+    shard.do(holds.open_hold, "b", "test", since=F(8), lease_ms=99)
+    shard.do(holds.close_hold, "a")
     assert shard.state.since == F(0)
 
 
 def test_a_hold_cannot_be_opened_on_folded_history(shard):
-    shard.do(commands.advance_since, F(5))
-    assert isinstance(shard.refused(commands.open_hold, "a", "test", F(4)), HistoryCompacted)
+    shard.do(holds.advance_since, F(5))
+    assert isinstance(shard.refused(holds.open_hold, "a", "test", since=F(4), lease_ms=99), HistoryCompacted)
 
 
 def test_a_hold_that_is_gone_is_named(shard):
-    error = shard.refused(commands.downgrade_hold, "a", F(4))
+    error = shard.refused(holds.renew_hold, "a", since=F(4))
     assert isinstance(error, LeaseExpired) and error.reader == "a"
-    assert isinstance(shard.do(commands.close_hold, "a"), NoOp)
+    assert isinstance(shard.do(holds.close_hold, "a"), NoOp)
 
 
 def test_only_an_equal_schema_is_registered(shard):
@@ -227,19 +227,19 @@ def test_an_append_tells_of_the_merges_that_the_levels_decide_on(shard):
 def test_a_merge_takes_the_place_of_its_inputs_once(shard):
     three_appends(shard)
     result = shard.result(0, 3, merged())
-    assert shard.do(apply_merge, result).result.fit is Fit.EXACT
+    assert shard.do(apply_merge, result).result is Fit.EXACT
     again = shard.do(apply_merge, result)
-    assert isinstance(again, NoOp) and again.result.fit is Fit.ALREADY and again.result.fit.applied
+    assert isinstance(again, NoOp) and again.result is Fit.ALREADY and again.result.applied
     assert shard.ids == [(0, 3)] and shard.names == ["m"]
     shard.do(append, (run("p3", 3, 3),), Exactly(F(3), F(4)))
     assert shard.ids == [(0, 3), (3, 4)]
-    assert shard.do(apply_merge, result).result.fit is Fit.ALREADY
+    assert shard.do(apply_merge, result).result is Fit.ALREADY
 
 
 def test_a_merge_of_neighbours_within_a_spine_batch_is_a_subset(shard):
     three_appends(shard)
     result = shard.result(1, 3, run("m", 1, 2, rows=2, diff_sum=2))
-    assert shard.do(apply_merge, result).result.fit is Fit.SUBSET
+    assert shard.do(apply_merge, result).result is Fit.SUBSET
     assert shard.ids == [(0, 1), (1, 3)] and shard.names == ["p0", "m"]
 
 
@@ -247,7 +247,7 @@ def test_a_merge_that_leaves_nothing_leaves_a_batch_without_runs(shard):
     for t, sum_ in ((0, 1), (1, -1)):
         shard.do(append, (run(f"p{t}", t, t, diff_sum=sum_),), Exactly(F(t), F(t + 1)))
     shard.do(collapse_levels)
-    assert shard.do(apply_merge, shard.result(0, 2, None)).result.fit is Fit.EXACT
+    assert shard.do(apply_merge, shard.result(0, 2, None)).result is Fit.EXACT
     assert shard.ids == [(0, 2)] and shard.names == [] and shard.state.spine.totals.rows == 0
 
 
@@ -256,14 +256,14 @@ def test_a_late_merge_result_never_brings_a_replaced_part_back(shard):
     late = shard.result(0, 3, merged("late"))
     shard.do(apply_merge, shard.result(0, 3, merged("first")))
     shard.do(apply_merge, shard.result(0, 3, merged("second")))
-    assert shard.do(apply_merge, late).result.fit is Fit.NO_MATCH
+    assert shard.do(apply_merge, late).result is Fit.NO_MATCH
     assert shard.names == ["second"]
 
 
 def test_a_merge_result_that_does_not_fit_changes_nothing(shard):
     three_appends(shard)
     shard.do(append, (run("p3", 3, 3),), Exactly(F(3), F(4)))
-    shard.do(commands.advance_since, F(2))
+    shard.do(holds.advance_since, F(2))
     shard.do(apply_merge, shard.result(0, 1, run("q0"), since=F(1)))
     good = shard.result(0, 3, merged(), since=F(2))
     for fit, result in [
@@ -279,19 +279,19 @@ def test_a_merge_result_that_does_not_fit_changes_nothing(shard):
     ]:
         before = shard.state
         outcome = shard.do(apply_merge, result)
-        assert isinstance(outcome, NoOp) and outcome.result.fit is fit and not fit.applied
+        assert isinstance(outcome, NoOp) and outcome.result is fit and not fit.applied
         assert shard.state is before
-    assert shard.do(apply_merge, good).result.fit is Fit.EXACT
+    assert shard.do(apply_merge, good).result is Fit.EXACT
 
 
 def test_some_runs_of_a_member_become_one_and_the_others_stay(shard):
     shard.do(append, tuple(run(f"r{i}") for i in range(4)), Exactly(F(0), F(1)))
     result = shard.result(0, 1, run("m", rows=2, diff_sum=2), (1, 3))
-    assert shard.do(apply_merge, result).result.fit is Fit.SUBSET
+    assert shard.do(apply_merge, result).result is Fit.SUBSET
     assert shard.names == ["r0", "r2", "m"]
-    assert shard.do(apply_merge, result).result.fit is Fit.ALREADY
+    assert shard.do(apply_merge, result).result is Fit.ALREADY
     # Where runs stand may change; what they are may not.
-    assert shard.do(apply_merge, replace(result, output=run("n"))).result.fit is Fit.NO_MATCH
+    assert shard.do(apply_merge, replace(result, output=run("n"))).result is Fit.NO_MATCH
 
 
 def test_what_was_written_is_counted_once(shard):
@@ -348,12 +348,12 @@ def test_a_claim_keeps_others_away_until_it_expires(shard):
 def test_who_takes_an_expired_claim_over_goes_on_where_it_stands(shard):
     three_appends(shard)
     first = claim(shard, 10, "a").claim
-    shard.do(commands.advance_since, F(2))
+    shard.do(holds.advance_since, F(2))
     assert shard.do(record_chunk, first, 0, (part("c0"),), lease_ms=10, now_ms=15).result is True
     assert claim(shard, 24, "b").claim is None  # a chunk renews the lease
     taken = claim(shard, 25, "b", cuts=(b"other", b"cuts"))
     assert taken.claim == replace(first, runner="b", expires_ms=35)
-    assert taken.chunks == ((0, (part("c0"),)),) and taken.orphans == ()
+    assert taken.chunks == ((0, (part("c0"),)),) and not shard.garbage
     zombie = shard.do(record_chunk, first, 1, (part("c1"),), lease_ms=10, now_ms=26)
     assert isinstance(zombie, NoOp) and zombie.result is False
     assert shard.do(record_chunk, taken.claim, 1, (), lease_ms=10, now_ms=27).result is True
@@ -368,13 +368,13 @@ def test_a_chunk_is_recorded_once(shard):
     assert shard.do(record_chunk, mine, 0, (part("other"),), lease_ms=10).result is False
 
 
-def test_a_claim_ends_with_any_result_on_its_members_and_what_is_useless_is_told(shard):
+def test_a_claim_ends_with_any_result_on_its_members_and_what_is_useless_is_garbage(shard):
     three_appends(shard)
     mine = claim(shard, 10, "a").claim
     shard.do(record_chunk, mine, 0, (part("c0"),), lease_ms=10)
     shard.do(record_chunk, mine, 1, (part("c1"),), lease_ms=10)
     applied = shard.do(apply_merge, shard.result(0, 3, Run((part("c0"), part("d1", diff_sum=2))))).result
-    assert applied.fit is Fit.EXACT and applied.orphans == (part("c1"),)
+    assert applied is Fit.EXACT and "c1" in shard.garbage and "c0" not in shard.garbage
     assert not shard.state.claims and not shard.state.chunks
     assert shard.do(record_chunk, mine, 1, (part("c1"),), lease_ms=10).result is False
 
@@ -384,7 +384,7 @@ def test_other_work_on_the_same_members_ends_an_expired_claim(shard):
     mine = claim(shard, 10, "a").claim
     shard.do(record_chunk, mine, 0, (part("c0"),), lease_ms=10)
     other = claim(shard, 30, "b", 1, 3)
-    assert other.claim.id == SpineId(1, 3) and other.chunks == () and other.orphans == (part("c0"),)
+    assert other.claim.id == SpineId(1, 3) and other.chunks == () and shard.garbage == {"c0"}
     assert list(shard.state.claims) == ["1-3"] and not shard.state.chunks
 
 

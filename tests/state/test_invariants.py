@@ -14,6 +14,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel, invariants
+from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
 from tidelake.state.state import Delta, Edits, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
@@ -21,31 +22,41 @@ from tidelake.state.state import Delta, Edits, Hold, MergeClaim, Move, Rollup, W
 TUPLES = TimeDomain("tuple", 2)
 
 
-def a_claim(lo, hi):
-    return MergeClaim(SpineId(lo, hi), (), "", F(0), "runner", 0, ())
+def a_claim(lo, hi, *cuts):
+    return MergeClaim(SpineId(lo, hi), (), "", F(0), "runner", 0, cuts)
+
+
+def replacing_last(member, spine):
+    return SpineEdit(spine.next_id, spine.spent, (member.id,), (member,))
 
 
 def a_state():
     """Three appends, of two rows each; since at 1, and the owner would let it go to 2."""
     state = commands.initial("s", TimeDomain(), SCHEMA, 5)
     for n in range(3):
-        step = fuel.push(state.spine, hollow(n, n + 1, run(f"p{n}", n, n, rows=2, diff_sum=2)), F(0))
+        step = fuel.push(state.spine, hollow(n, n + 1, run(f"p{n}", n, n, rows=2, diff_sum=2)), F(0), n + 1)
         edits = Edits(upper=Move(F(n), F(n + 1)), spine=step.edit, rollup=Rollup(n, "r", 5, n) if n else None)
         state = apply(state, Delta("s", n + 1, 10, "n", edits.rollup or state.rollup, edits))
     edits = Edits(
         since=Move(F(0), F(1)),
         retained=Move(F(0), F(2)),
         writers={"w": WriterRecord(2, 4, "", F(0))},
-        holds={"h": Hold("test", F(1), 0)},
+        holds={"h": Hold("test", F(1), 0, (3,), 10, 99)},
         claims={"0-2": a_claim(0, 2)},
-        chunks={"0-2/0": (part("c"),)},
+        chunks={"0-2/0": (part("c"), part("lost"))},
     )
-    return apply(state, Delta("s", 4, 10, "n", state.rollup, edits))
+    state = apply(state, Delta("s", 4, 10, "n", state.rollup, edits))
+    edits = Edits(
+        spine=replacing_last(merged(run("m2", 2, 2, **TWO), lower=2, upper=3, lo=2, hi=3), state.spine),
+        chunks={"0-2/0": (part("c"),)},
+        sweep=Sweep(2),
+    )
+    return apply(state, Delta("s", 5, 10, "n", state.rollup, edits))
 
 
 def adding(*runs, lower=3, upper=4, since=F(0), moved=None):
     """An append to that state."""
-    step = fuel.push(a_state().spine, hollow(lower, upper, *runs, since=since), F(1))
+    step = fuel.push(a_state().spine, hollow(lower, upper, *runs, since=since), F(1), 5)
     return Edits(upper=Move(F(3), F(upper if moved is None else moved)), spine=step.edit)
 
 
@@ -67,7 +78,7 @@ STEPS = [
     ("retained-never-goes-back", Edits(retained=Move(F(2), F(1)))),
     ("owner-keeps-since", Edits(since=Move(F(1), F(3)), holds={"h": None})),
     ("holds-keep-since", Edits(since=Move(F(1), F(2)))),
-    ("holds-keep-since", Edits(holds={"new": Hold("test", F(0), 0)})),
+    ("holds-keep-since", Edits(holds={"new": Hold("test", F(0), 0, (), 10, 99)})),
     ("epoch-never-goes-back", Edits(writers={"w": WriterRecord(1, None, "", F(0))})),
     ("sequence-never-goes-back", Edits(writers={"w": WriterRecord(2, 3, "", F(0))})),
     ("batches-tile", Edits(upper=Move(F(3), F(4)))),
@@ -90,6 +101,11 @@ STEPS = [
     ("chunk-of-claim", Edits(chunks={"9-10/0": ()})),
     ("chunk-of-claim", Edits(claims={"0-2": None})),
     ("chunk-of-claim", Edits(chunks={"0-2/1": ()})),
+    ("tombstone-holds-nothing", Edits(dropped=True)),
+    ("floor-never-goes-back", Edits(sweep=Sweep(1))),
+    ("pins-keep-parts", Edits(doomed=("p2",))),
+    ("garbage-stays", adding(run("p2", 3, 3))),
+    ("garbage-stays", Edits(claims={"0-2": a_claim(0, 2, b"cut")}, chunks={"0-2/1": (part("lost"),)})),
     ("part-named-once", Edits(claims={"2-3": a_claim(2, 3)}, chunks={"2-3/0": (part("c"),)})),
 ]
 
@@ -98,14 +114,14 @@ STEPS = [
 def test_each_rule_refuses_the_step_that_breaks_it(rule, edits):
     before = a_state()
     check_state(before)
-    after = apply(before, Delta("s", 5, 11, "n", before.rollup, edits))
+    after = apply(before, Delta("s", 6, 11, "n", before.rollup, edits))
     with pytest.raises(InternalError, match=f"rule {rule} "):
         check_step(before, after, edits)
 
 
 def test_a_step_into_the_past_is_refused():
     before = a_state()
-    after = apply(before, Delta("s", 5, 9, "n", before.rollup, Edits()))
+    after = apply(before, Delta("s", 6, 9, "n", before.rollup, Edits()))
     with pytest.raises(InternalError, match="rule clock-never-goes-back "):
         check_step(before, after, Edits())
 
@@ -137,6 +153,10 @@ STATES = [
     ("holds-keep-since", lambda s: replace(s, since=F(2))),
     ("owner-keeps-since", lambda s: replace(s, since=F(3), holds=pmap())),
     ("rollup-is-past", lambda s: replace(s, rollup=Rollup(99, "r", 1, 1))),
+    ("doomed-once", lambda s: replace(s, doomed=s.garbage)),
+    ("garbage-is-not-named", lambda s: replace(s, garbage=s.garbage.set("p0", Garbage(0, 1, 2)))),
+    ("garbage-is-not-named", lambda s: replace(s, doomed=s.doomed.set("c", Garbage(0, 1, 2)))),
+    ("tombstone-holds-nothing", lambda s: replace(s, dropped=True)),
     ("claims-apart", lambda s: replace(s, claims=s.claims.set("1-3", a_claim(1, 3)))),
     ("chunk-of-claim", lambda s: replace(s, claims=pmap())),
 ]
@@ -151,7 +171,7 @@ def test_each_rule_refuses_the_state_that_breaks_it(rule, broken):
 def test_a_rewrite_of_tuples_is_refused_at_the_append():
     state = commands.initial("s", TUPLES, SCHEMA, 5)
     after = of_tuples()
-    edit = fuel.push(Spine(), next(iter(after.spine)).batch, state.since).edit
+    edit = fuel.push(Spine(), next(iter(after.spine)).batch, state.since, 1).edit
     edits = Edits(upper=Move(state.upper, after.upper), spine=edit)
     with pytest.raises(InternalError, match="rule rewrite-total-order "):
         check_step(state, apply(state, Delta("s", 1, 10, "n", state.rollup, edits)), edits)

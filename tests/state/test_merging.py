@@ -11,7 +11,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import fuel
 from tidelake.state.append import Exactly, append
-from tidelake.state.commands import advance_since
+from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, collapse_levels
 from tidelake.state.merging import (
     MergeResult,
@@ -243,7 +243,7 @@ def test_a_result_of_a_window_fits_as_long_as_its_runs_are_there():
     spine = members([9], [2], [2], [9])
     middle = list(spine.range(SpineId(1, 3)))
     result = MergeResult(SpineId(1, 3), (), request(middle).inputs, F(0), run("m", 1, 2, rows=4))
-    _, edit = placed(spine, result, F(0))
+    _, edit = placed(spine, result, F(0), 1)
     after = spine.edited(edit)
     assert [str(member.id) for member in after] == ["[0-1]", "[1-3]", "[3-4]"]
     assert asked(after, fan_in=2) == [("[0-3]", (), 13, 2)] and after.totals.rows == 22

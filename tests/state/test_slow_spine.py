@@ -63,7 +63,7 @@ class Both:
         upper = self.slow.upper
         self.names += 1
         runs = (run(f"p{self.names}", upper, upper, rows=rows),) if rows else ()
-        step = fuel.push(self.spine, hollow(upper, upper + 1, *runs), F(self.slow.since))
+        step = fuel.push(self.spine, hollow(upper, upper + 1, *runs), F(self.slow.since), 1)
         self._agree(step, self.slow.push(upper + 1, rows))
 
     def pushes(self, count, rows):
@@ -92,7 +92,7 @@ class Both:
         output = run(f"m{self.names}", rows=rows) if rows else None
         asked = request(members)
         fit, edit = placed(
-            self.spine, MergeResult(asked.id, (), asked.inputs, F(since), output), F(self.slow.since)
+            self.spine, MergeResult(asked.id, (), asked.inputs, F(since), output), F(self.slow.since), 1
         )
         assert edit is not None, fit
         self.spine = self.spine.edited(edit)

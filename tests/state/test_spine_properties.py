@@ -45,7 +45,7 @@ def test_there_are_few_spine_batches_and_a_step_changes_few_entries(history):
     for rows, times, exerted in history:
         for _ in range(times):
             runs = (run(f"p{spine.next_id}", rows=rows),) if rows else ()
-            step = fuel.push(spine, hollow(at, at + 1, *runs), F(0))
+            step = fuel.push(spine, hollow(at, at + 1, *runs), F(0), 1)
             at += 1
             spine, total = spine.edited(step.edit), total + rows
             bound = log2(total + 1) + 3
@@ -60,7 +60,7 @@ def test_there_are_few_spine_batches_and_a_step_changes_few_entries(history):
 def test_an_insert_into_ten_thousand_batches_is_a_small_step():
     spine, most, largest = Spine(), 0, 0
     for n in range(10_128):
-        step = fuel.push(spine, hollow(n, n + 1, run(f"{n:032x}", n, n, stats=STATS)), F(0))
+        step = fuel.push(spine, hollow(n, n + 1, run(f"{n:032x}", n, n, stats=STATS)), F(0), n + 1)
         spine = spine.edited(step.edit)
         if n >= 10_000:
             edits = Edits(upper=Move(F(n), F(n + 1)), spine=step.edit)
@@ -75,7 +75,7 @@ def test_collapse_costs_a_few_entries_whatever_the_levels_are():
     # Three levels at the top, of which results have left a row each, and a row that comes late.
     spine = Spine()
     for n, rows in enumerate((2**42, 2**41, 2**40, 1)):
-        spine = spine.edited(fuel.push(spine, hollow(n, n + 1, run(f"p{n}", rows=rows)), F(0)).edit)
+        spine = spine.edited(fuel.push(spine, hollow(n, n + 1, run(f"p{n}", rows=rows)), F(0), 1).edit)
     assert [batch.level for batch in spine.batches] == [42, 41, 40, 0]
     shrunk = [hollow(n, n + 1, run(f"q{n}")) for n in range(4)]
     members = [type(m)(m.id, batch) for m, batch in zip(spine, shrunk, strict=True)]

@@ -20,7 +20,8 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state import codec, fuel
-from tidelake.state.commands import Commit, advance_since
+from tidelake.state.commands import Commit
+from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel, record_chunk
 from tidelake.state.merging import (
     MergeResult,
@@ -100,7 +101,7 @@ class Script:
             (lower, upper, since), (rows, *names) = bracketed(line)
             bounds = Bounds(frontier(lower), frontier(upper), frontier(since))
             batch = HollowBatch(bounds, self.runs(bounds.lower.elements[0], int(rows), names))
-            step = fuel.push(self.state.spine, batch, self.state.since)
+            step = fuel.push(self.state.spine, batch, self.state.since, self.state.seqno + 1)
             self.shard.commit(Edits(upper=Move(self.state.upper, bounds.upper), spine=step.edit))
             self.due += step.due
         return "ok"
@@ -174,8 +175,8 @@ class Script:
             output = self.runs(0, int(rows), names)
             merged = Run(tuple(run.parts[0] for run in output)) if output else None
             result = MergeResult(id_, positions, inputs, frontier(since), merged)
-            applied = self.shard.do(apply_merge, result).result
-            out += [applied.fit.value, *self._orphans(applied.orphans)]
+            before = self.state
+            out += [self.shard.do(apply_merge, result).result.value, *self._orphans(before)]
         return "\n".join(out)
 
     def exert(self, lines, fuel):
@@ -195,6 +196,7 @@ class Script:
         positions = tuple(int(i) for i in runs.split(",")) if runs else ()
         asked = request(list(self.state.spine.range(spine_id(lines[0]))), positions)
         keys = tuple(b"%d" % i for i in range(int(cuts)))
+        before = self.state
         claimed = self.shard.do(
             claim_merge, asked, runner=runner, lease_ms=int(lease), cuts=keys, now_ms=int(now)
         ).result
@@ -203,7 +205,7 @@ class Script:
         mine = self.claims[runner] = claimed.claim
         chunks = [f"chunk {i}: {' '.join(p.name for p in parts)}".rstrip() for i, parts in claimed.chunks]
         what = f"{mine.id} by {mine.runner} until {mine.expires_ms} since {mine.since}, {len(mine.cuts)} cuts"
-        return "\n".join([what, *chunks, *self._orphans(claimed.orphans)])
+        return "\n".join([what, *chunks, *self._orphans(before)])
 
     def record(self, lines, runner, now, chunk, lease="10"):
         """Input: names of parts; the claim is the one that this runner last had."""
@@ -224,9 +226,11 @@ class Script:
         ]
         return listed(claims + chunks)
 
-    @staticmethod
-    def _orphans(parts):
-        return [f"orphans: {' '.join(p.name for p in parts)}"] if parts else []
+    def _orphans(self, before):
+        """What was recorded for claims, and is garbage now."""
+        recorded = [p.name for parts in before.chunks.values() for p in parts]
+        orphans = [name for name in recorded if name in self.state.garbage and name not in before.garbage]
+        return [f"orphans: {' '.join(orphans)}"] if orphans else []
 
     def reload(self, lines):
         again = codec.decode_state(codec.encode_state(self.state), "state")

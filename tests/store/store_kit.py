@@ -12,6 +12,7 @@ from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.sqlite import SqliteVersionLog
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog
+from tidelake.testing.files import SimulatedDisk
 
 
 class FakeClock:
@@ -55,6 +56,7 @@ def retrying_log(inner: VersionLog) -> VersionLog:
 BLOB_STORES: dict[str, Callable[[str], BlobStore]] = {
     "memory": lambda root: MemoryBlobStore(),
     "local": LocalBlobStore,
+    "local-simulated": lambda root: LocalBlobStore(root, SimulatedDisk().process()),
     "metered": lambda root: MeteredBlobStore(LocalBlobStore(root), Counters()),
     "retrying-faulty-memory": lambda root: retrying_blobs(MemoryBlobStore()),
     "retrying-faulty-metered-local": lambda root: retrying_blobs(

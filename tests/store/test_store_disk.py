@@ -12,6 +12,7 @@ from store_kit import FakeClock
 
 from tidelake.env import RandomIds
 from tidelake.errors import BlobExists, CorruptionError, FormatTooNew, OutcomeUnknown, StoreUnavailable
+from tidelake.store.files import SystemFiles
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.protocols import Entry
 from tidelake.store.retrying import RetryingBlobStore, draw_from
@@ -82,32 +83,46 @@ def test_a_log_on_a_full_disk_keeps_what_it_acknowledged(small_disk: Path) -> No
 
 def test_the_file_is_flushed_before_its_folders(tmp_path: Path) -> None:
     flushes = Flushes()
-    store = LocalBlobStore(str(tmp_path / "new" / "root"), flushes)
+    store = LocalBlobStore(str(tmp_path / "new" / "root"), SystemFiles(flushes))
     store.put("a/b/c", b"x")
     shown = [os.path.relpath(path, tmp_path) for path in flushes.paths]
     *folders, file, last = shown
-    assert folders == [".", "new", "new/root", "new/root/a"]
+    assert folders == ["..", ".", "new", "new/root", "new/root/a"]
     assert file.startswith("new/root/~tmp/")
     assert last == "new/root/a/b"
     flushes.paths.clear()
     store.put("a/b/d", b"x")
     assert len(flushes.paths) == 2
     other = Flushes()  # another process cannot know what the first one flushed
-    LocalBlobStore(store.root, other).put("a/b/e", b"x")
+    LocalBlobStore(store.root, SystemFiles(other)).put("a/b/e", b"x")
     assert [os.path.relpath(path, tmp_path) for path in other.paths][:3] == ["new", "new/root", "new/root/a"]
+
+
+def test_a_folder_above_the_root_that_cannot_be_flushed_is_passed_over(tmp_path: Path) -> None:
+    def flush(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(tmp_path):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        os.fsync(descriptor)
+
+    (tmp_path / "mount").mkdir()
+    store = LocalBlobStore(str(tmp_path / "mount" / "root"), SystemFiles(flush))
+    store.put("a/b", b"x")
+    assert store.get("a/b") == b"x"
+    with pytest.raises(StoreUnavailable, match="invalid argument"):
+        LocalBlobStore(str(tmp_path / "new"), SystemFiles(flush)).put("a", b"x")
 
 
 def test_an_existing_object_is_durable_before_it_is_reported(tmp_path: Path) -> None:
     LocalBlobStore(str(tmp_path)).put("a/b", b"x")
     flushes = Flushes()
     with pytest.raises(BlobExists):
-        LocalBlobStore(str(tmp_path), flushes).put("a/b", b"x")
+        LocalBlobStore(str(tmp_path), SystemFiles(flushes)).put("a/b", b"x")
     assert flushes.paths[-1] == str(tmp_path / "a")
 
 
 def test_a_failed_flush_of_the_file_leaves_nothing(tmp_path: Path) -> None:
     flushes = Flushes(2)
-    store = LocalBlobStore(str(tmp_path), flushes)
+    store = LocalBlobStore(str(tmp_path), SystemFiles(flushes))
     with pytest.raises(StoreUnavailable, match="'a': input/output error") as caught:
         store.put("a", b"x")
     assert caught.value.retryable
@@ -119,7 +134,7 @@ def test_a_failed_flush_of_the_file_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(tmp_path: Path, clock: FakeClock) -> None:
     flushes = Flushes(3)
-    local = LocalBlobStore(str(tmp_path), flushes)
+    local = LocalBlobStore(str(tmp_path), SystemFiles(flushes))
     with pytest.raises(OutcomeUnknown, match="may have happened"):
         local.put("a", b"x")
     assert len(flushes.paths) == 3
@@ -131,7 +146,9 @@ def test_a_failed_flush_of_the_folder_is_unknown_and_not_repeated(tmp_path: Path
     assert len(flushes.paths) == 3
 
     flushes = Flushes(3)
-    retrying = RetryingBlobStore(LocalBlobStore(str(tmp_path), flushes), clock, 30.0, draw_from(RandomIds()))
+    retrying = RetryingBlobStore(
+        LocalBlobStore(str(tmp_path), SystemFiles(flushes)), clock, 30.0, draw_from(RandomIds())
+    )
     with pytest.raises(OutcomeUnknown, match="check the disk"):
         retrying.put("c", b"x")
     assert len(flushes.paths) == 3

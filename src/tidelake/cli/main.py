@@ -24,6 +24,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UpperMismatch, 3),
     (errors.WriterFenced, 3),
     (errors.LeaseExpired, 3),
+    (errors.UploadExpired, 3),
     (errors.HistoryCompacted, 4),
     (errors.NotYetClosed, 4),
     (errors.StoreUnavailable, 5),

@@ -28,9 +28,12 @@ from tidelake.store.url import Stores
 class Place(Protocol):
     """Where batches are: a `Shard`."""
 
-    spec: ShardSpec
     stores: Stores
     env: Env
+
+    @property
+    def spec(self) -> ShardSpec:
+        """Of the shard."""
 
 
 @dataclass(frozen=True)

@@ -189,9 +189,7 @@ class Compactor:
             cuts=cuts,
             since=since,
         )
-        claimed = self.shard.run(command)
-        self._discard(claimed.orphans)
-        return claimed
+        return self.shard.run(command)
 
     @property
     def _lease_ms(self) -> int:
@@ -246,13 +244,12 @@ class Compactor:
     ) -> MergeReport:
         output = Run(parts) if parts else None
         result = MergeResult(request.id, request.positions, request.inputs, since, output)
-        answer = self.shard.run(partial(maintenance.apply_merge, result=result, claim=claim))
-        self._discard(answer.orphans)
+        fit = self.shard.run(partial(maintenance.apply_merge, result=result, claim=claim))
         runs = chosen(members, request.positions)
         before = Shape(
             len(members), len(runs), sum(len(run.parts) for run in runs), request.rows, request.size_bytes
         )
-        if answer.fit.applied:
+        if fit.applied:
             after = _shape(members[:1], [output] if output else [])
             return MergeReport(True, before, after, chunks, resumed)
         if claim is not None:
@@ -260,15 +257,15 @@ class Compactor:
         else:
             taken_in = {part.name for run in runs for part in run.parts}
             self._discard([part for part in parts if part.name not in taken_in])
-        return MergeReport(False, before, before, chunks, resumed, answer.fit.value)
+        return MergeReport(False, before, before, chunks, resumed, fit.value)
 
     def end_expired(self) -> None:
         """End claims whose processes are gone. No store call if there is none."""
         if self.shard.known().claims:
-            self._discard(self.shard.run(maintenance.end_expired))
+            self.shard.run(maintenance.end_expired)
 
     def _release(self, claim: MergeClaim) -> None:
-        self._discard(self.shard.run(partial(maintenance.release_claim, claim=claim)))
+        self.shard.run(partial(maintenance.release_claim, claim=claim))
 
     def _discard(self, parts: Sequence[Part]) -> None:
         """Delete parts that certainly no state names: a command said so on the newest one."""

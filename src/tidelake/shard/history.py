@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, TidelakeError
-from tidelake.shard import names
+from tidelake.model import names
 from tidelake.state import codec
 from tidelake.state.state import FIRST, Delta, Rollup, ShardState, apply
 from tidelake.store.protocols import Entry

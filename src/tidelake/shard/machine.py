@@ -15,6 +15,7 @@ from tidelake.errors import CollectionNotFound, CorruptionError, InternalError
 from tidelake.shard.history import History, Known
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.fuel import MergeDue
+from tidelake.state.holds import settle
 from tidelake.state.invariants import check_step
 from tidelake.state.state import Delta, Edits, ShardState, apply
 
@@ -112,6 +113,7 @@ class Machine:
 
     def _commit(self, known: Known, edits: Edits, now_ms: int) -> Known | None:
         before = known.state
+        edits = settle(before, edits, now_ms)
         delta = Delta(
             before.shard_id,
             before.seqno + 1,

@@ -17,7 +17,7 @@ from tidelake.model.query import Updates
 from tidelake.model.time import Time
 from tidelake.shard import query
 from tidelake.shard.shard import Shard
-from tidelake.state import commands
+from tidelake.state import holds
 from tidelake.state.state import ShardState
 
 _DOWNGRADE_EVERY_S = 60.0
@@ -44,7 +44,15 @@ class Reader:
     def __init__(self, shard: Shard, purpose: str, since: Frontier | None = None) -> None:
         self._shard = shard
         self.id = shard.env.ids.fresh()
-        hold = shard.run(partial(commands.open_hold, hold_id=self.id, purpose=purpose, since=since))
+        hold = shard.run(
+            partial(
+                holds.open_hold,
+                hold_id=self.id,
+                purpose=purpose,
+                since=since,
+                lease_ms=_lease_ms(shard),
+            )
+        )
         self.since = hold.since
         self._downgraded_s = shard.env.clock.monotonic_s()
 
@@ -54,11 +62,11 @@ class Reader:
         Raises:
             LeaseExpired: the hold is gone.
         """
-        self.since = self._shard.run(partial(commands.downgrade_hold, hold_id=self.id, since=since))
+        self.since = self._shard.run(partial(holds.renew_hold, hold_id=self.id, since=since)).since
 
     def close(self) -> None:
         """Give the hold up. May be repeated."""
-        self._shard.run(partial(commands.close_hold, hold_id=self.id))
+        self._shard.run(partial(holds.close_hold, hold_id=self.id))
 
     def __enter__(self) -> "Reader":
         return self
@@ -102,6 +110,10 @@ class Reader:
         if now_s - self._downgraded_s >= _DOWNGRADE_EVERY_S:
             self._downgraded_s = now_s
             self.downgrade(frontier.just_before())
+
+
+def _lease_ms(shard: Shard) -> int:
+    return int(shard.spec.config.lease_s * 1000)
 
 
 def _beyond(frontier: Frontier, state: ShardState) -> bool:

@@ -5,17 +5,18 @@ threads. It speaks of times and frontiers; `tidelake.lake` adds names and friend
 Appends are in `append.py`, reads in `query.py`, merges in `compactor.py` and `maintain.py`.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
+from tidelake.model import names
 from tidelake.model.frontier import Frontier
-from tidelake.shard import names
 from tidelake.shard.history import History
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands
+from tidelake.state import commands, holds
 from tidelake.state.commands import Command, R
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
@@ -25,14 +26,13 @@ class Shard:
     """One shard of a lake.
 
     Attributes:
-        spec: the reference with which another process works on the same shard.
         stores: where its bytes are.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
     """
 
     def __init__(self, stores: Stores, spec: ShardSpec, env: Env, machine: Machine, history: History) -> None:
-        self.spec = spec
+        self._spec = spec
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
@@ -70,6 +70,15 @@ class Shard:
         state = machine.refresh()
         spec = ShardSpec(url, shard_id, state.domain, state.schema_id, state.schema, config)
         return cls(stores, spec, env, machine, history)
+
+    @property
+    def spec(self) -> ShardSpec:
+        """The reference with which another process works on the same shard, as of the newest known state."""
+        seqno = self.known().seqno
+        if self._spec.seqno != seqno:
+            # Threads that race here make the same value, or one of a moment ago.
+            self._spec = replace(self._spec, seqno=seqno)
+        return self._spec
 
     def run(self, command: Command[R]) -> R:
         """Carry out a command; see `carry_out`."""
@@ -114,4 +123,4 @@ class Shard:
 
     def advance_since(self, since: Frontier) -> Frontier:
         """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
-        return self.run(partial(commands.advance_since, since=since))
+        return self.run(partial(holds.advance_since, since=since))

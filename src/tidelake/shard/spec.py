@@ -25,6 +25,7 @@ class ShardSpec:
         schema_id: of the schema below.
         schema: to read and write under.
         config: settings of the lake.
+        seqno: of the newest state that was known: uploads say so in the names of their parts.
     """
 
     url: str
@@ -33,6 +34,7 @@ class ShardSpec:
     schema_id: int
     schema: Schema
     config: Config
+    seqno: int = 0
 
 
 _opened: dict[tuple[int, str, Config], Stores] = {}

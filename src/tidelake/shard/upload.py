@@ -23,10 +23,10 @@ from tidelake.errors import (
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
 )
+from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard import names
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -56,7 +56,7 @@ def write_run(
         stats=StatsSettings.of(spec.config),
         # The merge that reads these parts holds several copies of a row group of every run.
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
-        name=lambda: names.part(spec.shard_id, env.ids),
+        name=lambda: names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
     )
     try:
         for part, data in pieces:
@@ -105,7 +105,7 @@ def write_rows(
             spec.schema_id,
             limit_bytes=limit_bytes,
             stats=StatsSettings.of(spec.config),
-            name=names.part(spec.shard_id, env.ids),
+            name=names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
         )
         if part is not None:
             return Run((part,))

@@ -6,13 +6,16 @@ A claim makes the append decidable for ever: the writer's sequence number is rec
 that add the batch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidelake.errors import (
+    CollectionDropped,
     InlineFull,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
+    UploadExpired,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -21,9 +24,11 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time
 from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.garbage import expired
 from tidelake.state.state import Edits, Move, ShardState, WriterRecord, Written
 
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
@@ -100,6 +105,8 @@ def append(
     `InlineFull` (inline parts would take `inline_bytes_max` or more) or a usage error; nothing is
     written then.
     """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
     record = state.writers.get(claim.writer) if claim else None
     if claim is not None:
         settled = _settled(record, claim)
@@ -108,6 +115,9 @@ def append(
     placed = _place(state, runs, when)
     if not isinstance(placed, HollowBatch):
         return placed
+    late = too_late(state, placed.parts())
+    if late is not None:
+        return Refused(late)
     bounds = placed.bounds
     writers: dict[str, WriterRecord] = {}
     if claim is not None and record is not None:
@@ -122,7 +132,7 @@ def append(
         held = state.spine.totals.inline_bytes + inline_bytes
         if held >= inline_bytes_max:
             return Refused(InlineFull(held, inline_bytes_max))
-    step = fuel.push(state.spine, placed, state.since)
+    step = fuel.push(state.spine, placed, state.since, state.seqno + 1)
     edits = Edits(
         upper=Move(state.upper, bounds.upper),
         spine=step.edit,
@@ -130,6 +140,15 @@ def append(
         written=_more(state.written, placed) if placed.runs else None,
     )
     return Commit(edits, answer, step.due)
+
+
+def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:
+    """The error for the first part that was uploaded too long ago to come into the state."""
+    floor = state.sweep.floor
+    for part in parts:
+        if expired(part, floor):
+            return UploadExpired(part.name, uploaded_at(part.name) or 0, floor)
+    return None
 
 
 def _more(written: Written, batch: HollowBatch) -> Written:
@@ -142,6 +161,8 @@ def _more(written: Written, batch: HollowBatch) -> Written:
 
 def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | None] | Refused:
     """The answer to an append that is in, or None if it is not; refused for a writer that may not write."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
     return _settled(state.writers.get(claim.writer), claim) or NoOp(None)
 
 

@@ -8,7 +8,7 @@ by people.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import msgspec
@@ -19,11 +19,24 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
+from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.invariants import check_state
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
-from tidelake.state.state import Delta, Hold, MergeClaim, Rollup, ShardState, WriterRecord, Written
+from tidelake.state.state import (
+    CriticalHold,
+    Delta,
+    Edits,
+    Hold,
+    MergeClaim,
+    Retention,
+    Rollup,
+    ShardState,
+    WriterRecord,
+    Written,
+)
 
 FORMAT = 1
+_NO_EDITS = Edits()
 T = TypeVar("T")
 
 
@@ -46,6 +59,13 @@ class _Image:
     schemas: dict[int, Schema]
     writers: dict[str, WriterRecord]
     holds: dict[str, Hold]
+    critical: dict[str, CriticalHold]
+    retention: Retention
+    dropped: bool
+    garbage: dict[str, Garbage]
+    doomed: dict[str, Garbage]
+    collected_to: int
+    sweep: Sweep
     rollup: Rollup
     claims: dict[str, MergeClaim]
     chunks: dict[str, tuple[Part, ...]]
@@ -54,7 +74,7 @@ class _Image:
 
 def encode_record(kind: str, value: object) -> bytes:
     """A framed record of `kind`: header line and JSON body."""
-    body = msgspec.json.encode(value)
+    body = _body(value)
     return _header(kind, FORMAT, body) + body
 
 
@@ -77,9 +97,25 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
         value = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
         raise CorruptionError(name, f"not a valid {kind}: {error}") from error
-    if msgspec.json.encode(value) != body:
+    if _body(value) != body:
         raise CorruptionError(name, f"the {kind} holds fields that this version does not know")
     return value
+
+
+def _body(value: object) -> bytes:
+    """The JSON of a value. Of edits only what changes: most of them touch two fields of many."""
+    if isinstance(value, Delta):
+        changed = {
+            field.name: edit
+            for field in fields(Edits)
+            if (edit := getattr(value.edits, field.name)) != getattr(_NO_EDITS, field.name)
+        }
+        return msgspec.json.encode({**_shallow(value), "edits": changed})
+    return msgspec.json.encode(value)
+
+
+def _shallow(value: Delta) -> dict[str, object]:
+    return {field.name: getattr(value, field.name) for field in fields(Delta)}
 
 
 def _header(kind: str, format_: int, body: bytes) -> bytes:
@@ -117,6 +153,13 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.schemas.items())),
             dict(sorted(state.writers.items())),
             dict(sorted(state.holds.items())),
+            dict(sorted(state.critical.items())),
+            state.retention,
+            state.dropped,
+            dict(sorted(state.garbage.items())),
+            dict(sorted(state.doomed.items())),
+            state.collected_to,
+            state.sweep,
             state.rollup,
             dict(sorted(state.claims.items())),
             dict(sorted(state.chunks.items())),
@@ -140,6 +183,13 @@ def decode_state(data: bytes, name: str) -> ShardState:
         pmap(image.schemas),
         pmap(image.writers),
         pmap(image.holds),
+        pmap(image.critical),
+        image.retention,
+        image.dropped,
+        pmap(image.garbage),
+        pmap(image.doomed),
+        image.collected_to,
+        image.sweep,
         image.rollup,
         pmap(image.claims),
         pmap(image.chunks),

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
-from pyrsistent import PMap
-
-from tidelake.errors import HistoryCompacted, IncompatibleSchema, LeaseExpired, TidelakeError, UsageError
+from tidelake.errors import CollectionDropped, IncompatibleSchema, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state.fuel import MergeDue
 from tidelake.state.spine import Spine
-from tidelake.state.state import Edits, Hold, Move, Rollup, ShardState, WriterRecord
+from tidelake.state.state import Edits, Rollup, ShardState, WriterRecord
 
 R = TypeVar("R", covariant=True)
 
@@ -75,6 +73,8 @@ def open_writer(
     state: ShardState, _now_ms: int, name: str, owner: str = "", take_over: bool = False
 ) -> Outcome[WriterRecord]:
     """Open a named writer under a new epoch, which fences the one before."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
     old = state.writers.get(name)
     if old is None:
         record = WriterRecord(0, None, owner, state.upper)
@@ -95,59 +95,6 @@ def _taken(name: str, record: WriterRecord, owner: str) -> str:
         f"{owner or nobody!r} might write the same data again: go on with the checkpoint that wrote it, use "
         "another writer name, or pass take_over=True if the data is new"
     )
-
-
-def open_hold(
-    state: ShardState, now_ms: int, hold_id: str, purpose: str, since: Frontier | None = None
-) -> Outcome[Hold]:
-    """Keep `since` from moving beyond the given frontier (the current one if None)."""
-    present = state.holds.get(hold_id)
-    if present is not None:
-        return NoOp(present)
-    wanted = state.since if since is None else since
-    if not state.since <= wanted:
-        return Refused(HistoryCompacted(wanted, state.since))
-    hold = Hold(purpose, wanted, now_ms)
-    return Commit(Edits(holds={hold_id: hold}), hold)
-
-
-def downgrade_hold(state: ShardState, _now_ms: int, hold_id: str, since: Frontier) -> Outcome[Frontier]:
-    """Move a hold forward; the shard's `since` follows as far as its owner and other holds allow."""
-    hold = state.holds.get(hold_id)
-    if hold is None:
-        return Refused(LeaseExpired(hold_id))
-    moved = replace(hold, since=hold.since.join(since))
-    if moved == hold:
-        return NoOp(hold.since)
-    move = _since_move(state, state.retained, state.holds.set(hold_id, moved))
-    return Commit(Edits(holds={hold_id: moved}, since=move), moved.since)
-
-
-def close_hold(state: ShardState, _now_ms: int, hold_id: str) -> Outcome[None]:
-    """Give a hold up; `since` follows as far as the shard's owner and other holds allow."""
-    if hold_id not in state.holds:
-        return NoOp(None)
-    move = _since_move(state, state.retained, state.holds.remove(hold_id))
-    return Commit(Edits(holds={hold_id: None}, since=move), None)
-
-
-def advance_since(state: ShardState, _now_ms: int, since: Frontier) -> Outcome[Frontier]:
-    """Allow history before `since` to go. Tells where `since` is: holds may keep it back for now."""
-    retained = state.retained.join(since)
-    if retained == state.retained:
-        return NoOp(state.since)
-    move = _since_move(state, retained, state.holds)
-    edits = Edits(since=move, retained=Move(state.retained, retained))
-    return Commit(edits, move.after if move else state.since)
-
-
-def _since_move(state: ShardState, retained: Frontier, holds: PMap[str, Hold]) -> Move | None:
-    """The move of `since` to the meet of what the owner allows and what readers hold, if it moves."""
-    target = retained
-    for hold in holds.values():
-        target = target.meet(hold.since)
-    after = state.since.join(target)
-    return None if after == state.since else Move(state.since, after)
 
 
 def add_rollup(state: ShardState, _now_ms: int, rollup: Rollup) -> Outcome[bool]:

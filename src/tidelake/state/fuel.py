@@ -49,16 +49,17 @@ def level_of(rows: int) -> int:
     return (max(rows, 1) - 1).bit_length()
 
 
-def push(spine: Spine, batch: HollowBatch, since: Frontier) -> Step:
+def push(spine: Spine, batch: HollowBatch, since: Frontier, seqno: int) -> Step:
     """Insert a batch at the end. Changes O(log n) entries.
 
     Args:
         spine: where `batch` goes.
         batch: starts where the spine ends.
         since: of the shard; merges may fold that far.
+        seqno: of the state that holds the batch first.
     """
     levels = _Levels(spine, since)
-    levels.push(batch)
+    levels.push(batch, seqno)
     return levels.step()
 
 
@@ -103,9 +104,9 @@ class _Levels:
         """Spine batches."""
         return sum(len(level.batches) for level in self._levels)
 
-    def push(self, batch: HollowBatch) -> None:
+    def push(self, batch: HollowBatch, seqno: int) -> None:
         """Insert a batch; an empty one fuses with an empty one that stands alone at the lowest level."""
-        new = self._inserted(batch)
+        new = self._inserted(batch, seqno)
         lowest = next((i for i, level in enumerate(self._levels) if level.batches), None)
         if batch.rows == 0 and lowest is not None and [b.rows for b in self._levels[lowest].batches] == [0]:
             self._insert(lowest, new)
@@ -160,10 +161,10 @@ class _Levels:
         )
         return Step(edit, self._needed())
 
-    def _inserted(self, batch: HollowBatch) -> SpineBatch:
+    def _inserted(self, batch: HollowBatch, seqno: int = 0) -> SpineBatch:
         id_ = SpineId(self._next_id, self._next_id + 1)
         self._next_id += 1
-        self._fresh[id_] = Member(id_, batch)
+        self._fresh[id_] = Member(id_, batch, seqno)
         return SpineBatch(id_, 0, batch.bounds, batch.rows)
 
     def _introduce(self, batch: SpineBatch, level: int) -> None:

@@ -33,12 +33,8 @@ def check_state(state: ShardState) -> None:
     for member in state.spine:
         _check_batch(member.batch, state)
     _check_claims(state)
-    for hold_id, hold in state.holds.items():
-        _require(
-            state.since <= hold.since,
-            "holds-keep-since",
-            f"hold {hold_id} at {hold.since}, since {state.since}",
-        )
+    _check_holds(state)
+    _check_garbage(state, {*names})
     _require(state.since <= state.retained, "owner-keeps-since", f"{state.since} is after {state.retained}")
     _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
@@ -54,8 +50,10 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(before.retained <= after.retained, "retained-never-goes-back", f"to {after.retained}")
     _require(after.since <= after.retained, "owner-keeps-since", f"{after.since} is after {after.retained}")
     _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", f"{after.committed_ms}")
-    for hold_id, hold in after.holds.items():
-        _require(after.since <= hold.since, "holds-keep-since", f"hold {hold_id} at {hold.since}")
+    _check_holds(after)
+    _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", f"to {after.sweep.floor}")
+    _check_pins(before, edits)
+    _check_fresh(before, edits)
     for name, record in edits.writers.items():
         old = before.writers.get(name)
         if old is not None:
@@ -97,9 +95,42 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
         gone += removed
         come += added
     _check_names([part.name for member in come for part in member.batch.parts()])
-    if before.upper == after.upper:
+    if before.upper == after.upper and not after.dropped:
         old, new = _diff_sum(gone), _diff_sum(come)
         _require(old is None or new is None or old == new, "merge-keeps-diffs", f"{old} became {new}")
+
+
+def _check_holds(state: ShardState) -> None:
+    held_back = [(name, hold.since) for name, hold in state.holds.items()]
+    held_back += [(name, hold.since) for name, hold in state.critical.items()]
+    for name, since in held_back:
+        _require(state.since <= since, "holds-keep-since", f"hold {name} at {since}")
+    held = state.holds or state.critical or state.claims or state.spine.totals.runs
+    _require(not (state.dropped and held), "tombstone-holds-nothing", state.shard_id)
+
+
+def _check_garbage(state: ShardState, named: set[str]) -> None:
+    gone = {*state.garbage, *state.doomed}
+    _require(len(gone) == len(state.garbage) + len(state.doomed), "doomed-once", state.shard_id)
+    _require(not gone & named, "garbage-is-not-named", ", ".join(sorted(gone & named)[:3]))
+
+
+def _check_pins(before: ShardState, edits: Edits) -> None:
+    """No hold that lasts reads what is doomed in this step."""
+    pins = [pin for id_, hold in before.holds.items() if edits.holds.get(id_, hold) for pin in hold.pins]
+    for name in edits.doomed:
+        lost = before.garbage[name]
+        _require(not any(lost.read_by(pin) for pin in pins), "pins-keep-parts", name)
+
+
+def _check_fresh(before: ShardState, edits: Edits) -> None:
+    """What comes into the state was neither given up nor is it gone."""
+    come = [part for parts in edits.chunks.values() for part in parts or ()]
+    if edits.spine is not None:
+        come += [part for member in edits.spine.members for part in member.batch.parts()]
+    for part in come:
+        gone = part.name in before.garbage or part.name in before.doomed
+        _require(not gone, "garbage-stays", part.name)
 
 
 def _check_names(names: list[str]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
+from tidelake.state.append import too_late
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.fuel import Step, collapse, exert
 from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, placed, request
@@ -23,12 +24,10 @@ class Claimed:
     Attributes:
         claim: what to do; None: somebody else does it, or its inputs are no longer there.
         chunks: what was recorded so far, by the number of the chunk.
-        orphans: parts that are no longer of use to anyone.
     """
 
     claim: MergeClaim | None
     chunks: tuple[tuple[int, tuple[Part, ...]], ...] = ()
-    orphans: tuple[Part, ...] = ()
 
 
 def claim_merge(
@@ -63,9 +62,9 @@ def claim_merge(
     left = [old for old in overlapping if _same_work(old, claim)]
     if left:
         claim = replace(left[0], runner=runner, expires_ms=now_ms + lease_ms)
-    edits, orphans = _ending(state, [old for old in overlapping if old not in left])
+    edits = _ending(state, [old for old in overlapping if old not in left])
     edits.claims[claim.name] = claim
-    return Commit(edits, Claimed(claim, tuple(recorded(state, claim)) if left else (), orphans))
+    return Commit(edits, Claimed(claim, tuple(recorded(state, claim)) if left else ()))
 
 
 def _same_work(a: MergeClaim, b: MergeClaim) -> bool:
@@ -75,33 +74,22 @@ def _same_work(a: MergeClaim, b: MergeClaim) -> bool:
 def record_chunk(
     state: ShardState, now_ms: int, claim: MergeClaim, index: int, parts: tuple[Part, ...], *, lease_ms: int
 ) -> Outcome[bool]:
-    """Remember what a chunk has become; False if the claim is no longer this process's."""
+    """Remember what a chunk has become; False if the claim is no longer this process's, or it is too late."""
     held = state.claims.get(claim.name)
     if held is None or replace(held, expires_ms=0) != replace(claim, expires_ms=0):
         return NoOp(False)
     key = claim.chunk(index)
     if key in state.chunks:
         return NoOp(state.chunks[key] == parts)
+    if too_late(state, parts):
+        return NoOp(False)
     renewed = replace(held, expires_ms=max(held.expires_ms, now_ms + lease_ms))
     return Commit(Edits(claims={claim.name: renewed}, chunks={key: parts}), True)
 
 
-@dataclass(frozen=True)
-class Applied:
-    """The answer to a merge result.
-
-    Attributes:
-        fit: how it fitted.
-        orphans: parts of unfinished claims that it made useless.
-    """
-
-    fit: Fit
-    orphans: tuple[Part, ...] = ()
-
-
 def apply_merge(
     state: ShardState, _now_ms: int, result: MergeResult, *, claim: MergeClaim | None = None
-) -> Outcome[Applied]:
+) -> Outcome[Fit]:
     """Put a merged run in the place of its inputs, if these are all still there. Ends claims on them.
 
     Args:
@@ -109,25 +97,25 @@ def apply_merge(
         result: of the merge.
         claim: under which its chunks were recorded; None if nobody but the caller knows its parts.
     """
-    fit, edit = placed(state.spine, result, state.since)
+    fit, edit = placed(state.spine, result, state.since, state.seqno + 1)
     if edit is None:
-        return NoOp(Applied(fit))
-    # SUBTLE: whoever ended the claim has deleted the recorded parts, though the inputs may still be there.
+        return NoOp(fit)
+    # SUBTLE: when a claim ends its recorded parts are garbage, though the inputs may still be there.
     if claim is not None and not _still_recorded(state, claim, result):
-        return NoOp(Applied(Fit.NO_MATCH))
-    edits, orphans = _ending(state, [c for c in state.claims.values() if c.id.overlaps(result.id)])
+        return NoOp(Fit.NO_MATCH)
+    edits = _ending(state, [c for c in state.claims.values() if c.id.overlaps(result.id)])
     output = () if result.output is None else result.output.parts
-    names = {part.name for part in output}
     taken_in = {part.name for member in state.spine.range(result.id) for part in member.batch.parts()}
     fresh = [part for part in output if part.name not in taken_in]
+    if claim is None and too_late(state, fresh):
+        return NoOp(Fit.NO_MATCH)
     before = state.written
     written = replace(
         before,
         merged_rows=before.merged_rows + sum(part.rows for part in fresh),
         merged_bytes=before.merged_bytes + sum(part.size_bytes for part in fresh),
     )
-    useless = tuple(part for part in orphans if part.name not in names)
-    return Commit(replace(edits, spine=edit, written=written), Applied(fit, useless))
+    return Commit(replace(edits, spine=edit, written=written), fit)
 
 
 def _still_recorded(state: ShardState, claim: MergeClaim, result: MergeResult) -> bool:
@@ -173,22 +161,18 @@ def taken(state: ShardState, now_ms: int, runner: str) -> list[SpineId]:
     return [c.id for c in state.claims.values() if c.runner != runner and now_ms < c.expires_ms]
 
 
-def release_claim(state: ShardState, _now_ms: int, claim: MergeClaim) -> Outcome[tuple[Part, ...]]:
-    """Give a claim up; the parts that were recorded for it, which are of no use to anyone then."""
+def release_claim(state: ShardState, _now_ms: int, claim: MergeClaim) -> Outcome[None]:
+    """Give a claim up. The parts that were recorded for it are garbage then."""
     held = state.claims.get(claim.name)
     if held is None or replace(held, expires_ms=0) != replace(claim, expires_ms=0):
-        return NoOp(())
-    edits, orphans = _ending(state, [held])
-    return Commit(edits, orphans)
+        return NoOp(None)
+    return Commit(_ending(state, [held]), None)
 
 
-def end_expired(state: ShardState, now_ms: int) -> Outcome[tuple[Part, ...]]:
-    """End the claims that nobody has renewed; the parts that were recorded for them."""
+def end_expired(state: ShardState, now_ms: int) -> Outcome[None]:
+    """End the claims that nobody has renewed."""
     expired = [claim for claim in state.claims.values() if claim.expires_ms <= now_ms]
-    if not expired:
-        return NoOp(())
-    edits, orphans = _ending(state, expired)
-    return Commit(edits, orphans)
+    return Commit(_ending(state, expired), None) if expired else NoOp(None)
 
 
 def _is_there(state: ShardState, request: MergeRequest) -> bool:
@@ -197,13 +181,10 @@ def _is_there(state: ShardState, request: MergeRequest) -> bool:
     return digest(chosen(list(state.spine.range(request.id)), request.positions)) == request.inputs
 
 
-def _ending(state: ShardState, claims: list[MergeClaim]) -> tuple[Edits, tuple[Part, ...]]:
-    """Edits that end claims, and the parts that were recorded for them."""
+def _ending(state: ShardState, claims: list[MergeClaim]) -> Edits:
+    """Edits that end claims."""
     edits = Edits()
-    orphans: list[Part] = []
     for claim in claims:
         edits.claims[claim.name] = None
-        for index, parts in recorded(state, claim):
-            edits.chunks[claim.chunk(index)] = None
-            orphans += parts
-    return edits, tuple(orphans)
+        edits.chunks.update({claim.chunk(index): None for index, _ in recorded(state, claim)})
+    return edits

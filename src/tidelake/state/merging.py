@@ -216,13 +216,14 @@ class MergeResult:
     output: Run | None
 
 
-def placed(spine: Spine, result: MergeResult, since: Frontier) -> tuple[Fit, SpineEdit | None]:
+def placed(spine: Spine, result: MergeResult, since: Frontier, seqno: int) -> tuple[Fit, SpineEdit | None]:
     """How a result fits, and the edit that puts it in the place of its inputs. Costs O(inputs).
 
     Args:
         spine: of the shard.
         result: of a merge of some of its members.
         since: of the shard.
+        seqno: of the state that the edit makes.
     """
     holder = spine.holder(result.id)
     if holder is None or not spine.tiled(result.id):
@@ -252,8 +253,15 @@ def placed(spine: Spine, result: MergeResult, since: Frontier) -> tuple[Fit, Spi
         spine.next_id,
         spine.spent,
         members_gone=tuple(member.id for member in members),
-        members=(Member(result.id, batch),),
+        members=(Member(result.id, batch, _added(members, batch, seqno)),),
         batches_gone=(holder.id,) if held != holder else (),
         batches=(held,) if held != holder else (),
     )
     return Fit.EXACT if holder.id == result.id and not result.positions else Fit.SUBSET, edit
+
+
+def _added(members: list[Member], batch: HollowBatch, seqno: int) -> int:
+    """Since when readers may have read parts of a batch: a part that stays was read before."""
+    before = {part.name for member in members for part in member.batch.parts()}
+    stays = any(part.name in before for part in batch.parts())
+    return min(member.added for member in members) if stays else seqno

@@ -46,10 +46,17 @@ class SpineId(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """A batch, and the insertions that went into it."""
+    """A batch, and the insertions that went into it.
+
+    Attributes:
+        id: the insertions.
+        batch: what they have become.
+        added: seqno of the first state whose readers may have read its parts.
+    """
 
     id: SpineId
     batch: HollowBatch
+    added: int = 0
 
 
 @dataclass(frozen=True)

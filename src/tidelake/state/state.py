@@ -13,10 +13,12 @@ from typing import TypeVar
 from pyrsistent import PMap, pmap
 
 from tidelake.errors import CorruptionError, InternalError
+from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
+from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
 from tidelake.state.spine import Spine, SpineEdit, SpineId
 
 K = TypeVar("K")
@@ -44,11 +46,45 @@ class WriterRecord:
 
 @dataclass(frozen=True)
 class Hold:
-    """A reader that keeps `since` back."""
+    """A reader that keeps history and parts from going, for as long as it says so now and then.
+
+    Attributes:
+        purpose: for people.
+        since: the shard's `since` stays at or before it; closed: this one keeps none back.
+        opened_ms: wall clock.
+        pins: seqnos of the states that it reads: the parts of these are not collected.
+        lease_ms: how long it lasts without a renewal.
+        expires_ms: from then on whoever commits next ends it.
+    """
 
     purpose: str
     since: Frontier
     opened_ms: int
+    pins: tuple[int, ...]
+    lease_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True)
+class CriticalHold:
+    """A hold on `since` by name, which lasts until it is dropped.
+
+    Attributes:
+        since: the shard's stays at or before it.
+        token: of its owner; moving the hold needs it, so another token fences the owner before.
+        opened_ms: wall clock.
+    """
+
+    since: Frontier
+    token: str
+    opened_ms: int
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How much history the owner wants: `window` times before `upper`; None: all that nobody lets go."""
+
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +150,7 @@ class Rollup:
 
 
 FIRST = Rollup(0, "0" * 32, 0, 0)
+UNSWEPT = Sweep()
 
 
 @dataclass(frozen=True)
@@ -133,6 +170,13 @@ class ShardState:
         schemas: by id.
         writers: by name.
         holds: by id.
+        critical: holds that last, by name.
+        retention: how `retained` follows `upper`.
+        dropped: the shard is a tombstone.
+        garbage: blobs that are named no more, by name.
+        doomed: those of them that may be deleted at any moment, by name: nobody may read them again.
+        collected_to: states of this seqno and later ones have lost no blob.
+        sweep: how far leaked uploads are given up.
         rollup: the newest one.
         claims: merges that processes have taken on, by name.
         chunks: the finished parts of each finished chunk of a claim, by its key.
@@ -150,6 +194,13 @@ class ShardState:
     schemas: PMap[int, Schema] = field(default_factory=pmap)
     writers: PMap[str, WriterRecord] = field(default_factory=pmap)
     holds: PMap[str, Hold] = field(default_factory=pmap)
+    critical: PMap[str, CriticalHold] = field(default_factory=pmap)
+    retention: Retention = Retention()
+    dropped: bool = False
+    garbage: PMap[str, Garbage] = field(default_factory=pmap)
+    doomed: PMap[str, Garbage] = field(default_factory=pmap)
+    collected_to: int = 0
+    sweep: Sweep = UNSWEPT
     rollup: Rollup = FIRST
     claims: PMap[str, MergeClaim] = field(default_factory=pmap)
     chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
@@ -191,6 +242,12 @@ class Edits:
         schemas: new schemas by id.
         writers: new or changed records by name.
         holds: new or changed holds by id; None removes one.
+        critical: new or changed ones by name; None removes one.
+        retention: the new one, if it changes.
+        dropped: whether the shard becomes a tombstone.
+        doomed: names of garbage that may be deleted from now on.
+        buried: names of what was doomed, and is deleted.
+        sweep: the new one, if it changes.
         rollup: the newest rollup, if it is another.
         claims: new or changed claims by name; None removes one.
         chunks: finished chunks by their keys; None removes one.
@@ -204,6 +261,12 @@ class Edits:
     schemas: dict[int, Schema] = field(default_factory=dict)
     writers: dict[str, WriterRecord] = field(default_factory=dict)
     holds: dict[str, Hold | None] = field(default_factory=dict)
+    critical: dict[str, CriticalHold | None] = field(default_factory=dict)
+    retention: Retention | None = None
+    dropped: bool = False
+    doomed: tuple[str, ...] = ()
+    buried: tuple[str, ...] = ()
+    sweep: Sweep | None = None
     rollup: Rollup | None = None
     claims: dict[str, MergeClaim | None] = field(default_factory=dict)
     chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
@@ -250,6 +313,7 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
         spine = state.spine.edited(edits.spine) if edits.spine else state.spine
     except InternalError as error:
         raise CorruptionError(name, str(error)) from error
+    dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
     return replace(
         state,
         seqno=delta.seqno,
@@ -261,11 +325,37 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
         schemas=_added(state.schemas, edits.schemas, name),
         writers=state.writers.update(edits.writers) if edits.writers else state.writers,
         holds=_edited(state.holds, edits.holds, name),
+        critical=_edited(state.critical, edits.critical, name),
+        retention=edits.retention or state.retention,
+        dropped=state.dropped or edits.dropped,
+        garbage=_edited(_added(state.garbage, _left(state, delta), name), dict.fromkeys(edits.doomed), name),
+        doomed=_edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
+        collected_to=max([state.collected_to, *(lost.removed for lost in dooming.values())]),
+        sweep=edits.sweep or state.sweep,
         rollup=delta.base,
         claims=_edited(state.claims, edits.claims, name),
         chunks=_edited(state.chunks, edits.chunks, name),
         written=edits.written or state.written,
     )
+
+
+def _left(state: ShardState, delta: Delta) -> dict[str, Garbage]:
+    """The blobs that a step takes out of the state."""
+    edits = delta.edits
+    found = dict(leaving(state.spine, edits.spine, state.chunks, edits.chunks))
+    if edits.rollup is not None and state.rollup != FIRST:
+        # Never a part of what a pin reads, but whoever opens the shard may be about to.
+        found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ
+    return {
+        blob: Garbage(min(added, delta.seqno), delta.seqno, delta.committed_ms)
+        for blob, added in found.items()
+    }
+
+
+def _found(present: PMap[K, V], key: K, name: str) -> V:
+    if key not in present:
+        raise CorruptionError(name, f"names {key!r}, which is not there")
+    return present[key]
 
 
 def _moved(value: Frontier, move: Move | None, field_name: str, name: str) -> Frontier:

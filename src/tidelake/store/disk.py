@@ -9,13 +9,9 @@ so after a failure nothing more is written through the same `Folders`.
 
 import errno
 import os
-from collections.abc import Callable
-from contextlib import suppress
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-
-Flush = Callable[[int], None]
-"""Makes what was written through a descriptor durable: `os.fsync`, or a stand-in that fails on purpose."""
+from tidelake.store.files import Files, refused
 
 _REMEDIES = {
     errno.ENOSPC: "free space",
@@ -26,6 +22,7 @@ _REMEDIES = {
     errno.EROFS: "mount it for writing",
     errno.ENAMETOOLONG: "use a shorter path",
 }
+_NOT_TO_BE_FLUSHED = (errno.EACCES, errno.EPERM, errno.EINVAL)
 
 
 class FlushFailedBefore(OSError):
@@ -58,14 +55,6 @@ def _message(action: str, name: str, error: OSError) -> str:
     return f"cannot {action} {name!r}: {reason}{place}" + (f"; {remedy} and try again" if remedy else "")
 
 
-def is_file_at(descriptor: int, path: str) -> bool:
-    """Whether the file that was opened as `descriptor` is the one that has the name `path` now."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
 class Folders:
     """The folders below one root, made and flushed so that what is put into them stays reachable.
 
@@ -73,9 +62,9 @@ class Folders:
     parent yet. So the parent of each folder is flushed once per process, whoever made it.
     """
 
-    def __init__(self, root: str, flush: Flush) -> None:
+    def __init__(self, root: str, files: Files) -> None:
         self._root = root
-        self._flush = flush
+        self._files = files
         self._durable: set[str] = set()
         self._failed: str | None = None
 
@@ -96,14 +85,15 @@ class Folders:
     def flush(self, folder: str) -> None:
         """Make the entries of `folder` durable."""
         self.check()
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._files.open(folder)
         try:
-            self._flush(descriptor)
-        except OSError:
-            self._failed = folder
+            self._files.fsync(descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that it was not even tried
+                self._failed = folder
             raise
         finally:
-            os.close(descriptor)
+            self._files.close(descriptor)
 
     def check(self) -> None:
         """Refuse if a flush failed before."""
@@ -111,25 +101,24 @@ class Folders:
             raise FlushFailedBefore(self._failed)
 
     def _make(self, folder: str) -> bool:
+        if folder == self._root and not self._files.isdir(folder):
+            # SUBTLE: also if the parent is there. Whoever made it may have died before it was flushed; but
+            # then nothing was made in it, so what stands above it is durable.
+            parent = os.path.dirname(folder)
+            Folders(parent, self._files).ensure(parent)
         try:
-            os.mkdir(folder)
+            self._files.mkdir(folder)
         except FileExistsError:
-            if not os.path.isdir(folder):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+            if not self._files.isdir(folder):
+                raise refused(errno.ENOTDIR, folder) from None
             return False
-        except FileNotFoundError:
-            if folder != self._root:
-                raise
-            parents = Folders(os.path.dirname(folder), self._flush)
-            parents.ensure(os.path.dirname(folder))
-            with suppress(FileExistsError):  # another process was quicker: flushed by us as well
-                os.mkdir(folder)  # once: a file system may answer "no such directory" for ever, as /proc does
         return True
 
     def _flush_parent(self, folder: str, made: bool) -> None:
         try:
             self.flush(os.path.dirname(folder))
-        except PermissionError:
-            # The parent of the root may be closed to us; then someone who may open it made the root.
-            if made or folder != self._root:
+        except OSError as error:
+            # The parent of the root may be closed to us; then someone who may open it made the root. Or it
+            # is of a kind that cannot be flushed, as that of mount points may be.
+            if made or folder != self._root or error.errno not in _NOT_TO_BE_FLUSHED:
                 raise

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from tidelake.errors import BlobExists, BlobNotFound, UsageError
-from tidelake.store.disk import Flush, Folders, unavailable, unknown
+from tidelake.store.disk import Folders, unavailable, unknown
+from tidelake.store.files import SYSTEM_FILES, Files, exists, refused
 from tidelake.store.names import check_name, check_prefix, check_range, is_name
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.reader import read_through
@@ -31,13 +32,14 @@ class LocalBlobStore:
 
     Args:
         root: the directory; made by the first `put` if it is missing.
-        flush: what makes a descriptor durable.
+        files: the file system.
     """
 
-    def __init__(self, root: str, flush: Flush = os.fsync) -> None:
+    def __init__(self, root: str, files: Files = SYSTEM_FILES) -> None:
         self.root = os.path.abspath(root)
-        self._folders = Folders(self.root, flush)
-        self._scratch = Scratch(self.root, flush)
+        self._files = files
+        self._folders = Folders(self.root, files)
+        self._scratch = Scratch(self.root, files)
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """The bytes of a range; see `BlobStore.get`."""
@@ -45,11 +47,11 @@ class LocalBlobStore:
         with _reading(name):
             descriptor = self._descriptor(name)
             try:
-                size = os.fstat(descriptor).st_size
+                size = self._files.fstat(descriptor).st_size
                 end = size if length is None else min(size, start + length)
-                return _read_range(descriptor, start, end)
+                return self._read_range(descriptor, start, end)
             finally:
-                os.close(descriptor)
+                self._files.close(descriptor)
 
     def put(self, name: str, data: bytes) -> None:
         """Put if absent, with two flushes; see `BlobStore.put`."""
@@ -59,10 +61,10 @@ class LocalBlobStore:
         try:
             self._folders.check()
             self._folders.ensure(folder)
-            if os.path.lexists(path):
+            if exists(self._files, path):
                 raise FileExistsError
             with self._scratch.written(data) as temporary:
-                os.link(temporary, path)
+                self._files.link(temporary, path)
                 linked = True
             self._folders.flush(folder)
         except FileExistsError:
@@ -77,10 +79,13 @@ class LocalBlobStore:
         path = self._path(name)
         try:
             self._folders.check()
-            if not stat.S_ISREG(os.lstat(path).st_mode):
+            if not stat.S_ISREG(self._files.lstat(path).st_mode):
                 return False
-            os.unlink(path)
-        except (FileNotFoundError, NotADirectoryError):
+            self._files.unlink(path)
+        except FileNotFoundError:
+            self._flush_absence(name, os.path.dirname(path))
+            return False
+        except NotADirectoryError:
             return False
         except OSError as error:
             raise unavailable("delete object", name, error) from error
@@ -100,7 +105,7 @@ class LocalBlobStore:
         """An unbuffered reader; see `BlobStore.open`."""
         check_name(name)
         with _reading(name):
-            file = os.fdopen(self._descriptor(name), "rb", buffering=0)
+            file = self._files.reader(self._descriptor(name))
 
         def read(inner: BinaryIO, size: int) -> bytes:
             with _reading(name):
@@ -115,11 +120,11 @@ class LocalBlobStore:
         return os.path.join(self.root, check_name(name))
 
     def _descriptor(self, name: str) -> int:
-        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        descriptor = self._files.open(self._path(name))
+        if stat.S_ISREG(self._files.fstat(descriptor).st_mode):
             return descriptor
-        os.close(descriptor)
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        self._files.close(descriptor)
+        raise refused(errno.EISDIR, name)
 
     def _answer_exists(self, name: str, path: str) -> None:
         """Raise `BlobExists`, once the object is durable.
@@ -127,7 +132,7 @@ class LocalBlobStore:
         SUBTLE: whoever linked it may have died, or be just about to flush the folder. The caller takes
         our answer as "it is safely there", perhaps to find that it is its own object, so we flush first.
         """
-        if os.path.isdir(path):
+        if self._files.isdir(path):
             raise UsageError(f"bad name {name!r}: it is a folder of other objects")
         try:
             self._folders.flush(os.path.dirname(path))
@@ -135,48 +140,51 @@ class LocalBlobStore:
             raise unavailable("write object", name, error) from error
         raise BlobExists(name)
 
+    def _flush_absence(self, name: str, folder: str) -> None:
+        # SUBTLE: whoever removed it may have died before the flush, and the caller takes our answer as "it
+        # is gone for good".
+        try:
+            self._folders.flush(folder)
+        except FileNotFoundError:
+            return  # folders stay, so there never was one
+        except OSError as error:
+            raise unavailable("delete object", name, error) from error
+
     def _walk(self, folder: str, prefix: str) -> Iterator[BlobInfo]:
         try:
-            with os.scandir(os.path.join(self.root, folder)) as entries:
-                found = sorted((_sort_name(entry), entry) for entry in entries if is_name(entry.name))
+            entries = self._files.scan(os.path.join(self.root, folder))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise unavailable("list objects", prefix, error) from error
-        for sort_name, entry in found:
+        # A folder sorts by the names below it: "a-b" < "a/b" < "a0".
+        for sort_name in sorted(name + "/" * is_folder for name, is_folder in entries if is_name(name)):
             name = f"{folder}/{sort_name}" if folder else sort_name
             if name.endswith("/"):
                 if name.startswith(prefix) or prefix.startswith(name):
                     yield from self._walk(name[:-1], prefix)
             elif name.startswith(prefix):
-                yield from _info(name, entry)
+                yield from self._info(name)
 
+    def _info(self, name: str) -> Iterator[BlobInfo]:
+        try:
+            status = self._files.lstat(os.path.join(self.root, name))
+        except FileNotFoundError:  # removed since the folder was read
+            return
+        except OSError as error:
+            raise unavailable("list object", name, error) from error
+        if stat.S_ISREG(status.st_mode):
+            yield BlobInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)
 
-def _read_range(descriptor: int, start: int, end: int) -> bytes:
-    pieces = []
-    while start < end:
-        piece = os.pread(descriptor, min(end - start, _READ_BYTES_MAX), start)
-        if not piece:
-            break
-        pieces.append(piece)
-        start += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _sort_name(entry: "os.DirEntry[str]") -> str:
-    # A folder sorts by the names below it: "a-b" < "a/b" < "a0".
-    return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
-
-
-def _info(name: str, entry: "os.DirEntry[str]") -> Iterator[BlobInfo]:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:  # removed since the folder was read
-        return
-    except OSError as error:
-        raise unavailable("list object", name, error) from error
-    if stat.S_ISREG(status.st_mode):
-        yield BlobInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)
+    def _read_range(self, descriptor: int, start: int, end: int) -> bytes:
+        pieces = []
+        while start < end:
+            piece = self._files.pread(descriptor, min(end - start, _READ_BYTES_MAX), start)
+            if not piece:
+                break
+            pieces.append(piece)
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @contextmanager

@@ -6,13 +6,12 @@ INVARIANT: a file in here either belongs to a living writer, who holds a lock on
 crash and is removed by the next process that writes here.
 """
 
-import fcntl
 import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tidelake.store.disk import Flush, is_file_at
+from tidelake.store.files import Files, is_file_at
 
 FOLDER = "~tmp"
 
@@ -20,9 +19,9 @@ FOLDER = "~tmp"
 class Scratch:
     """Makes files that are complete and flushed before anyone sees them."""
 
-    def __init__(self, root: str, flush: Flush) -> None:
+    def __init__(self, root: str, files: Files) -> None:
         self.folder = os.path.join(root, FOLDER)
-        self._flush = flush
+        self._files = files
         self._numbers = itertools.count()
         self._swept_by: int | None = None
 
@@ -39,48 +38,45 @@ class Scratch:
             try:
                 rest = memoryview(data)
                 while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                self._flush(descriptor)
+                    rest = rest[self._files.write(descriptor, rest) :]
+                self._files.fsync(descriptor)
                 yield path
             finally:
-                os.unlink(path)
+                self._files.unlink(path)
         finally:
-            os.close(descriptor)
+            self._files.close(descriptor)
 
     def _create(self) -> tuple[int, str]:
         while True:
             path = os.path.join(self.folder, f"{os.getpid()}-{next(self._numbers)}")
             try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                descriptor = self._files.create(path)
             except FileNotFoundError:  # the folder; its root is there
                 with suppress(FileExistsError):
-                    os.mkdir(self.folder)
+                    self._files.mkdir(self.folder)
                 continue
             except FileExistsError:  # left over from a process of the same number, or of another machine
                 continue
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if is_file_at(descriptor, path):
+            if self._files.lock(descriptor) and is_file_at(self._files, descriptor, path):
                 return descriptor, path
-            os.close(descriptor)  # swept away before we had the lock
+            self._files.close(descriptor)  # swept away before we had the lock, or just about to be
 
     def _sweep_once(self) -> None:
         if self._swept_by == os.getpid():
             return
         self._swept_by = os.getpid()
         with suppress(FileNotFoundError):  # nothing was written here yet
-            for name in os.listdir(self.folder):
+            for name, _ in self._files.scan(self.folder):
                 self._sweep(os.path.join(self.folder, name))
 
     def _sweep(self, path: str) -> None:
         # Gone: its writer was quicker. Not ours: its user sweeps it.
         with suppress(FileNotFoundError, PermissionError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = self._files.open(path)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Locked: its writer lives.
                 # SUBTLE: while we opened it, its writer may have ended and another one taken the name.
-                if is_file_at(descriptor, path):
-                    os.unlink(path)
-            except BlockingIOError:
-                return  # its writer lives
+                if self._files.lock(descriptor) and is_file_at(self._files, descriptor, path):
+                    self._files.unlink(path)
             finally:
-                os.close(descriptor)
+                self._files.close(descriptor)

@@ -25,7 +25,8 @@ from typing import TypeVar
 
 from tidelake.env import IdSource, RandomIds
 from tidelake.errors import InternalError
-from tidelake.store.disk import Flush, Folders, is_file_at, unavailable, unknown
+from tidelake.store.disk import Folders, unavailable, unknown
+from tidelake.store.files import Flush, SystemFiles, is_file_at
 from tidelake.store.names import (
     check_expected,
     check_limit,
@@ -69,7 +70,8 @@ class SqliteVersionLog:
     ) -> None:
         self.root = os.path.abspath(root)
         self._ids = ids or RandomIds()
-        self._folders = Folders(self.root, flush)
+        self._files = SystemFiles(flush)  # SQLite itself knows no others
+        self._folders = Folders(self.root, self._files)
         self._pool = ConnectionPool(connections_max)
 
     def head(self, key: str) -> Entry | None:
@@ -198,7 +200,7 @@ class SqliteVersionLog:
                 yield False
                 return
             try:
-                if is_file_at(descriptor, path):
+                if is_file_at(self._files, descriptor, path):
                     yield True
                     return
             finally:

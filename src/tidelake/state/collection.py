@@ -1,0 +1,49 @@
+"""The commands of those who clean up: what is free is doomed, deleted and buried; uploads grow too old.
+
+See `tidelake.state.garbage` for why nothing that is deleted is ever needed again, whoever stalls.
+"""
+
+import itertools
+from dataclasses import replace
+
+from tidelake.state.commands import Commit, NoOp, Outcome
+from tidelake.state.garbage import Sweep, free
+from tidelake.state.state import Edits, ShardState
+
+
+def doom(state: ShardState, now_ms: int, *, age_ms: int, names_max: int) -> Outcome[tuple[str, ...]]:
+    """Give up garbage that nobody reads and that is old enough.
+
+    Returns:
+        The names of all that is doomed now, by this command or an earlier one: to be deleted, then buried.
+    """
+    pins = [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
+    found = tuple(itertools.islice(free(state.garbage, pins, now_ms - age_ms), names_max))
+    doomed = (*sorted(state.doomed), *found)
+    return Commit(Edits(doomed=found), doomed) if found else NoOp(doomed)
+
+
+def bury(state: ShardState, _now_ms: int, names: tuple[str, ...]) -> Outcome[None]:
+    """Forget doomed blobs. They are deleted."""
+    left = tuple(name for name in names if name in state.doomed)
+    return Commit(Edits(buried=left), None) if left else NoOp(None)
+
+
+def raise_floor(state: ShardState, now_ms: int, *, age_ms: int, beyond: int | None) -> Outcome[Sweep]:
+    """Refuse uploads that were begun more than `age_ms` ago, to within half of that again.
+
+    Args:
+        state: of the shard.
+        now_ms: wall clock.
+        age_ms: an upload may take so long.
+        beyond: the latest seqno in the name of a stored part that nothing names; None: there is none, and
+            then nothing needs to be noted.
+    """
+    sweep = state.sweep
+    over = [seqno for seqno, noted_ms in sweep.marks if noted_ms + age_ms <= now_ms]
+    marks = tuple(mark for mark in sweep.marks if mark[0] not in over)
+    after = Sweep(max([sweep.floor, *over]), marks)
+    wanted = beyond is not None and all(seqno <= beyond for seqno in (after.floor, *(m[0] for m in marks)))
+    if wanted and all(noted_ms + age_ms // 2 <= now_ms for _, noted_ms in marks):
+        after = replace(after, marks=(*marks, (state.seqno + 1, now_ms)))
+    return NoOp(sweep) if after == sweep else Commit(Edits(sweep=after), after)

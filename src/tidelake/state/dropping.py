@@ -1,0 +1,55 @@
+"""The end of a shard: a tombstone, which names nothing and holds nothing.
+
+All parts become garbage in the same step. Collection deletes them, and at last the log.
+"""
+
+from tidelake.errors import CollectionInUse
+from tidelake.model.batch import HollowBatch
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.spine import Member, Spine, SpineBatch, SpineEdit, SpineId
+from tidelake.state.state import Edits, Move, ShardState
+
+
+def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcome[bool]:
+    """Make the shard a tombstone; False if it is one. Refused while others hold it, unless by force."""
+    if state.dropped:
+        return NoOp(False)
+    holders = [
+        f"{hold.purpose!r} ({id_})" for id_, hold in sorted(state.holds.items()) if now_ms < hold.expires_ms
+    ]
+    holders += [f"critical hold {name!r}" for name in sorted(state.critical)]
+    if holders and not force:
+        return Refused(CollectionInUse(state.shard_id, tuple(holders)))
+    end = Frontier()
+    edits = Edits(
+        since=_moved(state.since, end),
+        upper=_moved(state.upper, end),
+        retained=_moved(state.retained, end),
+        spine=_emptied(state.spine, Bounds(state.minimum, end, end)),
+        holds=dict.fromkeys(state.holds),
+        critical=dict.fromkeys(state.critical),
+        claims=dict.fromkeys(state.claims),
+        chunks=dict.fromkeys(state.chunks),
+        dropped=True,
+    )
+    return Commit(edits, True)
+
+
+def _moved(before: Frontier, after: Frontier) -> Move | None:
+    return None if before == after else Move(before, after)
+
+
+def _emptied(spine: Spine, bounds: Bounds) -> SpineEdit:
+    """One empty member in the place of all, and of one more, so that an empty spine has one as well."""
+    id_ = SpineId(0, spine.next_id + 1)
+    return SpineEdit(
+        id_.hi,
+        spine.spent,
+        members_gone=tuple(member.id for member in spine),
+        members=(Member(id_, HollowBatch(bounds)),),
+        batches_gone=tuple(batch.id for batch in spine.batches),
+        batches=(SpineBatch(id_, 0, bounds, 0),),
+        merges_gone=tuple(merge.id for merge in spine.merges),
+    )

@@ -1,0 +1,99 @@
+"""What no state names any more, and the order in which it goes.
+
+A blob that leaves the state becomes *garbage* in the same step: `leaving` finds it in the step itself, so
+no command can forget it. It is *free* once nobody reads a state that named it. Collecting is two commits
+with the deletion between them: free garbage is *doomed* (nobody may begin to read it from then on),
+deleted, and *buried* (the state forgets its name). What is doomed never comes back, so a collector that
+stalled for a week deletes nothing that anyone needs.
+
+An upload that nobody appended is in no state at all. Its name says which state its uploader knew. Once the
+*floor* has passed that, the state refuses such a part (`expired`), and only then is it deleted: an
+uploader that stalled for a week brings nothing back.
+
+Pure: nothing here deletes. `tidelake.shard.collector` does.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tidelake.model import names
+from tidelake.model.batch import Part
+from tidelake.state.spine import Spine, SpineEdit
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A blob that the state names no more: states of seqnos in `[added, removed)` named it.
+
+    Attributes:
+        added: seqno of the first state that may have named it for readers.
+        removed: seqno of the first one that did not.
+        removed_ms: wall clock of that commit.
+    """
+
+    added: int
+    removed: int
+    removed_ms: int
+
+    def read_by(self, seqno: int) -> bool:
+        """Whether the state of a seqno may have named it."""
+        return self.added <= seqno < self.removed
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How far uploads that nobody appended are given up.
+
+    Attributes:
+        floor: parts whose upload began before this seqno may no longer come into the state.
+        marks: seqnos and wall clocks at which sweeps looked at the state, ascending: floors to come.
+    """
+
+    floor: int = 0
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+def leaving(
+    spine: Spine,
+    edit: SpineEdit | None,
+    chunks: Mapping[str, tuple[Part, ...]],
+    chunk_edits: Mapping[str, tuple[Part, ...] | None],
+) -> Iterator[tuple[str, int]]:
+    """The stored parts that a step takes out of the state, each with the seqno since which it was read.
+
+    Args:
+        spine: before the step.
+        edit: of the spine.
+        chunks: of merges under way, before the step.
+        chunk_edits: what becomes of them. Parts of these alone were never read.
+    """
+    kept = {part.name for parts in chunk_edits.values() for part in parts or ()}
+    if edit is not None:
+        kept.update(part.name for member in edit.members for part in member.batch.parts())
+        for id_ in edit.members_gone:
+            member = spine.members[id_.lo]
+            for part in member.batch.parts():
+                if part.inline is None and part.name not in kept:
+                    yield part.name, member.added
+    for key in chunk_edits:
+        for part in chunks.get(key, ()):
+            if part.inline is None and part.name not in kept:
+                yield part.name, NEVER_READ
+
+
+# Later than any seqno: no state has named it for readers.
+NEVER_READ = (1 << 63) - 1
+
+
+def free(garbage: Mapping[str, Garbage], pins: Iterable[int], before_ms: int) -> Iterator[str]:
+    """The garbage that nobody reads: no pin lies where it was named, and it is older than `before_ms`."""
+    pinned = sorted(set(pins))
+    for name, found in garbage.items():
+        if found.removed_ms <= before_ms and not any(found.read_by(pin) for pin in pinned):
+            yield name
+
+
+def expired(part: Part, floor: int) -> bool:
+    """Whether an upload is too old to come into the state."""
+    uploaded = names.uploaded_at(part.name)
+    return part.inline is None and uploaded is not None and uploaded < floor

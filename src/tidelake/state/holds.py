@@ -1,0 +1,202 @@
+"""Holds: who keeps history and parts, for how long, and where `since` is because of it.
+
+Leased holds end when their reader has shown no sign of life; the wall clock of whoever commits next
+decides. Critical holds last until they are dropped. No command moves `since`: `settle` runs for every
+commit, and puts it to the meet of what the owner wants and of what all holds keep.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.state import CriticalHold, Edits, Hold, Move, Retention, ShardState
+
+H = TypeVar("H")
+
+
+def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
+    """The edits of a commit, with all that follows from them and from the clock. Costs O(holds).
+
+    Holds whose time is over end, `retained` follows `upper` as the retention says, and `since` follows all
+    of them.
+    """
+    if state.dropped or edits.dropped:
+        return edits
+    over = [id_ for id_, hold in state.holds.items() if hold.expires_ms <= now_ms and id_ not in edits.holds]
+    leased = {**edits.holds, **dict.fromkeys(over)}
+    upper = edits.upper.after if edits.upper else state.upper
+    retained = edits.retained.after if edits.retained else state.retained
+    retained = retained.join(_before(upper, edits.retention or state.retention, state.minimum))
+    target = retained
+    for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
+        target = target.meet(hold.since)
+    since = Move(state.since, state.since.join(target))
+    return replace(
+        edits,
+        holds=leased,
+        retained=None if retained == state.retained else Move(state.retained, retained),
+        since=None if since.before == since.after else since,
+    )
+
+
+def _before(upper: Frontier, retention: Retention, minimum: Frontier) -> Frontier:
+    """The start of the window of history that is wanted."""
+    times = [t for t in upper if isinstance(t, int)]
+    if retention.window is None or not times:
+        return minimum
+    return Frontier.of(max(0, times[0] - retention.window))
+
+
+def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterator[H]:
+    yield from (hold for id_, hold in present.items() if id_ not in edits)
+    yield from (hold for hold in edits.values() if hold is not None)
+
+
+def end_expired_holds(state: ShardState, now_ms: int) -> Outcome[None]:
+    """Let `since` follow the clock where nobody commits anything else."""
+    return NoOp(None) if settle(state, Edits(), now_ms) == Edits() else Commit(Edits(), None)
+
+
+def open_hold(
+    state: ShardState,
+    now_ms: int,
+    hold_id: str,
+    purpose: str,
+    *,
+    lease_ms: int,
+    since: Frontier | None = None,
+    pins: tuple[int, ...] | None = None,
+) -> Outcome[Hold]:
+    """Keep `since` and the parts of some states.
+
+    Args:
+        state: of the shard.
+        now_ms: wall clock.
+        hold_id: fresh.
+        purpose: for people.
+        lease_ms: how long it lasts without a renewal.
+        since: the shard's stays at or before it; default: where it is now. Closed: nothing is kept back.
+        pins: seqnos of the states that are read; default: of this very one, as the commit makes it.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    present = state.holds.get(hold_id)
+    if present is not None:
+        return NoOp(present)
+    wanted = state.since if since is None else since
+    if not state.since <= wanted:
+        return Refused(HistoryCompacted(wanted, state.since))
+    hold = Hold(purpose, wanted, now_ms, (state.seqno + 1,), lease_ms, now_ms + lease_ms)
+    if pins is not None:
+        if not _intact(state, pins):
+            return Refused(LeaseExpired(hold_id))
+        hold = replace(hold, pins=tuple(sorted(set(pins))))
+    return Commit(Edits(holds={hold_id: hold}), hold)
+
+
+def _intact(state: ShardState, pins: Iterable[int]) -> bool:
+    """Whether no part that the states of these seqnos name has been given up for deletion."""
+    return all(state.collected_to <= pin <= state.seqno for pin in pins)
+
+
+def renew_hold(
+    state: ShardState,
+    now_ms: int,
+    hold_id: str,
+    *,
+    since: Frontier | None = None,
+    pins: tuple[int, ...] | None = None,
+) -> Outcome[Hold]:
+    """A sign of life; `since` moves forward and the pins are others, if they are given."""
+    hold = state.holds.get(hold_id)
+    if hold is None:
+        return Refused(CollectionDropped(state.shard_id) if state.dropped else LeaseExpired(hold_id))
+    if pins is not None and not _intact(state, set(pins) - set(hold.pins)):
+        return Refused(LeaseExpired(hold_id))
+    renewed = replace(
+        hold,
+        since=hold.since.join(since) if since is not None else hold.since,
+        pins=hold.pins if pins is None else tuple(sorted(set(pins))),
+        expires_ms=max(hold.expires_ms, now_ms + hold.lease_ms),
+    )
+    return NoOp(hold) if renewed == hold else Commit(Edits(holds={hold_id: renewed}), renewed)
+
+
+def close_hold(state: ShardState, _now_ms: int, hold_id: str) -> Outcome[None]:
+    """Give a hold up."""
+    return Commit(Edits(holds={hold_id: None}), None) if hold_id in state.holds else NoOp(None)
+
+
+@dataclass(frozen=True)
+class Downgraded:
+    """The answer to a move of a critical hold.
+
+    Attributes:
+        done: whether the hold is now the caller's, at the `since` asked for or later.
+        hold: as it is now.
+    """
+
+    done: bool
+    hold: CriticalHold
+
+
+def open_critical(
+    state: ShardState, now_ms: int, name: str, *, token: str = "", since: Frontier | None = None
+) -> Outcome[CriticalHold]:
+    """The critical hold of a name: the one that is there, or a new one."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    present = state.critical.get(name)
+    if present is not None:
+        return NoOp(present)
+    wanted = state.since if since is None else since
+    if not state.since <= wanted:
+        return Refused(HistoryCompacted(wanted, state.since))
+    hold = CriticalHold(wanted, token, now_ms)
+    return Commit(Edits(critical={name: hold}), hold)
+
+
+def compare_and_downgrade_since(
+    state: ShardState, _now_ms: int, name: str, expected_token: str, token: str, since: Frontier
+) -> Outcome[Downgraded]:
+    """Move a critical hold forward, iff its token is the expected one; the same call again succeeds."""
+    hold = state.critical.get(name)
+    if hold is None:
+        return Refused(CollectionDropped(state.shard_id) if state.dropped else _unknown(state, name))
+    if hold.token == token and since <= hold.since:
+        return NoOp(Downgraded(True, hold))
+    if hold.token != expected_token:
+        return NoOp(Downgraded(False, hold))
+    moved = replace(hold, since=hold.since.join(since), token=token)
+    return Commit(Edits(critical={name: moved}), Downgraded(True, moved))
+
+
+def drop_critical(state: ShardState, _now_ms: int, name: str) -> Outcome[bool]:
+    """Give a critical hold up; whether there was one."""
+    return Commit(Edits(critical={name: None}), True) if name in state.critical else NoOp(False)
+
+
+def _unknown(state: ShardState, name: str) -> UsageError:
+    known = ", ".join(map(repr, sorted(state.critical))) or "none"
+    return UsageError(f"there is no critical hold {name!r} (there is {known}): open it first")
+
+
+def advance_since(state: ShardState, now_ms: int, since: Frontier) -> Outcome[Frontier]:
+    """Allow history before `since` to go. Tells where `since` is: holds may keep it back for now."""
+    retained = state.retained.join(since)
+    if retained == state.retained:
+        return NoOp(state.since)
+    edits = settle(state, Edits(retained=Move(state.retained, retained)), now_ms)
+    return Commit(edits, edits.since.after if edits.since else state.since)
+
+
+def set_retention(state: ShardState, _now_ms: int, retention: Retention) -> Outcome[None]:
+    """Let `retained` follow `upper` at a distance, or no longer."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if retention == state.retention:
+        return NoOp(None)
+    return Commit(Edits(retention=retention), None)

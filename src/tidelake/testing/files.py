@@ -1,0 +1,235 @@
+"""A disk in memory that loses, in a power cut, what was not flushed: `Files` without a file system.
+
+Owns processes: their descriptors and locks, and their end. Must not know which files a store keeps, nor
+what is durable, which `tidelake.testing.inodes` says.
+
+INVARIANT: a process that ended changes nothing any more, and nothing here waits for another process.
+"""
+
+import errno
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import BinaryIO, Literal
+
+from tidelake.env import Clock, SystemClock
+from tidelake.store.files import refused
+from tidelake.testing.faults import SimulatedCrash
+from tidelake.testing.inodes import File, Folder, Inode, Tree
+
+
+class SimulatedDisk:
+    """The disk of one machine, whose processes come and go. Safe for threads.
+
+    Args:
+        clock: gives files their times.
+        skipped_flush: a defect for tests to find: flushes of files, or of folders, do nothing.
+    """
+
+    def __init__(
+        self, clock: Clock | None = None, skipped_flush: Literal["file", "folder"] | None = None
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.lock = threading.RLock()
+        self.tree = Tree(self.clock)
+        self._skipped_flush = skipped_flush
+        self._processes: list[SimulatedFiles] = []
+
+    def process(self, before: Callable[[str], None] = lambda _operation: None) -> "SimulatedFiles":
+        """The files as a new process sees them.
+
+        Args:
+            before: called with the operation (`file.link`, `file.fsync`, ...) before each one but `close`,
+                outside of any lock. It may let others go on, or end the process by `SimulatedCrash`.
+        """
+        with self.lock:
+            process = SimulatedFiles(self, before)
+            self._processes.append(process)
+            return process
+
+    def crash(self, random: Random) -> None:
+        """A power cut: all processes end, and `random` says what is left of what was not flushed."""
+        with self.lock:
+            for process in list(self._processes):
+                process.kill()
+            self.tree.lose(random)
+
+    def sync(self, inode: Inode) -> None:
+        """Make an inode durable, or only say so. REQUIRES: the lock."""
+        if self._skipped_flush != ("file" if isinstance(inode, File) else "folder"):
+            inode.sync()
+
+    def forget(self, process: "SimulatedFiles") -> None:
+        """A process ended. REQUIRES: the lock."""
+        if process in self._processes:
+            self._processes.remove(process)
+
+
+@dataclass(eq=False)
+class _Opened:
+    inode: Inode
+    is_writable: bool = False
+
+
+class SimulatedFiles:
+    """`Files` of one process on a `SimulatedDisk`. After its end every call raises `SimulatedCrash`."""
+
+    def __init__(self, disk: SimulatedDisk, before: Callable[[str], None]) -> None:
+        self._disk = disk
+        self._before = before
+        self._is_alive = True
+        self._opened: dict[int, _Opened] = {}
+        self._last_descriptor = 2
+
+    def kill(self) -> None:
+        """End the process: its descriptors and locks go, the disk keeps what was written. May be repeated."""
+        with self._disk.lock:
+            self._is_alive = False
+            for descriptor in list(self._opened):
+                self.close(descriptor)
+            self._disk.forget(self)
+
+    def open(self, path: str) -> int:
+        """See `Files.open`."""
+        with self._operation("open") as tree:
+            return self._add(_Opened(tree.find(path)))
+
+    def create(self, path: str) -> int:
+        """See `Files.create`."""
+        with self._operation("create") as tree:
+            folder, name = tree.vacancy(path)
+            file = tree.new_file()
+            folder.change(name, file)
+            return self._add(_Opened(file, is_writable=True))
+
+    def close(self, descriptor: int) -> None:
+        """See `Files.close`. Does nothing after the end of the process, which closed all."""
+        with self._disk.lock:
+            opened = self._opened.pop(descriptor, None)
+            if opened is None:
+                if self._is_alive:
+                    raise refused(errno.EBADF, "")
+            elif isinstance(opened.inode, File) and opened.inode.locked_by is opened:
+                opened.inode.locked_by = None
+
+    def pread(self, descriptor: int, length: int, start: int) -> bytes:
+        """See `Files.pread`."""
+        with self._operation("pread"):
+            return bytes(self._readable(descriptor).content[start : start + length])
+
+    def reader(self, descriptor: int) -> BinaryIO:
+        """See `Files.reader`. It has the bytes of now: files are written before they are read, and once."""
+        with self._operation("reader"):
+            content = bytes(self._readable(descriptor).content)
+            self.close(descriptor)
+            return io.BytesIO(content)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """See `Files.write`."""
+        with self._operation("write"):
+            opened = self._get(descriptor)
+            if isinstance(opened.inode, Folder) or not opened.is_writable:
+                raise refused(errno.EBADF, "")
+            opened.inode.content += data
+            opened.inode.modified_ms = self._disk.clock.now_ms()
+            return data.nbytes
+
+    def fsync(self, descriptor: int) -> None:
+        """See `Files.fsync`."""
+        with self._operation("fsync"):
+            self._disk.sync(self._get(descriptor).inode)
+
+    def lock(self, descriptor: int) -> bool:
+        """See `Files.lock`."""
+        with self._operation("lock"):
+            opened = self._get(descriptor)
+            if isinstance(opened.inode, Folder):
+                raise refused(errno.EISDIR, "")
+            opened.inode.locked_by = opened.inode.locked_by or opened
+            return opened.inode.locked_by is opened
+
+    def fstat(self, descriptor: int) -> os.stat_result:
+        """See `Files.fstat`."""
+        with self._operation("fstat"):
+            return self._get(descriptor).inode.status()
+
+    def lstat(self, path: str) -> os.stat_result:
+        """See `Files.lstat`."""
+        with self._operation("lstat") as tree:
+            return tree.find(path).status()
+
+    def isdir(self, path: str) -> bool:
+        """See `Files.isdir`."""
+        with self._operation("isdir") as tree:
+            try:
+                return isinstance(tree.find(path), Folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    def scan(self, folder: str) -> list[tuple[str, bool]]:
+        """See `Files.scan`."""
+        with self._operation("scan") as tree:
+            entries = tree.folder(folder).entries
+            return [(name, isinstance(inode, Folder)) for name, inode in entries.items()]
+
+    def link(self, path: str, name: str) -> None:
+        """See `Files.link`."""
+        with self._operation("link") as tree:
+            inode = tree.find(path)
+            folder, last = tree.vacancy(name)
+            if isinstance(inode, Folder):
+                raise refused(errno.EPERM, path)
+            folder.change(last, inode)
+
+    def unlink(self, path: str) -> None:
+        """See `Files.unlink`."""
+        with self._operation("unlink") as tree:
+            if isinstance(tree.find(path), Folder):
+                raise refused(errno.EISDIR, path)
+            tree.folder(os.path.dirname(path)).change(os.path.basename(path), None)
+
+    def mkdir(self, path: str) -> None:
+        """See `Files.mkdir`."""
+        with self._operation("mkdir") as tree:
+            folder, name = tree.vacancy(path)
+            folder.change(name, tree.new_folder())
+
+    @contextmanager
+    def _operation(self, name: str) -> Iterator[Tree]:
+        """One step of the process, while no other one does anything on the disk."""
+        self._check_alive(name)
+        try:
+            self._before(f"file.{name}")
+        except SimulatedCrash:
+            self.kill()
+            raise
+        with self._disk.lock:
+            self._check_alive(name)  # `before` may have let others go on
+            yield self._disk.tree
+
+    def _check_alive(self, name: str) -> None:
+        if not self._is_alive:
+            raise SimulatedCrash(f"file.{name} of a process that crashed")
+
+    def _add(self, opened: _Opened) -> int:
+        self._last_descriptor += 1
+        self._opened[self._last_descriptor] = opened
+        return self._last_descriptor
+
+    def _get(self, descriptor: int) -> _Opened:
+        opened = self._opened.get(descriptor)
+        if opened is None:
+            raise refused(errno.EBADF, "")
+        return opened
+
+    def _readable(self, descriptor: int) -> File:
+        opened = self._get(descriptor)
+        if isinstance(opened.inode, Folder):
+            raise refused(errno.EISDIR, "")
+        if opened.is_writable:
+            raise refused(errno.EBADF, "")
+        return opened.inode

@@ -1,0 +1,115 @@
+"""Who keeps history back, and for how long; and the end of a shard."""
+
+import pytest
+from shard_states import F, Shard, run
+from test_garbage import appended, named, two_and_a_merge
+
+from tidelake.errors import CollectionDropped, CollectionInUse, LeaseExpired
+from tidelake.state import holds
+from tidelake.state.append import Exactly, append
+from tidelake.state.collection import doom
+from tidelake.state.commands import NoOp, open_writer
+from tidelake.state.dropping import drop_shard
+from tidelake.state.state import Retention
+
+
+@pytest.fixture
+def shard():
+    return Shard()
+
+
+def test_a_hold_ends_by_the_clock_of_whoever_commits_and_since_follows(shard):
+    appended(shard, now_ms=10)
+    appended(shard, now_ms=10)
+    shard.do(holds.open_hold, "a", "test", lease_ms=20, now_ms=10)
+    shard.do(holds.advance_since, F(1), now_ms=11)
+    assert shard.state.since == F(0)
+    assert isinstance(shard.do(holds.end_expired_holds, now_ms=29), NoOp)
+    appended(shard, now_ms=30)
+    assert not shard.state.holds and shard.state.since == F(1)
+    assert isinstance(shard.refused(holds.renew_hold, "a", now_ms=31), LeaseExpired)
+
+
+def test_an_idle_shard_lets_holds_end_as_well(shard):
+    shard.do(holds.open_hold, "a", "test", lease_ms=20, now_ms=10)
+    shard.do(holds.end_expired_holds, now_ms=30)
+    assert not shard.state.holds
+
+
+def test_a_sign_of_life_in_time_keeps_the_hold(shard):
+    shard.do(holds.open_hold, "a", "test", lease_ms=20, now_ms=10)
+    shard.do(holds.renew_hold, "a", now_ms=25)
+    appended(shard, now_ms=44)
+    assert "a" in shard.state.holds
+    # ... also a late one, if nobody has committed in between.
+    shard.do(holds.renew_hold, "a", now_ms=99)
+    assert shard.state.holds["a"].expires_ms == 119
+
+
+def test_since_follows_upper_at_the_distance_of_the_retention(shard):
+    shard.do(holds.set_retention, Retention(2))
+    for _ in range(5):
+        appended(shard)
+    assert shard.state.since == F(3)
+    shard.do(holds.open_hold, "a", "test", lease_ms=99)
+    appended(shard)
+    assert shard.state.since == F(3) and shard.state.retained == F(4)
+    shard.do(holds.close_hold, "a")
+    assert shard.state.since == F(4)
+    shard.do(holds.set_retention, Retention())
+    appended(shard)
+    assert shard.state.since == F(4)
+
+
+def test_a_critical_hold_is_moved_by_its_token_and_the_same_call_again_succeeds(shard):
+    for _ in range(9):
+        appended(shard)
+    shard.do(holds.open_critical, "c", token="one")
+    shard.do(holds.advance_since, F(8))
+    assert shard.state.since == F(0)
+    move = (holds.compare_and_downgrade_since, "c")
+    assert shard.do(*move, "one", "two", F(3)).result.done and shard.state.since == F(3)
+    again = shard.do(*move, "one", "two", F(3))
+    assert isinstance(again, NoOp) and again.result.done
+    fenced = shard.do(*move, "one", "three", F(5))
+    assert isinstance(fenced, NoOp) and not fenced.result.done
+    assert (fenced.result.hold.token, fenced.result.hold.since) == ("two", F(3))
+    # It lasts, whatever the clock says, and never goes back.
+    appended(shard, now_ms=10**12)
+    assert shard.do(*move, "two", "two", F(1)).result.done and shard.state.since == F(3)
+    assert shard.do(holds.drop_critical, "c").result and shard.state.since == F(8)
+    assert "no critical hold 'c'" in str(shard.refused(*move, "two", "two", F(4)))
+
+
+def test_a_dropped_shard_holds_nothing_and_takes_nothing(shard):
+    two_and_a_merge(shard)
+    ever = named(shard.state) | shard.garbage
+    shard.do(holds.open_critical, "c")
+    error = shard.refused(drop_shard, now_ms=11)
+    assert isinstance(error, CollectionInUse) and len(error.holders) == 2
+    assert shard.do(drop_shard, force=True, now_ms=11).result is True
+    state = shard.state
+    assert state.upper.closed and state.since.closed and not named(state) and not state.holds
+    assert shard.garbage == ever and isinstance(shard.do(drop_shard), NoOp)
+    for command, *args in (
+        (append, (), Exactly(F(9), F(10))),
+        (holds.open_critical, "c"),
+        (holds.renew_hold, "slow"),
+        (holds.compare_and_downgrade_since, "c", "", "", F(1)),
+        (holds.set_retention, Retention(3)),
+        (open_writer, "w"),
+    ):
+        assert isinstance(shard.refused(command, *args), CollectionDropped)
+    assert isinstance(shard.refused(holds.open_hold, "x", "t", lease_ms=9), CollectionDropped)
+    assert isinstance(shard.do(holds.close_hold, "slow"), NoOp)
+    assert isinstance(shard.do(holds.advance_since, F(3)), NoOp)
+    assert set(shard.do(doom, age_ms=0, names_max=99, now_ms=11).result) == ever
+
+
+@pytest.mark.parametrize("appends", [0, 1, 5])
+def test_a_shard_can_be_dropped_whatever_it_holds(shard, appends):
+    for n in range(appends):
+        appended(shard, run(f"p{n}", n, n))
+    shard.do(append, (), Exactly(F(appends), F()))
+    assert shard.do(drop_shard).result is True
+    assert len(shard.state.spine) == 1 and len(shard.garbage) == appends
