@@ -1,6 +1,7 @@
 """Bugs that the simulation must find, each switched on for as long as a block lasts."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.shard import append as appending
@@ -8,6 +9,7 @@ from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
 from tidelake.state import append as append_command
 from tidelake.state.commands import Refused
+from tidelake.testing.simulation.options import Options
 
 
 @contextmanager
@@ -64,3 +66,9 @@ def fence_with_a_hole():
 def hasty_tidying():
     """The parts of an append whose outcome is unknown are deleted."""
     return replaced(appending, REFUSALS=(TidelakeError,))
+
+
+def skipped_flush(of):
+    """A disk whose flushes of files, or of folders, do nothing."""
+    drawn = Options.drawn
+    return replaced(Options, drawn=lambda draw: replace(drawn(draw), on_disk=True, skipped_flush=of))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import simulation_bugs as bugs
@@ -66,6 +67,8 @@ def found_within(bug, seeds):
     ("bug", "symptom"),
     [
         (bugs.believed_stale_refusal, "stale state"),
+        (partial(bugs.skipped_flush, "file"), ""),
+        (partial(bugs.skipped_flush, "folder"), "not there"),
         (bugs.lost_reply_taken_for_a_defeat, ""),
         (bugs.fence_with_a_hole, "epoch"),
     ],

@@ -15,7 +15,6 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 
 from tidelake.errors import (
-    BlobNotFound,
     HistoryCompacted,
     InternalError,
     NotYetClosed,
@@ -27,18 +26,16 @@ from tidelake.errors import (
     UpperMismatch,
     WriterFenced,
 )
+from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard import names
 from tidelake.state import codec
 from tidelake.state.append import Appended
 from tidelake.state.invariants import check_state
 from tidelake.state.state import FIRST, Delta, ShardState, apply
 from tidelake.store.protocols import Entry
-from tidelake.store.url import Stores
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, Row
-from tidelake.testing.simulation.witness import WitnessedBlobs, WitnessedLog
 
 DOMAIN = TimeDomain("counter")
 
@@ -82,19 +79,25 @@ class Judge:
         counts: what was done and judged.
     """
 
-    def __init__(self, clock: Callable[[], int], report: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        report: Callable[[BaseException], None],
+        present: Callable[[str], bool],
+    ) -> None:
         start = Frontier.of(DOMAIN.minimum)
         self.shard_id = ""
         self.oracle = Oracle(start, start)
         self.counts: Counter[str] = Counter()
         self.appends: list[Append] = []
-        self._clock, self._report = clock, report
+        self._clock, self._report, self._present = clock, report, present
         self._states: dict[str, ShardState] = {}
         self._named: dict[str, frozenset[str]] = {}
         self._uppers: dict[str, list[Frontier]] = {}
         # What a writer's name had got in when an epoch was opened.
         self._opened: dict[tuple[str, int], int | None] = {}
-        self._stores: Stores | None = None
+        # The collection's blobs as of each of its entries, for those who read old states.
+        self._named_at: list[frozenset[str]] = []
 
     @property
     def state(self) -> ShardState:
@@ -114,11 +117,6 @@ class Judge:
 
     # What happens to the stores.
 
-    def witness(self, stores: Stores, acting: Callable[[], object]) -> Stores:
-        """The same stores, seen by this judge; `acting` says whose doing an effect is."""
-        self._stores = stores
-        return Stores(WitnessedBlobs(stores.blobs, self), WitnessedLog(stores.log, self, acting))
-
     def entered(self, key: str, entry: Entry, actor: object) -> None:
         """A log got an entry."""
         before, delta = self._states.get(key), None
@@ -135,27 +133,32 @@ class Judge:
             self.wrong(f"{key}@{entry.seqno}: {error}")
         known, self._named[key] = self._named.get(key, frozenset()), frozenset(named(state))
         self._check_present(key, self._named[key] - known)
+        if key != "catalog":
+            self._named_at.append(self._named[key])
         if before is not None and delta is not None and key == self.shard_id:
             self._advanced(before, state, delta, actor)
 
-    def check_all_present(self) -> None:
-        """Every blob that a newest state names is there."""
+    def survived(self) -> None:
+        """The machine has crashed: every blob that a newest state names is still there."""
         for key, wanted in self._named.items():
             self._check_present(key, wanted)
 
     def _check_present(self, key: str, wanted: Collection[str]) -> None:
-        for name in wanted:
-            try:
-                if self._stores is not None:
-                    self._stores.blobs.get(name, 0, 0)
-            except BlobNotFound:
+        for name in sorted(wanted):
+            if not self._present(name):
                 self.wrong(f"{key}@{self._states[key].seqno} names {name}, which is not there")
 
-    def deleted(self, name: str) -> None:
-        """A blob went."""
+    def deleting(self, name: str) -> None:
+        """A blob is about to go."""
         key = name.partition("/")[0]
         if name in self._named.get(key, ()):
-            self.wrong(f"{name} was deleted, but {key}@{self._states[key].seqno} names it")
+            self.wrong(f"{name} is deleted, but {key}@{self._states[key].seqno} names it")
+        if key != self.shard_id:
+            return
+        for id_, hold in self.state.holds.items():
+            for pin in hold.pins:
+                if name in self._named_at[pin]:
+                    self.wrong(f"{name} is deleted, but hold {id_} reads {key}@{pin}, which names it")
 
     def _advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: object) -> None:
         if not (before.upper <= after.upper and before.since <= after.since):

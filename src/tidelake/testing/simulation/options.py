@@ -5,6 +5,7 @@ Owns the ranges. Must not know how any of it is carried out.
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tidelake.config import Config
 
@@ -16,10 +17,10 @@ _RATES = {
     "unknown, effect later": 0.008,
     "delay": 0.03,
     "slow reply": 0.015,
-    "outage": 0.003,
+    "outage": 0.0015,
     "stall": 0.003,
     "crash": 0.004,
-    "machine crash": 0.0004,
+    "machine crash": 0.0006,
     "clock jump": 0.002,
 }
 
@@ -33,12 +34,16 @@ class Options:
         rates: of each kind of fault, per store call.
         roles: names of the clients' roles, see `clients.ROLES`; a role may come several times.
         skew_ms_max: how far wall clocks are apart.
+        on_disk: blobs are files on a disk that loses in a power cut what was not flushed.
+        skipped_flush: a defect of that disk, for tests of the simulation.
     """
 
     config: Config
     rates: dict[str, float] = field(default_factory=dict)
     roles: tuple[str, ...] = ()
     skew_ms_max: int = 0
+    on_disk: bool = False
+    skipped_flush: Literal["file", "folder"] | None = None
 
     @classmethod
     def drawn(cls, draw: random.Random) -> "Options":
@@ -61,7 +66,7 @@ class Options:
         if draw.random() < 0.8:
             roles.append("owner")
         skew_ms = draw.choice((0, 100, 5_000, 60_000))
-        return cls(_config(draw), rates, tuple(roles), skew_ms)
+        return cls(_config(draw), rates, tuple(roles), skew_ms, draw.random() < 0.4)
 
 
 def _config(draw: random.Random) -> Config:

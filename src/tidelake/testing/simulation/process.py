@@ -15,12 +15,15 @@ from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.testing.simulation.baton import Process, Strand
+from tidelake.testing.simulation.witness import Observer, WitnessedBlobs
 from tidelake.testing.simulation.world import URL, World
 
 T = TypeVar("T")
 
 _SWITCH_AT_MONOTONIC = 0.05
-_WRITES = frozenset(("blob.put", "blob.delete", "log.compare_and_set", "log.truncate", "log.delete"))
+_LOG_WRITES = frozenset(("log.compare_and_set", "log.truncate", "log.delete"))
+_WRITES = _LOG_WRITES | {"blob.put", "blob.delete"}
+_FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink", "mkdir"))
 _OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
 
 
@@ -30,13 +33,14 @@ class SimulatedProcess(Process):
     It is the clock, the source of ids and the spawner of its `Env`, and decides the faults of its stores.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, observer: Observer, name: str) -> None:
         super().__init__(name)
-        self.world = world
+        self.world, self._observer = world, observer
+        self._files = world.disk.process(self._at_file) if world.disk else None
         skew_ms = world.options.skew_ms_max
         self._offset_ms = world.draw.randint(-skew_ms, skew_ms)
         self._started_us = world.baton.now_us
-        self._outage_us = 0
+        self._outage_us, self._outage_of = 0, ""
         self.recorder = Counters()
         world.processes.append(self)
 
@@ -45,9 +49,13 @@ class SimulatedProcess(Process):
         env = Env(self, self, self.recorder, self)
         deadline_s = self.world.options.config.retry_deadline_s
         draw = self.world.draw.random
-        blobs = RetryingBlobStore(FaultyBlobStore(self.world.stores.blobs, self), self, deadline_s, draw)
-        log = RetryingVersionLog(FaultyVersionLog(self.world.stores.log, self), self, deadline_s, draw)
-        return Lake(URL, Stores(blobs, log), self.world.options.config, env)
+        blobs = WitnessedBlobs(self.world.blobs(self._files), self._observer)
+        log = self.world.log(self._observer)
+        stores = Stores(
+            RetryingBlobStore(FaultyBlobStore(blobs, self), self, deadline_s, draw),
+            RetryingVersionLog(FaultyVersionLog(log, self), self, deadline_s, draw),
+        )
+        return Lake(URL, stores, self.world.options.config, env)
 
     def fresh(self) -> str:
         """A fresh id; see `IdSource`."""
@@ -83,11 +91,14 @@ class SimulatedProcess(Process):
         world, draw = self.world, self.world.draw
         actor = world.actor()
         world.baton.now_us += 1 + int(draw.expovariate(1 / 500))
-        fault = self._in_outage() or self._drawn(operation)
+        fault = self._in_outage(operation) or self._drawn(operation)
         if fault:
             world.inject(fault)
 
         def effect() -> T:
+            if not operation.startswith("log."):
+                # On a simulated disk others may go on meanwhile.
+                return call()
             with world.acts(actor):
                 return call()
 
@@ -96,6 +107,9 @@ class SimulatedProcess(Process):
         if fault == "unknown, effect later":
             later_us = int(draw.choice((0.02, 0.2, 2.0, 20.0)) * 1e6)
             world.baton.at(world.baton.now_us + later_us, lambda: self._late(operation, effect))
+            if draw.random() < 0.5:
+                # What lost the reply goes on losing.
+                self._begin_outage()
         if fault in ("unknown, without effect", "unknown, effect later"):
             raise OutcomeUnknown(f"injected: {operation} did not answer")
         if fault == "crash" and draw.random() < 0.5:
@@ -111,9 +125,14 @@ class SimulatedProcess(Process):
             self._wait(draw.choice((0.01, 0.1, 1.0, 5.0)))
         return answer
 
-    def _in_outage(self) -> str:
-        """The fault of a call while this process reaches the stores hardly ever."""
-        if self.world.baton.now_us >= self._outage_us:
+    def _begin_outage(self) -> None:
+        """For a while this process hardly reaches the log, or the blobs, or either."""
+        draw = self.world.draw
+        self._outage_of = draw.choice(("", "log.", "log.", "blob."))
+        self._outage_us = self.world.baton.now_us + int(draw.choice((0.3, 2, 10)) * 1e6)
+
+    def _in_outage(self, operation: str) -> str:
+        if self.world.baton.now_us >= self._outage_us or not operation.startswith(self._outage_of):
             return ""
         return self.world.draw.choice(("unavailable", "unavailable", "unknown, without effect", ""))
 
@@ -134,7 +153,7 @@ class SimulatedProcess(Process):
             if point < 0:
                 kind = name
                 break
-        if kind == "unknown, effect later" and operation not in _WRITES:
+        if kind == "unknown, effect later" and operation not in (_LOG_WRITES if self._files else _WRITES):
             return "unknown, without effect"
         if kind not in _OF_PROCESSES:
             return kind
@@ -143,17 +162,37 @@ class SimulatedProcess(Process):
             self.stalled_us = world.baton.now_us + int(draw.choice((1, 5, 20, 60)) * 1e6)
             world.baton.pause()
         elif kind == "outage":
-            self._outage_us = world.baton.now_us + int(draw.choice((0.3, 2, 10)) * 1e6)
+            self._begin_outage()
         elif kind == "clock jump":
             self._offset_ms += draw.choice((-60_000, -1_000, 1_000, 60_000))
         elif kind == "machine crash":
-            world.crash_machine()
-            raise SimulatedCrash(f"the machine crashed before {operation}")
+            raise self._crash_machine(operation)
         return ""
 
     def _crash(self, operation: str) -> SimulatedCrash:
         self.dead = True
+        if self._files is not None:
+            self._files.kill()
         return SimulatedCrash(f"{self.name} crashed in {operation}")
+
+    def _at_file(self, operation: str) -> None:
+        """Before an operation on the disk: others may go on here, and the process or the machine may end."""
+        if operation not in _FILE_WRITES:
+            return
+        self._pause(operation)
+        rates = self.world.options.rates
+        point = self.world.draw.random()
+        if point < rates.get("crash", 0):
+            self.world.inject("crash")
+            raise self._crash(operation)
+        if point > 1 - rates.get("machine crash", 0):
+            self.world.inject("machine crash")
+            raise self._crash_machine(operation)
+
+    def _crash_machine(self, operation: str) -> SimulatedCrash:
+        self.world.crash_machine()
+        self._observer.survived()
+        return SimulatedCrash(f"the machine crashed before {operation}")
 
     def _wait(self, seconds: float) -> None:
         self.world.baton.pause(self.world.baton.now_us + int(seconds * 1e6))

@@ -6,15 +6,16 @@ and what must hold when all of them are gone.
 
 import gc
 import random
+import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 from tidelake.errors import TidelakeError, TidelakeWarning
-from tidelake.shard import machine
 from tidelake.shard.overlap import sequential
 from tidelake.testing.simulation.baton import BatonLock
 from tidelake.testing.simulation.clients import NAME, ROLES, SCHEMA, Client
@@ -88,12 +89,11 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
         SimulationFailed: an answer was wrong, or a rule was broken.
     """
     world = World(seed, steps, options)
-    judge = Judge(lambda: world.baton.steps, world.baton.fail)
-    world.stores = judge.witness(world.stores, lambda: world.acting)
+    judge = Judge(lambda: world.baton.steps, world.baton.fail, world.is_present)
     error: BaseException | None = None
     with _repeatable(world):
         try:
-            judge.shard_id = world.calm_lake().create(NAME, SCHEMA, key=["k"]).id
+            judge.shard_id = world.calm_lake(judge).create(NAME, SCHEMA, key=["k"]).id
             for i, role in enumerate(world.options.roles):
                 _start(world, judge, f"{role}{i}", role)
             world.baton.run()
@@ -109,7 +109,7 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
 
 def _start(world: World, judge: Judge, name: str, role: str, life: int = 0) -> None:
     """Start a client; when its process dies, another one takes its place after a while."""
-    process = SimulatedProcess(world, f"{name}.{life}" if life else name)
+    process = SimulatedProcess(world, judge, f"{name}.{life}" if life else name)
     draw = random.Random(f"{world.seed} {name} {life}")  # noqa: S311
     client = Client(world, judge, process, draw)
 
@@ -127,8 +127,8 @@ def _start(world: World, judge: Judge, name: str, role: str, life: int = 0) -> N
 def _check_end(world: World, judge: Judge) -> None:
     """What must hold when all clients are gone: everything can still be read, and is as it must be."""
     judge.check_order()
-    judge.check_all_present()
-    collection = world.calm_lake().collection(NAME)
+    judge.survived()
+    collection = world.calm_lake(judge).collection(NAME)
     state = judge.state
     if collection.state().seqno != state.seqno:
         judge.wrong(f"the newest state is {collection.state().seqno}, expected {state.seqno}")
@@ -146,10 +146,13 @@ def _check_end(world: World, judge: Judge) -> None:
 def _repeatable(world: World) -> Iterator[None]:
     """Nothing happens by itself: locks hand the baton on, no real threads, no collector of cycles."""
 
-    def lock() -> object:
+    def lock() -> BatonLock:
         return BatonLock(world.baton)
 
-    before, machine.threading = machine.threading, SimpleNamespace(Lock=lock)  # type: ignore[attr-defined, assignment]
+    shim = SimpleNamespace(**{**vars(threading), "Lock": lock})
+    patched = [module for name, module in sorted(sys.modules.items()) if _has_locks(name, module)]
+    for module in patched:
+        module.threading = shim  # type: ignore[attr-defined]
     gc.collect()
     gc.disable()
     try:
@@ -159,8 +162,15 @@ def _repeatable(world: World) -> Iterator[None]:
             warnings.simplefilter("error", TidelakeWarning)
             yield
     finally:
-        machine.threading = before  # type: ignore[attr-defined]
+        for module in patched:
+            module.threading = threading  # type: ignore[attr-defined]
         gc.enable()
+
+
+def _has_locks(name: str, module: ModuleType) -> bool:
+    """Whether it is a module of the product that makes locks."""
+    is_product = name.startswith("tidelake.") and not name.startswith("tidelake.testing")
+    return is_product and getattr(module, "threading", None) is threading
 
 
 def shortest(seed: int, steps: int, bug: Bug = nullcontext) -> SimulationFailed | None:

@@ -10,13 +10,16 @@ from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
 
 
 class Observer(Protocol):
-    """Is told of effects, after they happened."""
+    """Is told of effects, at the moment of each."""
 
     def entered(self, key: str, entry: Entry, actor: object) -> None:
-        """A log got an entry; `actor` is whose doing it is."""
+        """A log has got an entry; `actor` is whose doing it is."""
 
-    def deleted(self, name: str) -> None:
-        """A blob was deleted."""
+    def survived(self) -> None:
+        """The machine has crashed; what is in the stores now is all there is."""
+
+    def deleting(self, name: str) -> None:
+        """A blob is about to be deleted."""
 
 
 class WitnessedBlobs:
@@ -35,10 +38,8 @@ class WitnessedBlobs:
 
     def delete(self, name: str) -> bool:
         """Remove; see `BlobStore.delete`."""
-        present = self._inner.delete(name)
-        if present:
-            self._observer.deleted(name)
-        return present
+        self._observer.deleting(name)
+        return self._inner.delete(name)
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`."""

@@ -12,15 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tidelake.env import Counters, Env
+from tidelake.errors import BlobNotFound
 from tidelake.lake.lake import Lake
 from tidelake.shard.overlap import sequential
+from tidelake.store.files import Files
+from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
-from tidelake.store.protocols import BlobStore
+from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.url import Stores
+from tidelake.testing.files import SimulatedDisk
 from tidelake.testing.simulation.baton import Baton, Process, Strand
 from tidelake.testing.simulation.options import Options
+from tidelake.testing.simulation.witness import Observer, WitnessedBlobs, WitnessedLog
 
 URL = "memory://simulation"
+_ROOT = "/simulated/blobs"
 _START_MS = 1_700_000_000_000
 
 
@@ -42,7 +48,7 @@ class World:
 
     Attributes:
         baton: who runs, and the time.
-        stores: the true stores, without faults; they outlive every process.
+        disk: that holds the blobs; None: they are in a store of their own, which loses nothing.
         options: of the run.
         injected: faults by kind.
         trace: of the run.
@@ -59,7 +65,30 @@ class World:
         self.processes: list[Process] = []
         self.acting: object = None
         self._id_draw = random.Random(f"{seed} ids")  # noqa: S311
-        self.stores = Stores(make_blobs(self), MemoryVersionLog())
+        self._true_log, self._memory_blobs = MemoryVersionLog(), MemoryBlobStore(self)
+        self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
+
+    def log(self, observer: Observer) -> VersionLog:
+        """The true log, whose effects are seen."""
+        return WitnessedLog(self._true_log, observer, lambda: self.acting)
+
+    def blobs(self, files: Files | None) -> BlobStore:
+        """The true blobs: the one place where the store of the blobs is made.
+
+        Args:
+            files: as the process sees them whose store it is; None: nobody's.
+        """
+        if self.disk is None:
+            return self._memory_blobs
+        return LocalBlobStore(_ROOT, files or self.disk.process())
+
+    def is_present(self, name: str) -> bool:
+        """Whether there is a blob of this name."""
+        try:
+            self.blobs(None).get(name, 0, 0)
+        except BlobNotFound:
+            return False
+        return True
 
     def start(self, process: Process, name: str, work: Callable[[], None], delay_us: int = 0) -> Strand:
         """Start a thread whose work in the product starts no real threads."""
@@ -119,13 +148,12 @@ class World:
         """All processes die at once; what was not synced is lost."""
         for process in self.processes:
             process.dead = True
+        self.processes.clear()
+        if self.disk is not None:
+            self.disk.crash(self.draw)
 
-    def calm_lake(self) -> Lake:
+    def calm_lake(self, observer: Observer) -> Lake:
         """The lake as a process sees it that nothing happens to, for before and after the run."""
         env = Env(self, self, Counters())
-        return Lake(URL, self.stores, self.options.config, env)
-
-
-def make_blobs(world: World) -> BlobStore:
-    """The true blob store of a world. The one place where it is made."""
-    return MemoryBlobStore(world)
+        stores = Stores(WitnessedBlobs(self.blobs(None), observer), self.log(observer))
+        return Lake(URL, stores, self.options.config, env)
