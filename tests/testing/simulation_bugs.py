@@ -8,6 +8,8 @@ from tidelake.shard import append as appending
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
 from tidelake.state import append as append_command
+from tidelake.state import collection as collection_commands
+from tidelake.state import invariants
 from tidelake.state.commands import Refused
 from tidelake.testing.simulation.options import Options
 
@@ -72,3 +74,14 @@ def skipped_flush(of):
     """A disk whose flushes of files, or of folders, do nothing."""
     drawn = Options.drawn
     return replaced(Options, drawn=lambda draw: replace(drawn(draw), on_disk=True, skipped_flush=of))
+
+
+@contextmanager
+def collection_that_ignores_holds():
+    """Garbage is free once it is old enough, whoever reads it; nor does the rule look that forbids it."""
+    free = collection_commands.free
+    with (
+        replaced(collection_commands, free=lambda garbage, pins, before_ms: free(garbage, (), before_ms)),
+        replaced(invariants, _check_pins=lambda before, edits: None),
+    ):
+        yield

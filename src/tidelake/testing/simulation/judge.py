@@ -15,6 +15,7 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 
 from tidelake.errors import (
+    BlobNotFound,
     HistoryCompacted,
     InternalError,
     NotYetClosed,
@@ -81,7 +82,8 @@ class Judge:
 
     def __init__(
         self,
-        clock: Callable[[], int],
+        clock: Callable[[], tuple[int, int]],
+        short_us: int,
         report: Callable[[BaseException], None],
         present: Callable[[str], bool],
     ) -> None:
@@ -90,14 +92,15 @@ class Judge:
         self.oracle = Oracle(start, start)
         self.counts: Counter[str] = Counter()
         self.appends: list[Append] = []
-        self._clock, self._report, self._present = clock, report, present
+        self._clock, self._short_us, self._report, self._present = clock, short_us, report, present
         self._states: dict[str, ShardState] = {}
         self._named: dict[str, frozenset[str]] = {}
         self._uppers: dict[str, list[Frontier]] = {}
         # What a writer's name had got in when an epoch was opened.
         self._opened: dict[tuple[str, int], int | None] = {}
-        # The collection's blobs as of each of its entries, for those who read old states.
-        self._named_at: list[frozenset[str]] = []
+        self.doomed: set[str] = set()
+        # The parts of the collection as of each of its entries, for those who read old states.
+        self._parts_at: list[frozenset[str]] = []
 
     @property
     def state(self) -> ShardState:
@@ -134,7 +137,7 @@ class Judge:
         known, self._named[key] = self._named.get(key, frozenset()), frozenset(named(state))
         self._check_present(key, self._named[key] - known)
         if key != "catalog":
-            self._named_at.append(self._named[key])
+            self._parts_at.append(frozenset(parts(state)))
         if before is not None and delta is not None and key == self.shard_id:
             self._advanced(before, state, delta, actor)
 
@@ -157,7 +160,7 @@ class Judge:
             return
         for id_, hold in self.state.holds.items():
             for pin in hold.pins:
-                if name in self._named_at[pin]:
+                if name in self._parts_at[pin]:
                     self.wrong(f"{name} is deleted, but hold {id_} reads {key}@{pin}, which names it")
 
     def _advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: object) -> None:
@@ -168,6 +171,14 @@ class Judge:
             old = before.writers.get(name)
             if old is None or old.epoch < record.epoch:
                 self._opened[name, record.epoch] = self._last_in(name)
+        for id_, hold in before.holds.items():
+            if (
+                id_ not in after.holds
+                and after.committed_ms < hold.expires_ms
+                and not isinstance(actor, Reading)
+            ):
+                self.wrong(f"seqno {after.seqno} ends hold {id_}, which lasts until {hold.expires_ms}")
+        self.doomed.update(delta.edits.doomed)
         if delta.edits.rollup is not None:
             self.counts["rollups"] += 1
         if before.upper == after.upper:
@@ -209,7 +220,8 @@ class Judge:
 
     def asked(self) -> "Asked":
         """When a call begins."""
-        return Asked(self._clock(), len(self.uppers))
+        step, at_us = self._clock()
+        return Asked(step, at_us, len(self.uppers))
 
     def acknowledged(self, op: Append, asked: "Asked", answer: Appended) -> None:
         """An append was answered with success."""
@@ -226,7 +238,7 @@ class Judge:
         if not answer.already:
             if (answer.lower, answer.upper) != (lower, upper):
                 self.wrong(f"{op.label} is in at [{lower}, {upper}), but the answer is {answer}")
-            op.answers.append((asked.step, self._clock(), lower, upper))
+            op.answers.append((asked.step, self._clock()[0], lower, upper))
 
     def refused(self, op: Append, asked: "Asked", error: TidelakeError) -> None:
         """An append was answered with an error that says that it is certainly not in."""
@@ -323,8 +335,14 @@ class Judge:
                     self.wrong(f"a read waited in vain though upper was {closed}: {error!r}")
             case StoreUnavailable() | OutcomeUnknown():
                 pass
+            case BlobNotFound() if error.name in self.doomed and not self._is_timely(asked):
+                self.counts["reads outlived"] += 1
             case _:
                 self.wrong(f"a read failed with {error!r}")
+
+    def _is_timely(self, asked: "Asked") -> bool:
+        """Whether a read without a hold has been so short that all parts must be there still."""
+        return self._clock()[1] - asked.at_us < self._short_us
 
     def _netted(self, answer: pa.Table, time: Time) -> Counter[Row]:
         try:
@@ -358,15 +376,22 @@ class Judge:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What a client that has holds is about: it may close them."""
+
+
+@dataclass(frozen=True)
 class Asked:
     """When a call began.
 
     Attributes:
         step: of the run.
+        at_us: simulated time.
         entries: of the collection's log.
     """
 
     step: int
+    at_us: int
     entries: int
 
 
@@ -378,11 +403,16 @@ def only_time(frontier: Frontier) -> int:
     return time
 
 
-def named(state: ShardState) -> Iterator[str]:
-    """The blobs that a state needs."""
+def parts(state: ShardState) -> Iterator[str]:
+    """The stored parts that readers of a state need."""
     for member in state.spine:
         yield from (part.name for part in member.batch.parts() if part.inline is None)
-    for parts in state.chunks.values():
-        yield from (part.name for part in parts if part.inline is None)
+
+
+def named(state: ShardState) -> Iterator[str]:
+    """The blobs that a state needs."""
+    yield from parts(state)
+    for chunk in state.chunks.values():
+        yield from (part.name for part in chunk if part.inline is None)
     if state.rollup != FIRST:
         yield names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)

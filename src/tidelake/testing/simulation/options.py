@@ -52,6 +52,9 @@ class Options:
         rates = {kind: rate * worse * draw.choice((0, 1, 1, 2)) for kind, rate in _RATES.items()}
         roles = ["writer", "appender", "reader", "maintainer"]
         more = (
+            "holder",
+            "holder",
+            "collector",
             "writer",
             "writer",
             "appender",
@@ -65,7 +68,12 @@ class Options:
         roles += draw.choices(more, k=draw.randint(1, 5))
         if draw.random() < 0.8:
             roles.append("owner")
+        if draw.random() < 0.6:
+            roles += ["collector", "holder"]
         skew_ms = draw.choice((0, 100, 5_000, 60_000))
+        if draw.random() < 0.3:
+            # With true clocks more can be judged: how long a read without a hold finds its parts.
+            skew_ms, rates["clock jump"] = 0, 0.0
         return cls(_config(draw), rates, tuple(roles), skew_ms, draw.random() < 0.4)
 
 
@@ -83,6 +91,9 @@ def _config(draw: random.Random) -> Config:
         merge_budget_s=draw.choice((0.0, 0.05, 0.25)),
         merge_whole_rows=draw.choice((0, 20, 4_000_000)),
         merge_claim_rows=draw.choice((0, 4, 16, 262_144)),
+        lease_s=draw.choice((1.0, 10.0, 60.0)),
+        garbage_age_s=draw.choice((0.0, 2.0, 20.0)),
+        upload_age_s=draw.choice((20.0, 100.0)),
         merge_claim_s=draw.choice((0.5, 5.0)),
         runs_max=draw.choice((4, 8, 16)),
         rollup_bytes_min=1024,

@@ -16,7 +16,7 @@ from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.testing.simulation.baton import Process, Strand
 from tidelake.testing.simulation.witness import Observer, WitnessedBlobs
-from tidelake.testing.simulation.world import URL, World
+from tidelake.testing.simulation.world import CLOCK_JUMP_MS, URL, World
 
 T = TypeVar("T")
 
@@ -102,14 +102,14 @@ class SimulatedProcess(Process):
             with world.acts(actor):
                 return call()
 
+        if fault.startswith("unknown") and operation == "log.compare_and_set" and draw.random() < 0.3:
+            # What loses one reply goes on losing: only then does a commit stay undecided.
+            self._begin_outage()
         if fault == "unavailable":
             raise StoreUnavailable(f"injected: {operation} is unavailable")
         if fault == "unknown, effect later":
             later_us = int(draw.choice((0.02, 0.2, 2.0, 20.0)) * 1e6)
             world.baton.at(world.baton.now_us + later_us, lambda: self._late(operation, effect))
-            if draw.random() < 0.5:
-                # What lost the reply goes on losing.
-                self._begin_outage()
         if fault in ("unknown, without effect", "unknown, effect later"):
             raise OutcomeUnknown(f"injected: {operation} did not answer")
         if fault == "crash" and draw.random() < 0.5:
@@ -164,7 +164,7 @@ class SimulatedProcess(Process):
         elif kind == "outage":
             self._begin_outage()
         elif kind == "clock jump":
-            self._offset_ms += draw.choice((-60_000, -1_000, 1_000, 60_000))
+            self._offset_ms += draw.choice((-CLOCK_JUMP_MS, -1_000, 1_000, CLOCK_JUMP_MS))
         elif kind == "machine crash":
             raise self._crash_machine(operation)
         return ""

@@ -89,7 +89,12 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
         SimulationFailed: an answer was wrong, or a rule was broken.
     """
     world = World(seed, steps, options)
-    judge = Judge(lambda: world.baton.steps, world.baton.fail, world.is_present)
+    judge = Judge(
+        lambda: (world.baton.steps, world.baton.now_us),
+        world.short_read_us(),
+        world.baton.fail,
+        world.is_present,
+    )
     error: BaseException | None = None
     with _repeatable(world):
         try:

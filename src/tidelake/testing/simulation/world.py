@@ -26,6 +26,7 @@ from tidelake.testing.simulation.options import Options
 from tidelake.testing.simulation.witness import Observer, WitnessedBlobs, WitnessedLog
 
 URL = "memory://simulation"
+CLOCK_JUMP_MS = 60_000
 _ROOT = "/simulated/blobs"
 _START_MS = 1_700_000_000_000
 
@@ -81,6 +82,12 @@ class World:
         if self.disk is None:
             return self._memory_blobs
         return LocalBlobStore(_ROOT, files or self.disk.process())
+
+    def short_read_us(self) -> int:
+        """How long a read without a hold may take and still find all parts, whatever the clocks say."""
+        options = self.options
+        wrong_ms = 2 * options.skew_ms_max + (CLOCK_JUMP_MS * 1000 if options.rates.get("clock jump") else 0)
+        return max(0, int(options.config.garbage_age_s * 1e6) - wrong_ms * 1000)
 
     def is_present(self, name: str) -> bool:
         """Whether there is a blob of this name."""
