@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.plots import TITLES, draw
 
-MEASURED = ("kernels", "embedded", "appends", "updates", "spark")
+MEASURED = ("kernels", "embedded", "appends", "contention", "updates", "spark")
 OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")
 MARKS = ("<!-- begin: make bench ARGS=--docs -->", "<!-- end -->")

@@ -65,7 +65,7 @@ class Stored:
         self.folder, self.shape = folder, shape
         # Nothing is flushed: this measures kernels, not disks.
         self.blobs: BlobStore = LocalBlobStore(str(folder / "blobs"), SystemFiles(no_flush))
-        self.spec = ShardSpec(folder.as_uri(), "0" * 32, DOMAIN, 0, shape.schema, Config())
+        self.spec = ShardSpec(folder.as_uri(), "0" * 32, DOMAIN, 0, {0: shape.schema}, Config())
         keys = max(1, rows * 3 // 2)
         runs = (self._run(rows // count, seed, keys) for seed in range(count))
         self.sources = [Source(run, _BOUNDS.lower, _BOUNDS.upper) for run in runs]

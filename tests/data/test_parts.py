@@ -16,7 +16,7 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.encode import encode, encode_key
 from tidelake.data.ingest import normalize
 from tidelake.data.part import PartWriter, checksum, read_index, read_part, verify, write_parts
-from tidelake.data.stats import StatsSettings
+from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError, StoreUnavailable
 from tidelake.model.time import TimeDomain
@@ -347,3 +347,42 @@ def test_a_dot_in_a_name_is_no_path(names):
     table = normalize(table, schema, INT)
     part, data = written(table, schema, INT)
     assert same(back(data, part, schema, INT), table)
+
+
+@settings(max_examples=150, deadline=None)
+@given(updates(columns=3), st.lists(st.integers(1, 39), max_size=5))
+def test_statistics_do_not_depend_on_how_rows_are_cut(drawn, cuts):
+    schema, domain, table = drawn
+    batches = consolidate(table, schema, domain).combine_chunks().to_batches()
+    if not batches or not batches[0].num_rows:
+        return
+    rows = batches[0]
+    ends = sorted({min(cut, rows.num_rows) for cut in cuts} | {0, rows.num_rows})
+    whole, cut = Tally(schema, domain), Tally(schema, domain)
+    whole.add(summary(rows, schema, domain))
+    for a, b in pairwise(ends):
+        cut.add(summary(rows.slice(a, b - a), schema, domain))
+    parts = [tally.part("p", b"", 0, (b"a", b"b"), StatsSettings(10_000, 64)) for tally in (whole, cut)]
+    # Where buckets of times begin depends on what came first; each of them counts every row.
+    assert len({sum(n for _, n in part.time_counts) for part in parts}) == 1
+    assert replace(parts[0], time_counts=()) == replace(parts[1], time_counts=())
+
+
+def test_summaries_made_elsewhere_give_the_same_parts():
+    schema, table = sample(200)
+    options = {"row_group_rows": 16, "stats": StatsSettings(10_000, 64), "target_bytes": 8_000}
+
+    def made(**more):
+        batches = table.to_batches(max_chunksize=50)
+        return list(write_parts(batches, schema, INT, 3, name=lambda: "p", **options, **more))
+
+    seen = []
+
+    def ahead(items):
+        for item in items:
+            seen.extend(piece.rows.num_rows for piece in item)
+            yield item
+
+    assert made(ahead=ahead) == made()
+    assert sum(seen) == table.num_rows
+    assert max(seen) <= 16

@@ -65,6 +65,29 @@ def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand)
     assert plain <= 3072
 
 
+def test_the_delta_of_an_append_to_10000_batches_is_small_beside_its_inline_rows():
+    # Nothing is merged or held back: each append is a batch of its own.
+    config = Config(merge_budget_s=0, runs_max=2**30, inline_total_bytes=2**40)
+    lake = Place().lake(config=config)
+    c = lake.create("c", SCHEMA, key=["id"])
+    deltas, added, rolled = 0, 0, 0
+    inline_bytes = 0
+    for n in range(10_000):
+        before = dict(lake.counts)
+        c.append(rows(*range(10 * n, 10 * n + 10)))
+        cost = {name: lake.counts[name] - before.get(name, 0) for name in lake.counts}
+        size, rolls = cost["log.compare_and_set.bytes"], cost.get("blob.put", 0)
+        assert cost["log.compare_and_set"] == 1 + rolls
+        assert not cost.get("blob.list") and not cost.get("log.head")
+        came, inline_bytes = -inline_bytes, c.state().spine.totals.inline_bytes
+        came += inline_bytes
+        # The text of the log has four characters for three bytes.
+        assert rolls or size - (4 * came + 8) // 3 <= 2048
+        deltas, rolled, added = deltas + size, rolled + cost.get("blob.put.bytes", 0), added + rolls
+    assert len(c.state().spine) == 10_000
+    assert added > 3 and 0 < rolled <= 2 * deltas
+
+
 def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
     place, c, sizes = ten_thousand
     shard = c.id
@@ -131,18 +154,20 @@ def test_an_empty_append_uploads_nothing():
     assert lake.counts["blob.put"] == before
 
 
-def test_following_costs_one_scan_a_look():
+def test_following_costs_one_scan_a_step_and_no_other_call_of_the_log():
     lake = Place().lake()
     c = lake.create("c", SCHEMA, key=["id"])
     c.append(rows(1))
     steps = c.listen(0, timeout_s=0)
     c.append(rows(2))
     next(steps)
-    c.append(rows(3))
-    before = dict(lake.counts)
-    next(steps)
-    assert lake.counts["log.scan"] - before["log.scan"] <= 2
-    assert lake.counts["log.compare_and_set"] == before["log.compare_and_set"]
+    for n in range(3, 30):
+        c.append(rows(n))
+        before = dict(lake.counts)
+        assert next(steps).updates.read_all()["id"].to_pylist() == [n]
+        cost = {name: lake.counts[name] - before.get(name, 0) for name in CALLS}
+        assert cost["log.scan"] == 1
+        assert cost["log.compare_and_set"] == cost["log.head"] == cost["blob.list"] == 0
 
 
 def test_a_read_skips_the_parts_that_cannot_hold_its_times():

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from shards import SCHEMA, Place, QuickClock, ids, rows
 
+import tidelake
 from tidelake.config import Config
 from tidelake.errors import (
     BlobNotFound,
@@ -26,6 +27,7 @@ from tidelake.state import maintenance
 from tidelake.state.append import Exactly
 from tidelake.state.fuel import level_of
 from tidelake.state.merging import everything, request
+from tidelake.store.turns import FileTurns
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
 QUIET = {"inline_part_bytes": 0, "merge_budget_s": 0.0, "runs_max": 10**6}
@@ -1063,3 +1065,18 @@ def test_a_lost_part_stops_neither_other_merges_nor_appends():
         c.maintain()
     assert c.upper == Frontier.of(25)
     assert c.state().spine.totals.runs < 25  # what does not need it was merged
+
+
+def test_an_append_merges_nothing_while_another_process_of_the_machine_does(tmp_path):
+    config = Config(merge_fan_in=3, merge_inputs_min=2, merge_rows_min=0, runs_max=1000)
+    with tidelake.open(tmp_path / "lake", config=config) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        with FileTurns(str(tmp_path / "lake" / "log")).take(c.id, "merge") as is_ours:
+            assert is_ours
+            for n in range(20):
+                c.append(rows(n))
+        assert c.state().spine.totals.runs == 20
+        for n in range(20, 24):
+            c.append(rows(n))
+        assert c.state().spine.totals.runs < 10
+        assert sorted(ids(c)) == list(range(24))

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,18 +14,19 @@ import pytest
 from tidelake.config import MIB, Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import UsageError
+from tidelake.errors import CorruptionError, StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.model.time import TimeDomain
 from tidelake.shard.allocator import lean_memory
-from tidelake.shard.plan import Task
+from tidelake.shard.plan import Task, run_merge_task
 from tidelake.shard.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upload import write_run
 from tidelake.state.codec import encode_record
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
+from tidelake.store.memory import MemoryBlobStore
 
 DOMAIN = TimeDomain("counter")
 SCHEMA = schema_from_arrow(
@@ -70,7 +72,7 @@ def rows(seed, begin, end, step, width):
 def merged(tmp_path, *, runs, input_mib, bound_mib, width):
     blobs = LocalBlobStore(str(tmp_path / "blobs"), SystemFiles(no_flush))
     config = Config(merge_memory_bytes=bound_mib * MIB)
-    spec = ShardSpec(tmp_path.as_uri(), "0" * 32, DOMAIN, 0, SCHEMA, config)
+    spec = ShardSpec(tmp_path.as_uri(), "0" * 32, DOMAIN, 0, {0: SCHEMA}, config)
     count = input_mib * MIB // (width + 28) // runs
     sources = []
     for seed in range(runs):
@@ -129,3 +131,60 @@ def test_arrow_allocates_as_before_once_the_last_merge_has_ended():
     leave.set()
     other.join()
     assert pa.default_memory_pool().backend_name == before
+
+
+def task_over(blobs, count, runs=3):
+    """A merge of several runs of `count` rows each, too many to be read whole."""
+    spec = ShardSpec("memory://x", "0" * 32, DOMAIN, 0, {0: SCHEMA}, Config(fold_rows=1))
+    made = [write_run(spec, blobs, Env(), [rows(seed, 0, count, runs, 32)]) for seed in range(runs)]
+    sources = [Source(run, Frontier.of(0), Frontier.of(2)) for run in made]
+    return Task.of(spec, sources, KeyRange(), Fold(Frontier.of(2)))
+
+
+def prefetching():
+    return [thread for thread in threading.enumerate() if thread.name == "tidelake-prefetch"]
+
+
+def test_a_merge_that_is_given_up_leaves_no_threads():
+    blobs = MemoryBlobStore()
+    answer = task_over(blobs, 200_000).rows(blobs)
+    assert next(answer).num_rows
+    assert prefetching()
+    answer.close()
+    assert not prefetching()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_damage_in_the_midst_of_a_merge_leaves_no_threads_and_no_parts(early):
+    blobs = MemoryBlobStore()
+    task = task_over(blobs, 200_000)
+    part = task.needed[1].run.parts[0]
+    data = bytearray(blobs.get(part.name))
+    data[100 if early else len(data) // 2] ^= 1
+    blobs.delete(part.name)
+    blobs.put(part.name, bytes(data))
+    before = {info.name for info in blobs.list("")}
+    with pytest.raises(CorruptionError, match="checksum"):
+        run_merge_task(encode_record("task", task), blobs)
+    assert not prefetching()
+    assert {info.name for info in blobs.list("")} == before
+
+
+class Full(MemoryBlobStore):
+    def put(self, name, data):
+        if self.full:
+            raise StoreUnavailable("no room")
+        super().put(name, data)
+
+
+def test_a_put_that_fails_in_the_midst_of_a_merge_leaves_no_threads():
+    blobs = Full()
+    blobs.full = False
+    task = task_over(blobs, 200_000)
+    task = replace(task, spec=replace(task.spec, config=replace(task.spec.config, part_target_bytes=1024)))
+    blobs.full = True
+    with pytest.raises(StoreUnavailable, match="no room") as caught:
+        run_merge_task(encode_record("task", task), blobs)
+    # The error is at hand still, and with it the frames that it came through.
+    assert caught.tb
+    assert not prefetching()

@@ -221,3 +221,35 @@ def test_after_the_sequence_threads_start_again():
     names = []
     assert list(prefetch(names.append(threading.current_thread().name) or i for i in range(2))) == [0, 1]
     assert set(names) == {"tidelake-prefetch"}
+
+
+class Item:
+    pass
+
+
+def test_an_item_is_let_go_of_while_the_next_is_made():
+    seen, refs, go = [], [], threading.Event()
+
+    def source():
+        for i in range(3):
+            if i:
+                # The reader has dropped it, the thread has gone on, and nothing else may hold it.
+                go.wait()
+                gc.collect()
+                seen.append(refs[-1]() is None)
+                go.clear()
+            item = Item()
+            refs.append(weakref.ref(item))
+            held = [item]
+            del item
+            yield held.pop()
+
+    def drained(items):
+        for _ in range(3):
+            next(items)
+            go.set()
+
+    drained(prefetch(source(), 1))
+    with prefetch_all([source()], 1) as (items,):
+        drained(items)
+    assert seen == [True] * 4

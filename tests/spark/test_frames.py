@@ -306,3 +306,25 @@ def test_a_column_with_a_dot_in_its_name(spark: Any, tmp_path: Path) -> None:
     table = pa.table({"a.b": ["x"], "c`d": [1], "_time": [0], "_diff": [1]})
     append(c, spark.createDataFrame(table), ranges=1)
     assert [tuple(r) for r in snapshot(spark, c).collect()] == [("x", 1, 0, 1)]
+
+
+def test_frames_have_the_columns_of_the_schema_that_the_store_knows(spark: Any, tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("n", pa.int32())])
+    lake = tidelake.open(tmp_path / "lake", config=SMALL)
+    c = lake.create("c", schema, key=["id"])
+    old = lake.collection("c")
+    ids = list(range(50))
+    c.append(pa.table({"id": ids, "v": ["a", "b"] * 25, "n": pa.array([7] * 50, pa.int32())}))
+    c.evolve(pa.schema([schema.field("id"), ("w", pa.string()), ("n", pa.int64())]))
+    # A handle from before, and a frame of the older shape but for the column that is gone.
+    append(old, spark.createDataFrame([(i, 2**40) for i in ids], "id bigint, n bigint"))
+    frame = snapshot(spark, lake.collection("c"))
+    assert frame.columns == ["id", "w", "n", "_time", "_diff"]
+    found = Counter((r.id, r.w, r.n, r._diff) for r in frame.collect())
+    assert found == Counter([(i, None, n, 1) for i in ids for n in (7, 2**40)])
+    assert snapshots(spark, c, [0, 1]).count() == 150
+    with pytest.raises(InvalidUpdates, match="'v' is not in the collection"):
+        append(old, spark.createDataFrame([(1, "a", 1)], "id bigint, v string, n bigint"))
+    assert merge(spark, c).applied
+    parts = [part for member in c.state().spine for part in member.batch.parts()]
+    assert {part.schema_id for part in parts} == {1} and snapshot(spark, c).count() == 100

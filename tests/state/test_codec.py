@@ -12,6 +12,7 @@ from tidelake.errors import CorruptionError, FormatTooNew
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, fuel
 from tidelake.state.garbage import Sweep
@@ -75,7 +76,7 @@ def a_delta():
             (SpineId(0, 2),),
             (FuelingMerge(SpineId(0, 4), Frontier(), 7),),
         ),
-        {1: RICH_SCHEMA},
+        {1: SchemaVersion(RICH_SCHEMA, 4)},
         {"w": WriterRecord(9, 2**62, "query", Frontier())},
         {"h": None},
         {"c": CriticalHold(F(3), "marke", 1), "d": None},
@@ -171,7 +172,7 @@ def misfit(next_id, members=(), batches=None, merges_gone=()):
     [
         Edits(upper=Move(F(7), F(8))),
         Edits(since=Move(F(7), F(8))),
-        Edits(schemas={0: RICH_SCHEMA}),
+        Edits(schemas={0: SchemaVersion(RICH_SCHEMA, 4)}),
         Edits(holds={"nobody": None}),
         Edits(claims={"5-6": None}),
         Edits(chunks={"0-2/0": None}),

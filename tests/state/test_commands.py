@@ -6,6 +6,7 @@ import pytest
 from shard_states import SCHEMA, F, Shard, part, run
 
 from tidelake.errors import (
+    CollectionDropped,
     HistoryCompacted,
     IncompatibleSchema,
     InlineFull,
@@ -22,9 +23,10 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state import commands, holds
+from tidelake.state import commands, holds, schemas
 from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append
 from tidelake.state.commands import NoOp
+from tidelake.state.dropping import drop_shard
 from tidelake.state.fuel import MergeDue
 from tidelake.state.invariants import check_step
 from tidelake.state.maintenance import (
@@ -200,10 +202,62 @@ def test_a_hold_that_is_gone_is_named(shard):
 
 
 def test_only_an_equal_schema_is_registered(shard):
-    assert shard.do(commands.register_schema, SCHEMA).result == 0
+    assert shard.do(schemas.register_schema, SCHEMA).result == 0
     other = Schema((Column(0, "k", DataType("string")),))
-    error = shard.refused(commands.register_schema, other)
+    error = shard.refused(schemas.register_schema, other)
     assert isinstance(error, IncompatibleSchema) and "int64" in str(error) and "string" in str(error)
+
+
+def with_values(*columns):
+    """The schema of the shard with value columns `(name, type)`; ids mean nothing."""
+    return Schema(SCHEMA.key, tuple(Column(50, name, DataType(type_)) for name, type_ in columns))
+
+
+def test_each_schema_has_a_number_and_the_seqno_of_its_state(shard):
+    shard.do(append, (run("p", 0, 0),), AtCommit(0))
+    assert shard.do(schemas.evolve, with_values(("v", "int32")), 0).result == 1
+    assert shard.do(schemas.evolve, with_values(("v", "int64")), 1).result == 2
+    assert {i: v.seqno for i, v in shard.state.schemas.items()} == {0: 0, 1: 2, 2: 3}
+    assert str(shard.state.schema) == "key(k: int64) value(v: int64)" and shard.state.schema.value[0].id == 1
+    assert [schemas.schema_id_at(shard.state, n) for n in range(4)] == [0, 0, 1, 2]
+    for seqno in (-1, 4):
+        with pytest.raises(UsageError, match="none of the states 0 to 3"):
+            schemas.schema_id_at(shard.state, seqno)
+
+
+def test_an_equal_schema_is_no_step(shard):
+    assert isinstance(shard.do(schemas.evolve, SCHEMA, 0), NoOp)
+    assert shard.state.schema_id == 0
+
+
+def test_the_second_of_two_evolvers_is_checked_against_the_schema_of_the_first(shard):
+    shard.do(schemas.evolve, with_values(("a", "int8")), 0)
+    error = shard.refused(schemas.evolve, with_values(("b", "int8")), 0)
+    assert isinstance(error, IncompatibleSchema) and "column 'a' was added meanwhile" in str(error)
+    error = shard.refused(schemas.evolve, with_values(("a", "string")), 0)
+    assert "from int8 to string" in str(error)
+    assert shard.do(schemas.evolve, with_values(("a", "int8"), ("b", "int8")), 0).result == 2
+
+
+def test_rows_of_a_schema_that_is_not_registered_are_refused(shard):
+    error = shard.refused(append, (run("p", 0, 0, schema_id=1),), AtCommit(0))
+    assert isinstance(error, IncompatibleSchema) and "rows of schema 1" in str(error)
+
+
+def test_rows_of_an_older_schema_are_in_unless_they_have_to_be_as_now(shard):
+    shard.do(schemas.evolve, with_values(("a", "int8"), ("b", "int8")), 0)
+    shard.do(schemas.evolve, with_values(("b", "int8"), ("c", "int8")), 1)
+    error = shard.refused(append, (run("p", 0, 0, schema_id=1),), AtCommit(0), as_now=True)
+    assert isinstance(error, IncompatibleSchema) and "column 'a' was dropped meanwhile" in str(error)
+    # Of schema 0 no column is gone; and whoever built a batch before may append it.
+    shard.do(append, (run("q", 0, 0),), AtCommit(0), as_now=True)
+    shard.do(append, (run("p", 1, 1, schema_id=1),), AtCommit(1))
+    assert shard.names == ["q", "p"]
+
+
+def test_a_tombstone_does_not_evolve(shard):
+    shard.do(drop_shard)
+    assert isinstance(shard.refused(schemas.evolve, with_values(("a", "int8")), 0), CollectionDropped)
 
 
 def merged(name="m", rows=3, diff_sum=3):

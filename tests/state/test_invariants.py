@@ -12,6 +12,7 @@ from tidelake.errors import InternalError
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Column, DataType, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel, invariants
 from tidelake.state.garbage import Garbage, Sweep
@@ -71,6 +72,9 @@ def merged(*runs, lower=0, upper=1, lo=0, hi=1, since=F(0)):
     return Member(SpineId(lo, hi), hollow(lower, upper, *runs, since=since))
 
 
+TEXT = DataType("string")
+WIDER = Schema(SCHEMA.key, (Column(1, "v", TEXT),))
+OTHER_KEY = Schema((replace(SCHEMA.key[0], type=TEXT),))
 TWO = {"rows": 2, "diff_sum": 2}
 STEPS = [
     ("since-never-goes-back", Edits(since=Move(F(1), F(0)))),
@@ -93,6 +97,10 @@ STEPS = [
     ("times-in-bounds", adding(run("q", 3, 4))),
     ("times-in-bounds", adding(run("q", 3, 3, rewrite=4))),
     ("schema-registered", adding(run("q", 3, 3, schema_id=1))),
+    ("schemas-numbered", Edits(schemas={1: SchemaVersion(WIDER, 4)})),
+    ("schemas-numbered", Edits(schemas={2: SchemaVersion(WIDER, 6)})),
+    ("schema-evolves", Edits(schemas={1: SchemaVersion(OTHER_KEY, 6)})),
+    ("schema-evolves", Edits(schemas={1: SchemaVersion(replace(WIDER, value=(Column(7, "v", TEXT),)), 6)})),
     ("run-has-parts", adding(Run(()))),
     ("part-has-rows", adding(run("q", 3, 3, rows=0))),
     ("part-has-rows", adding(run("q", 3, 3, size_bytes=0))),
@@ -145,6 +153,9 @@ STATES = [
     ("part-named-once", lambda s: with_(hollow(3, 4, run("p0", 3, 3)))),
     ("part-named-once", lambda s: with_(hollow(3, 4, run("c", 3, 3)))),
     ("schema-registered", lambda s: replace(s, schemas=pmap())),
+    ("schemas-numbered", lambda s: replace(s, schemas=s.schemas.set(1, SchemaVersion(WIDER, 99)))),
+    ("schemas-numbered", lambda s: replace(s, schemas=s.schemas.set(1, SchemaVersion(WIDER, 0)))),
+    ("schema-evolves", lambda s: replace(s, schemas=s.schemas.set(1, SchemaVersion(OTHER_KEY, 1)))),
     ("schema-registered", lambda s: with_(hollow(3, 4, run("q", 3, 3, schema_id=1)))),
     ("run-has-parts", lambda s: with_(hollow(3, 4, Run(())))),
     ("part-has-rows", lambda s: with_(hollow(3, 4, run("q", rows=0)))),

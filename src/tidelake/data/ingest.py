@@ -5,7 +5,7 @@ Invariant: what leaves here has exactly the columns, order and types of `update_
 none may be, times >= 0, no diff of 0, and canonical values; everything further in relies on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,15 @@ _SAFE = {
 }
 
 
-def normalize(data: object, schema: Schema, domain: TimeDomain, *, time: Time | None = None) -> pa.Table:
+def normalize(
+    data: object,
+    schema: Schema,
+    domain: TimeDomain,
+    *,
+    time: Time | None = None,
+    optional: Collection[str] = (),
+    dropped: Collection[str] = (),
+) -> pa.Table:
     """Check a table of updates and bring it into canonical form.
 
     Args:
@@ -48,6 +56,8 @@ def normalize(data: object, schema: Schema, domain: TimeDomain, *, time: Time | 
         schema: the collection's key and value columns.
         domain: the collection's unit of time.
         time: the time of all rows; then `data` has no time column.
+        optional: nullable columns that may be missing; they are null then.
+        dropped: columns that earlier schemas had, for the message.
 
     Returns:
         A table of `update_schema(schema, domain)` in the order of the rows. A missing `_diff` is +1.
@@ -59,7 +69,7 @@ def normalize(data: object, schema: Schema, domain: TimeDomain, *, time: Time | 
     table = as_table(data)
     wanted = update_schema(schema, domain)
     given = () if time is None else domain.columns
-    _check_columns(table, wanted, given)
+    _check_columns(table, wanted, given, optional, dropped)
     values = () if time is None else parts(domain.check(time))
     columns = []
     for field in wanted:
@@ -68,6 +78,8 @@ def normalize(data: object, schema: Schema, domain: TimeDomain, *, time: Time | 
             columns.append(pa.chunked_array([pa.array(constant)]))
         elif field.name == DIFF and DIFF not in table.column_names:
             columns.append(pa.chunked_array([pa.array(np.ones(table.num_rows, np.int64))]))
+        elif field.name not in table.column_names:
+            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
         else:
             columns.append(_column(table.column(field.name), field, domain))
     result = pa.Table.from_arrays(columns, schema=wanted)
@@ -107,7 +119,13 @@ def as_table(data: object) -> pa.Table:
     )
 
 
-def _check_columns(table: pa.Table, wanted: pa.Schema, given: tuple[str, ...]) -> None:
+def _check_columns(
+    table: pa.Table,
+    wanted: pa.Schema,
+    given: tuple[str, ...],
+    optional: Collection[str],
+    dropped: Collection[str],
+) -> None:
     found = table.column_names
     there = f"the table has {', '.join(map(repr, found)) or 'no columns'}"
     doubled = sorted({name for name in found if found.count(name) > 1})
@@ -116,10 +134,16 @@ def _check_columns(table: pa.Table, wanted: pa.Schema, given: tuple[str, ...]) -
     twice = [name for name in given if name in found]
     if twice:
         raise InvalidUpdates(f"column {twice[0]!r} gives times, but the call gives one as well: drop either")
-    missing = [name for name in wanted.names if name not in found and name not in (*given, DIFF)]
+    missing = [name for name in wanted.names if name not in {*found, *given, *optional, DIFF}]
     if missing:
         raise InvalidUpdates(f"missing column {', '.join(map(repr, missing))}: {there}")
     unknown = [name for name in found if name not in wanted.names]
+    gone = [name for name in unknown if name in dropped]
+    if gone:
+        raise InvalidUpdates(
+            f"column {', '.join(map(repr, gone))} was dropped from the collection, which has "
+            f"{', '.join(map(repr, wanted.names))} now: leave it out of the table"
+        )
     if unknown:
         raise InvalidUpdates(
             f"unknown column {', '.join(map(repr, unknown))}: "

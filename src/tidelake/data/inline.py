@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidelake.data.container import verify
 from tidelake.data.encode import encode_key
-from tidelake.data.stats import StatsSettings, Tally
+from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.types import update_schema
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model.batch import Part
@@ -52,7 +52,7 @@ def encode_inline(
     if len(data) >= limit_bytes:
         return None
     tally = Tally(schema, domain)
-    tally.add(rows)
+    tally.add(summary(rows, schema, domain))
     first, last = (encode_key(rows.slice(row, 1), schema)[0].as_py() for row in (0, rows.num_rows - 1))
     return tally.part(name, data, schema_id, (first, last), stats, inline=True)
 

@@ -16,7 +16,8 @@ history is longer than a chunk is then held whole.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -60,13 +61,40 @@ def merge(
         InvalidUpdates: a sum of diffs does not fit into an int64.
         InternalError: a run is not sorted (seen at the borders of chunks only).
     """
+    return sums(chunks(runs, schema, domain, query, chunk_rows, chunk_bytes=chunk_bytes), chunk_rows)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of all runs that no row of a later chunk precedes.
+
+    Attributes:
+        rows: after the query; equal rows may stand in several places.
+        in_order: whether the rows are sorted as they stand.
+        keep_open: whether the next chunk may hold rows equal to the last ones of this.
+    """
+
+    rows: pa.RecordBatch
+    in_order: bool
+    keep_open: bool
+
+
+def chunks(
+    runs: Sequence[Iterable[pa.RecordBatch]],
+    schema: Schema,
+    domain: TimeDomain,
+    query: Query,
+    chunk_rows: int,
+    *,
+    chunk_bytes: int,
+) -> Generator[Chunk]:
+    """The first half of `merge`, with its arguments: cut and join, but neither sort nor sum."""
     ordered = preserves_order(query, domain)
     rows_schema = update_schema(schema, domain)
     width = len(rows_schema) - 1 if ordered else len(schema.columns)
     shares = max(1, min(len(runs), _SHARES_MAX))
     share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
     buffers = [_Buffer(iter(run), query if ordered else None, domain, share, bytes_share) for run in runs]
-    opened: Open | None = None
     while True:
         live = [b for b in buffers if b.fill(width)]
         if not live:
@@ -80,14 +108,25 @@ def merge(
             continue
         _share_out(live, chunk_rows, share)
         keep_open = ordered and any(b.rows or b.more for b in live)
-        if not ordered:
-            chunk = select(_joined(pieces), query, domain)
-            result, opened = sum_batch(chunk, opened, keep_open=keep_open)
-        else:
-            sorted_ = _in_order(pieces, width)
-            summed = sum_batch if sorted_ is None else sum_sorted
-            result, opened = summed(_joined(sorted_ or pieces), opened, keep_open=keep_open)
+        sorted_ = _in_order(pieces, width) if ordered else None
+        in_order = sorted_ is not None
+        rows = _joined(sorted_ or pieces)
+        # Else they would be held beside the chunk, and it beside the next one.
+        del pieces, sorted_
+        yield Chunk(rows if ordered else select(rows, query, domain), in_order, keep_open)
+        del rows
+
+
+def sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:
+    """The second half of `merge`: the chunks sorted and consolidated."""
+    opened: Open | None = None
+    for chunk in source:
+        summed = sum_sorted if chunk.in_order else sum_batch
+        result, opened = summed(chunk.rows, opened, keep_open=chunk.keep_open)
+        # Not held while the next chunk is awaited.
+        del chunk
         yield from _bounded(result, chunk_rows)
+        del result
     if opened is not None:
         last = close(opened, opened.row)
         if last.num_rows:

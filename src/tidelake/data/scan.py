@@ -127,10 +127,11 @@ def read_part(
         )
         for batch in decoded:
             fit = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
-            kept = _within(batch, schema, key_from, key_below)
-            if kept.num_rows:
-                yield kept
-        del decoded, batch, kept
+            kept = [_within(batch, schema, key_from, key_below)]
+            del batch
+            if kept[0].num_rows:
+                yield kept.pop()
+        del decoded, kept
         first, groups = last + 1, end
 
 
@@ -190,7 +191,7 @@ class _Window(io.RawIOBase):
 def _decoded(
     data: bytes, footer: Footer, part: Part, groups: range, wanted: pa.Schema, *, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    rows = 0
+    left = sum(footer.rows(i) for i in groups)
     which = f"row groups {groups[0]} to {groups[-1]}"
     try:
         window = _Window(data, footer.start(groups[0]), part.size_bytes)
@@ -198,12 +199,19 @@ def _decoded(
         file = pq.ParquetFile(window, metadata=footer.metadata, pre_buffer=False)
         batches = file.iter_batches(batch_rows, row_groups=list(groups), use_threads=False)
         while (batch := next(batches, None)) is not None:
-            rows += batch.num_rows
-            yield _conformed(batch, wanted)
+            left -= batch.num_rows
+            # Not in a variable: it would be held until the next one is asked for.
+            held = [_conformed(batch, wanted)]
+            del batch
+            if left <= 0:
+                # Nor the bytes, by a reader that has nothing more to give.
+                batches = iter(())
+                del data, window, file
+            yield held.pop()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise CorruptionError(part.name, f"{which} cannot be decoded: {error}") from error
-    if rows != sum(footer.rows(i) for i in groups):
-        raise CorruptionError(part.name, f"{which} hold {rows} rows, not as many as they say")
+    if left:
+        raise CorruptionError(part.name, f"{which} do not hold as many rows as they say")
 
 
 def _check_schema(footer: Footer, part: Part, wanted: pa.Schema) -> None:

@@ -64,8 +64,59 @@ class StatsSettings:
         )
 
 
+@dataclass(frozen=True)
+class Summary:
+    """What a tally keeps of a batch: all that costs a look at every value.
+
+    Attributes:
+        rows: the batch.
+        negative_rows: rows whose diff is negative.
+        diff_sum: of all rows, exact.
+        time_lower: the least value of each time column.
+        time_upper: the greatest.
+        nulls: of each column of the schema.
+        ends: of each column the least and the greatest value, or an empty array of its type if nobody asks
+            for them; None if all are null.
+    """
+
+    rows: pa.RecordBatch
+    negative_rows: int
+    diff_sum: int
+    time_lower: tuple[int, ...]
+    time_upper: tuple[int, ...]
+    nulls: tuple[int, ...]
+    ends: tuple[pa.Array | None, ...]
+
+
+def summary(batch: pa.RecordBatch, schema: Schema, domain: TimeDomain) -> Summary:
+    """Look at a batch of updates, not empty, sorted by the first column at least."""
+    values = diffs(batch)
+    times = [batch.column(name).to_numpy() for name in domain.columns]
+    columns = [batch.column(column.name) for column in schema.columns]
+    return Summary(
+        batch,
+        int(np.count_nonzero(values < 0)),
+        total(values),
+        tuple(int(t.min()) for t in times),
+        tuple(int(t.max()) for t in times),
+        tuple(column.null_count for column in columns),
+        tuple(_extremes(column, leads=i == 0) for i, column in enumerate(columns)),
+    )
+
+
+def _extremes(array: pa.Array, *, leads: bool) -> pa.Array | None:
+    known = len(array) - array.null_count
+    if not known:
+        return None
+    if pa.types.is_nested(array.type):
+        # Nobody prunes by a nested column, and encoding every value would cost more than the rest.
+        return array.slice(0, 0)
+    # Rows are sorted by the first column, so there is nothing to look for.
+    return array.take(pa.array([0, known - 1])) if leads else _ends(array)
+
+
 class Tally:
-    """Takes batches, gives their statistics."""
+    """Takes summaries of batches, gives the statistics of all their rows."""
 
     def __init__(self, schema: Schema, domain: TimeDomain) -> None:
         self.rows = 0
@@ -73,23 +124,22 @@ class Tally:
         self._negative_rows = self._diff_sum = 0
         self._lower: list[int] = []
         self._upper: list[int] = []
-        self._extremes = [_Extremes(column, i == 0) for i, column in enumerate(schema.columns)]
+        self._extremes = [_Extremes(column) for column in schema.columns]
         self._times = TimeCounts()
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Count a batch of updates, not empty, sorted by the first column at least."""
-        self.rows += batch.num_rows
-        values = diffs(batch)
-        self._negative_rows += int(np.count_nonzero(values < 0))
-        self._diff_sum += total(values)
-        times = [batch.column(name).to_numpy() for name in self._domain.columns]
-        least, greatest = [int(t.min()) for t in times], [int(t.max()) for t in times]
+    def add(self, part: Summary) -> None:
+        """Count the rows of a batch."""
+        self.rows += part.rows.num_rows
+        self._negative_rows += part.negative_rows
+        self._diff_sum += part.diff_sum
+        least, greatest = part.time_lower, part.time_upper
         self._lower = [min(x) for x in zip(self._lower or least, least, strict=True)]
         self._upper = [max(x) for x in zip(self._upper or greatest, greatest, strict=True)]
         if self._domain.total_order:
-            self._times.add(times[0], least[0], greatest[0])
-        for extremes in self._extremes:
-            extremes.add(batch.column(extremes.column.name))
+            times = part.rows.column(self._domain.columns[0]).to_numpy()
+            self._times.add(times, least[0], greatest[0])
+        for extremes, nulls, ends in zip(self._extremes, part.nulls, part.ends, strict=True):
+            extremes.add(nulls, ends)
 
     def part(
         self,
@@ -150,25 +200,20 @@ class Tally:
 class _Extremes:
     """The least and greatest value of one column; encoded last, since that costs more than finding them."""
 
-    def __init__(self, column: Column, leads: bool) -> None:
+    def __init__(self, column: Column) -> None:
         self.column = column
-        # Rows are sorted by the first column, so there is nothing to look for.
-        self._leads = leads
         self._nulls = 0
         self._held: list[pa.Array] = []
 
-    def add(self, array: pa.Array) -> None:
-        """Look at the values of a batch."""
-        nulls = array.null_count
+    def add(self, nulls: int, ends: pa.Array | None) -> None:
+        """Add those of a batch."""
         self._nulls += nulls
-        if nulls == len(array):
+        if ends is None:
             return
         if self.column.type.nested:
-            # Nobody prunes by a nested column, and encoding every value would cost more than the rest.
-            self._held = [array.slice(0, 0)]
+            self._held = [ends]
             return
-        known = len(array) - nulls
-        self._held.append(array.take(pa.array([0, known - 1])) if self._leads else _ends(array))
+        self._held.append(ends)
         if len(self._held) >= _HELD_MAX or self._held[-1].nbytes > _HELD_BYTES:
             self._held = [_ends(pa.concat_arrays(self._held))]
 

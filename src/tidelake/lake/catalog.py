@@ -46,7 +46,7 @@ class Catalog:
     def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
         schema = schema_from_arrow(_SCHEMA, ["name"], None)
         self._shard = Shard.create(
-            stores, env, ShardSpec(url, SHARD_ID, TimeDomain("counter"), 0, schema, config)
+            stores, env, ShardSpec(url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, config)
         )
 
     def read(self) -> Listing:

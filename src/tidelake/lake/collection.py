@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tidelake.data.types import row_schema, update_schema
+from tidelake.data.types import row_schema, schema_from_arrow, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.names import check_name
+from tidelake.lake.names import check_columns, check_name
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
@@ -26,6 +26,7 @@ from tidelake.shard.reader import Reader, Step
 from tidelake.shard.shard import Shard
 from tidelake.shard.uploader import Uploader
 from tidelake.state.append import Appended
+from tidelake.state.schemas import schema_id_at
 from tidelake.state.state import ShardState
 
 R = TypeVar("R")
@@ -57,7 +58,7 @@ class Collection:
 
     @property
     def schema(self) -> pa.Schema:
-        """Key columns, then value columns."""
+        """Key columns, then value columns, of the newest schema that this handle has seen."""
         return row_schema(self._shard.spec.schema)
 
     @property
@@ -178,20 +179,67 @@ class Collection:
         """
         return Writer(self._shard, name, owner, take_over)
 
-    def snapshot(self, as_of: Time | None = None, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
-        """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
+    def evolve(
+        self, schema: pa.Schema, *, key: Sequence[str] | None = None, value: Sequence[str] | None = None
+    ) -> int:
+        """Change the columns. Stored rows are not touched; they are read as rows of the newest schema.
 
-        Rows come sorted by key, then value; nulls last. Waits for the time to be closed.
+        Columns are compared by name with those of the newest schema. Nullable value columns may be added
+        anywhere, value columns dropped; any column may become nullable, and integers, floats and decimals
+        (of the same scale) wider. A name that comes back is another column: old values do not return.
+
+        Args:
+            schema: of all key and value columns, as they are to be.
+            key: the key columns; default: those of the collection. They cannot be added, dropped or
+                reordered.
+            value: the value columns; default: all others.
+
+        Returns:
+            The id of the schema. One log write; none if nothing changes.
 
         Raises:
+            IncompatibleSchema: names the column, what cannot be, and what to do instead. Also where it
+                would drop a column that somebody else has added since this handle last looked.
+        """
+        check_columns(schema, self.key if key is None else key, value)
+        return self._shard.evolve(schema_from_arrow(schema, self.key if key is None else key, value))
+
+    def schema_at(self, seqno: int) -> pa.Schema:
+        """Key columns, then value columns, as of the state with this seqno. One log scan.
+
+        Raises:
+            UsageError: there is no such state.
+        """
+        state = self.state()
+        return row_schema(state.schemas[schema_id_at(state, seqno)].schema)
+
+    def snapshot(
+        self,
+        as_of: Time | None = None,
+        *,
+        timeout_s: float | None = None,
+        schema_id: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
+
+        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. They have the
+        columns of the newest schema, whatever it was at `as_of`; or those of the one with `schema_id`, as
+        far as they are there today: what was added since is left out, what was dropped since is null.
+
+        Raises:
+            IncompatibleSchema: a column of that schema was widened since, or may be null since.
             HistoryCompacted: `as_of` is before `since`.
             NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
                 once if no time was closed yet and none was asked for.
         """
         patience_s = _patience(timeout_s)
         if as_of is None:
-            return self._at_last(lambda asked: query.stream(self._shard, asked, patience_s))
-        return query.stream(self._shard, AsOf(self.domain.check(as_of, "as_of")), patience_s)
+            return self._at_last(
+                lambda asked: query.stream(self._shard, asked, patience_s, schema_id=schema_id)
+            )
+        return query.stream(
+            self._shard, AsOf(self.domain.check(as_of, "as_of")), patience_s, schema_id=schema_id
+        )
 
     def changes(self, after: Time, through: Time, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
         """The exact netted difference between the contents at `after` and at `through`.
@@ -281,15 +329,23 @@ class Collection:
         """
         return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
 
-    def plan(self, asked: Query | None, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+    def plan(
+        self,
+        asked: Query | None,
+        parallelism: int,
+        timeout_s: float | None = None,
+        schema_id: int | None = None,
+    ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
 
-        None asks for the contents at the last closed time.
+        None asks for the contents at the last closed time; `schema_id` as for `snapshot`.
         """
         patience_s = _patience(timeout_s)
         if asked is None:
-            return self._at_last(lambda last: query.plan(self._shard, last, parallelism, patience_s))
-        return query.plan(self._shard, asked, parallelism, patience_s)
+            return self._at_last(
+                lambda last: query.plan(self._shard, last, parallelism, patience_s, schema_id=schema_id)
+            )
+        return query.plan(self._shard, asked, parallelism, patience_s, schema_id=schema_id)
 
     def last_time(self) -> Time:
         """The last closed time. One log scan.

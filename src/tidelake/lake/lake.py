@@ -14,7 +14,7 @@ from tidelake.errors import CollectionExists, CollectionNotFound, IncompatibleSc
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.gate import GatedVersionLog
-from tidelake.lake.names import check_name
+from tidelake.lake.names import check_columns, check_name
 from tidelake.lake.upkeep import Seen, Upkeep
 from tidelake.model.time import TimeDomain
 from tidelake.shard.shard import Shard
@@ -50,7 +50,7 @@ class Lake:
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
         self._gate = GatedVersionLog(stores.log, url)
-        self._stores = Stores(stores.blobs, self._gate)
+        self._stores = Stores(stores.blobs, self._gate, stores.turns)
         self._config = config
         self._env = env
         self._catalog = Catalog(self._stores, env, url, config)
@@ -130,21 +130,21 @@ class Lake:
         """
         self._gate.check()
         check_name(name, "collection name")
-        _check_columns(schema, key, value)
+        check_columns(schema, key, value)
         wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
         while True:
             listing = self._catalog.read()
             present = listing.shards.get(name)
             if present is not None:
                 return self._existing(
-                    name, present, ShardSpec(self.url, present, domain, 0, wanted, self._config)
+                    name, present, ShardSpec(self.url, present, domain, 0, {0: wanted}, self._config)
                 )
             if name in listing.shards:
                 raise CollectionExists(
                     f"a collection {name!r} existed here and was dropped: use another name"
                 )
             # The shard first: a name never leads to nothing. Losing the name leaves an empty shard.
-            spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, wanted, self._config)
+            spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
             shard = Shard.create(self._stores, self._env, spec)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, shard)
@@ -154,9 +154,11 @@ class Lake:
         shard = self._open(shard_id)
         spec = shard.spec
         if spec.domain != wanted.domain or not spec.schema.same_columns(wanted.schema):
+            was = any(schema.same_columns(wanted.schema) for schema in spec.schemas.values())
             raise IncompatibleSchema(
                 f"collection {name!r} exists with {spec.schema} time {spec.domain}, "
                 f"which does not equal {wanted.schema} time {wanted.domain}"
+                + (", a schema that it had: open it with lake.collection(...)" if was else "")
             )
         return Collection(name, shard)
 
@@ -205,17 +207,6 @@ def _check_place(url: object, config: object) -> None:
         raise UsageError(f"config={config!r} is not settings: give tidelake.Config(...)")
     if not isinstance(url, str | os.PathLike) or not isinstance(os.fspath(url), str):
         raise UsageError(f"bad path of a lake {url!r}: give a directory, file:///… or memory://name as text")
-
-
-def _check_columns(schema: object, key: object, value: object) -> None:
-    if not isinstance(schema, pa.Schema):
-        raise UsageError(
-            f"schema is a {type(schema).__name__}: give a pyarrow schema, such as table.schema or "
-            "pa.schema([('id', pa.int64()), ('name', pa.string())])"
-        )
-    for what, names in (("key", key), ("value", value)):
-        if not isinstance(names, Sequence) and not (what == "value" and names is None):
-            raise UsageError(f"{what}={names!r} is not a list of column names: write {what}=['name', ...]")
 
 
 def _check_text(name: object) -> None:

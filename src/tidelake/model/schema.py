@@ -99,3 +99,16 @@ class Schema:
             return [(c.name, c.type, c.nullable) for c in columns]
 
         return shape(self.key) == shape(other.key) and shape(self.value) == shape(other.value)
+
+
+@dataclass(frozen=True)
+class SchemaVersion:
+    """A schema that was registered.
+
+    Attributes:
+        schema: the columns.
+        seqno: of the state that registered it; later states know it too.
+    """
+
+    schema: Schema
+    seqno: int

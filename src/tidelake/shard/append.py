@@ -11,9 +11,11 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidelake.data.ingest import as_table, normalize
+from tidelake.data.ingest import as_table
 from tidelake.errors import (
+    IncompatibleSchema,
     InlineFull,
+    InvalidUpdates,
     TidelakeError,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -28,12 +30,13 @@ from tidelake.model.time import Time
 from tidelake.shard.machine import Done
 from tidelake.shard.maintain import admit, make_room, tend
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import check_times, discard, stored, time_range, write_table
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
-REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper)
+REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper, IncompatibleSchema)
 
 
 Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
@@ -49,9 +52,7 @@ def compare_and_append(
         UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
         InvalidUpdates: the table does not fit the collection.
     """
-    table = normalize(updates, shard.spec.schema, shard.spec.domain)
-    check_times(table, shard.spec.domain, lower, upper)
-    return _append(shard, table, Exactly(lower, upper), claim)
+    return _append_within(shard, as_table(updates), Exactly(lower, upper), claim)
 
 
 def append_up_to(
@@ -62,9 +63,16 @@ def append_up_to(
     Success without writing if the shard's upper is already past `upper`; errors as
     `compare_and_append`, and `UpperMismatch` if the shard's upper has not reached `lower`.
     """
-    table = normalize(updates, shard.spec.schema, shard.spec.domain)
-    check_times(table, shard.spec.domain, lower, upper)
-    return _append(shard, table, UpTo(lower, upper), claim)
+    return _append_within(shard, as_table(updates), UpTo(lower, upper), claim)
+
+
+def _append_within(shard: Shard, given: pa.Table, when: Exactly | UpTo, claim: Claim | None) -> Appended:
+    def attempt(spec: ShardSpec) -> Appended:
+        table = normalized(spec, given)
+        check_times(table, spec.domain, when.lower, when.upper)
+        return _append(shard, spec, table, when, claim)
+
+    return _under_newest_schema(shard, attempt)
 
 
 def append_rows(
@@ -79,24 +87,48 @@ def append_rows(
     """
     domain = shard.spec.domain
     given = as_table(updates)
-    if not set(domain.columns) & set(given.column_names):
-        if upper is not None:
-            raise UsageError(
-                f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
-            )
+    if set(domain.columns) & set(given.column_names):
+        return _under_newest_schema(shard, lambda spec: _append_timed(shard, spec, given, upper, claim))
+    if upper is not None:
+        raise UsageError(
+            f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
+        )
+
+    def attempt(spec: ShardSpec) -> Appended:
         floor = commit_floor(shard, shard.state())
-        table = normalize(given, shard.spec.schema, domain, time=floor)
-        return _append(shard, table, AtCommit(floor), claim)
-    table = normalize(given, shard.spec.schema, domain)
+        return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), claim)
+
+    return _under_newest_schema(shard, attempt)
+
+
+def _append_timed(
+    shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, claim: Claim | None
+) -> Appended:
+    table = normalized(spec, given)
     lower = shard.state().upper
     # The claim first: the times of an append that is in lie below the upper that it made.
     known = shard.preview(partial(claimed, claim=claim)) if claim else None
     if known is not None:
         return known
     end = _end(shard, table, upper)
-    check_times(table, domain, lower, end)
-    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
+    check_times(table, spec.domain, lower, end)
+    runs = write_table(spec, shard.stores.blobs, shard.env, table)
     return offer(shard, runs, partial(_append_at_upper, shard, table, end, claim))
+
+
+def _under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], Appended]) -> Appended:
+    """An append, tried again if the schema under which it was refused is not the newest one.
+
+    SUBTLE: what is caught here says that nothing was written: the table did not fit, or the state refused.
+    """
+    while True:
+        spec = shard.spec
+        try:
+            return attempt(spec)
+        except (InvalidUpdates, IncompatibleSchema):
+            shard.state()
+            if shard.spec.schema_id == spec.schema_id:
+                raise
 
 
 def _append_at_upper(
@@ -150,23 +182,27 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     return times.join(state.upper.elements[0], now)
 
 
-def _append(shard: Shard, table: pa.Table, when: When, claim: Claim | None) -> Appended:
+def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: Claim | None) -> Appended:
     # Asked before the upload, so that a writer that is behind or fenced does not upload in vain.
     known = shard.preview(partial(append, runs=(), when=when, claim=claim))
     if known is not None and known.already:
         return known
-    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table)
+    runs = write_table(spec, shard.stores.blobs, shard.env, table)
     return offer(shard, runs, partial(commit, shard, when, claim))
 
 
-def commit(shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...]) -> Done[Appended]:
+def commit(
+    shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...], *, as_now: bool = True
+) -> Done[Appended]:
     """One attempt to append runs. One log write if it is the first.
 
     Raises:
         InlineFull: the state has no room for the inline parts among them.
+        IncompatibleSchema: with `as_now`, a column of the runs was dropped since they were written.
     """
     limit = shard.spec.config.inline_total_bytes
-    return shard.carry_out(partial(append, runs=runs, when=when, claim=claim, inline_bytes_max=limit))
+    command = partial(append, when=when, claim=claim, inline_bytes_max=limit, as_now=as_now)
+    return shard.carry_out(partial(command, runs=runs))
 
 
 def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:

@@ -139,7 +139,7 @@ def append_uploaded(
             )
     runs = tuple(run for upload in found for run in upload.runs)
     _check_once([part.name for run in runs for part in run.parts], "an upload")
-    return settle(shard, runs, partial(commit, shard, Exactly(lower, upper), claim))
+    return settle(shard, runs, partial(commit, shard, Exactly(lower, upper), claim, as_now=False))
 
 
 def _check_once(names: list[str], what: str) -> None:

@@ -19,7 +19,6 @@ from types import TracebackType
 import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
-from tidelake.data.ingest import normalize
 from tidelake.data.lasttimes import LastTimes
 from tidelake.data.order import Comparable, row_tuple
 from tidelake.data.rowbuffer import Load, RowBuffer
@@ -36,7 +35,7 @@ from tidelake.shard.mergetree import next_merge, runs_waiting_max
 from tidelake.shard.overlap import Background, Job
 from tidelake.shard.read import Source, rows
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upload import check_times, discard, write_rows, write_run
+from tidelake.shard.upload import check_times, discard, normalized, write_rows, write_run
 from tidelake.store.protocols import BlobStore
 
 
@@ -126,7 +125,7 @@ class BatchBuilder:
         """
         self._check_open()
         try:
-            table = normalize(updates, self._spec.schema, self._spec.domain)
+            table = normalized(self._spec, updates)
             check_times(table, self._spec.domain, self._lower, self._upper)
             self._last_times.add(table)
             cut = False

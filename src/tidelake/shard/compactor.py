@@ -163,6 +163,7 @@ class Compactor:
 
     def _tiny(self, needed: list[Source], since: Frontier) -> tuple[Part, ...]:
         """Merge a few rows here and now. Inline rows stay inline if together they are no more bytes."""
+        # One spec for the rows and the parts: another thread may learn of another schema meanwhile.
         spec, blobs = self.shard.spec, self.shard.stores.blobs
         table = pa.Table.from_batches(
             rows(spec, blobs, needed, Fold(since)), update_schema(spec.schema, spec.domain)

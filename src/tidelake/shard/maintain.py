@@ -41,6 +41,7 @@ SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
 _ROWS_PER_S = 1_000_000
 # Appends merge something larger in so many chunks at most, one at a time; the rest is for other runners.
 _CHUNKS_MAX = 32
+_TURN = "merge"
 # Updates outside of the largest run may be one in so many: then a read is not much dearer than of one run.
 _TAIL_AT_REST, _TAIL_BUSY = 8, 5
 
@@ -279,13 +280,15 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
 
 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
-    """Whether all members before an id are at most one run, merged with times advanced to `since`."""
+    """Whether all members before an id are at most one run of the newest schema, advanced to `since`."""
     members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
     if len(runs) != 1:
         return not runs
     ((batch, run),) = runs
-    as_stored = not run.truncated and all(part.rewrite is None for part in run.parts)
+    as_stored = not run.truncated and all(
+        part.rewrite is None and part.schema_id == state.schema_id for part in run.parts
+    )
     return as_stored and since <= batch.bounds.since
 
 
@@ -316,8 +319,12 @@ def tend(shard: Shard) -> None:
     The append is in, and stays so whatever happens here; what fails is left to the next maintenance.
     """
     budget_s = shard.spec.config.merge_budget_s
-    if budget_s:
-        _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
+    if not budget_s:
+        return
+    # Of many processes that append, one at a time merges: the others would make the same merge in vain.
+    with shard.stores.turns.take(shard.spec.shard_id, _TURN) as is_ours:
+        if is_ours:
+            _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
 
 
 def make_room(shard: Shard) -> None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidelake.errors import InternalError, UsageError
 
@@ -44,6 +44,12 @@ class _End:
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
+
+    def over(self) -> list[Any]:
+        """Nothing; raises what the source raised."""
+        if self.error is not None:
+            raise self.error
+        return []
 
 
 def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
@@ -76,10 +82,10 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
                     if stopped.is_set():
                         break
                     try:
-                        item = next(items)
+                        # Not in a variable: it would be held until the next one is there.
+                        ready.put(next(items))
                     except StopIteration:
                         break
-                    ready.put(item)
             finally:
                 _close(items)
         except BaseException as caught:
@@ -87,18 +93,20 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
             error = caught
         ready.put(_End(error))
 
+    def take() -> list[T]:
+        item = ready.get()
+        if isinstance(item, _End):
+            return item.over()
+        # Room first: the thread makes the next item while the reader works on this one.
+        room.release()
+        return [item]
+
     thread = threading.Thread(target=run, name="tidelake-prefetch", daemon=True)
     thread.start()
     try:
-        while True:
-            item = ready.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            # Room first: the thread makes the next item while the reader works on this one.
-            room.release()
-            yield item
+        # Not in a variable: it would be held until the reader asks for the next one.
+        while one := take():
+            yield one.pop()
     finally:
         stopped.set()
         room.release()
@@ -291,19 +299,22 @@ class _Crew(Generic[T]):
                 lane.ready.append(item)
                 lane.taken = isinstance(item, _End)
                 self._changed.notify_all()
+            # Else it would be held until there is something else to do.
+            del item
 
     def read(self, lane: _Lane[T]) -> Iterator[T]:
-        while True:
-            with self._changed:
-                while not lane.ready:
-                    self._changed.wait()
-                item = lane.ready.popleft()
-                self._changed.notify_all()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            yield item
+        # Not in a variable: every run would hold the batch that it gave last.
+        while one := self._take(lane):
+            yield one.pop()
+
+    def _take(self, lane: _Lane[T]) -> list[T]:
+        """The next item of a lane, or none at its end."""
+        with self._changed:
+            while not lane.ready:
+                self._changed.wait()
+            item = lane.ready.popleft()
+            self._changed.notify_all()
+        return item.over() if isinstance(item, _End) else [item]
 
     def stop(self) -> None:
         with self._changed:

@@ -6,8 +6,10 @@ to the whole: sorted and consolidated, without a shuffle. Cuts are taken from th
 parts (first key of every row group), so that tasks read about equally many bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -64,7 +66,7 @@ class Task:
             case Fold():
                 return replace(task, fold=query)
 
-    def rows(self, blobs: BlobStore) -> Iterator[pa.RecordBatch]:
+    def rows(self, blobs: BlobStore) -> Generator[pa.RecordBatch]:
         """The answer of this task."""
         query = self.as_of or self.changes or self.updates or self.fold
         if query is None:
@@ -114,10 +116,11 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
     """
     todo = decode_record("task", task, Task, "task")
     store = stores_of(todo.spec).blobs if blobs is None else blobs
-    # The kernel runs ahead in a thread while this one encodes and writes.
     part_bytes = todo.spec.config.merge_memory_bytes // _PART_SHARE
-    with lean_memory():
-        run = write_run(todo.spec, store, env or Env(), prefetch(todo.rows(store), 1), part_bytes)
+    # The kernel and the statistics run ahead in a thread while this one encodes and writes.
+    ahead = partial(prefetch, depth=1)
+    with lean_memory(), closing(todo.rows(store)) as merged:
+        run = write_run(todo.spec, store, env or Env(), merged, part_bytes=part_bytes, ahead=ahead)
     return b"" if run is None else encode_record("run", run)
 
 

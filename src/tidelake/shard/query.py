@@ -16,43 +16,62 @@ from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.shard.plan import ReadPlan, plan_read
 from tidelake.shard.read import Source, rows, sources
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.state.state import ShardState
 
 
-def stream(shard: Shard, query: Query, timeout_s: float | None = None) -> pa.RecordBatchReader:
+def stream(
+    shard: Shard,
+    query: Query,
+    timeout_s: float | None = None,
+    known: ShardState | None = None,
+    schema_id: int | None = None,
+) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
-    Columns as `tidelake.data.types.update_schema`. Waits up to `timeout_s` (None: the setting
-    `wait_timeout_s`) for the times asked for to be closed.
+    Columns as `tidelake.data.types.update_schema` of the newest schema, or of the one with `schema_id`
+    (see `ShardSpec.read_as`). Waits up to `timeout_s` (None: the setting `wait_timeout_s`) for the times
+    asked for to be closed. One log scan a look; none if `known`, a state that the caller has just read,
+    closes them.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
+        IncompatibleSchema: today's rows do not fit the schema with that id.
     """
-    needed = _ready(shard, query, timeout_s)
-    schema = update_schema(shard.spec.schema, shard.spec.domain)
-    return pa.RecordBatchReader.from_batches(schema, rows(shard.spec, shard.stores.blobs, needed, query))
+    needed = _ready(shard, query, timeout_s, known)
+    spec = _spec(shard, schema_id)
+    schema = update_schema(spec.schema, spec.domain)
+    return pa.RecordBatchReader.from_batches(schema, rows(spec, shard.stores.blobs, needed, query))
 
 
-def plan(shard: Shard, query: Query, parallelism: int, timeout_s: float | None = None) -> ReadPlan:
+def plan(
+    shard: Shard,
+    query: Query,
+    parallelism: int,
+    timeout_s: float | None = None,
+    schema_id: int | None = None,
+) -> ReadPlan:
     """The same read, cut into tasks for other processes; errors as `stream`."""
     needed = _ready(shard, query, timeout_s)
-    return plan_read(shard.spec, shard.stores.blobs, needed, query, parallelism)
+    return plan_read(_spec(shard, schema_id), shard.stores.blobs, needed, query, parallelism)
 
 
-def _ready(shard: Shard, query: Query, timeout_s: float | None) -> list[Source]:
-    state = _checked(shard, query)
+def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
+    """To read with. Asked for after the state that is read, so that it knows the schemas of all parts."""
+    return shard.spec if schema_id is None else shard.spec.read_as(schema_id)
+
+
+def _ready(
+    shard: Shard, query: Query, timeout_s: float | None, known: ShardState | None = None
+) -> list[Source]:
+    state = shard.state() if known is None else known
+    _check_since(query, state)
     closed, asked = _closed(query)
     if not closed(state):
         state = wait(shard, closed, asked, timeout_s)
         _check_since(query, state)
     return sources((item.batch for item in state.spine), query)
-
-
-def _checked(shard: Shard, query: Query) -> ShardState:
-    state = shard.state()
-    _check_since(query, state)
-    return state
 
 
 def _check_since(query: Query, state: ShardState) -> None:

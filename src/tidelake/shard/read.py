@@ -6,22 +6,25 @@ one row group for each further run, not by the size of the collection.
 """
 
 from collections.abc import Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline
-from tidelake.data.merge import merge
+from tidelake.data.merge import chunks, sums
+from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import read_part
 from tidelake.data.select import select, view
 from tidelake.data.types import update_schema
-from tidelake.errors import InternalError, InvalidUpdates
+from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.shard.overlap import prefetch_all
+from tidelake.shard.overlap import prefetch, prefetch_all
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -29,12 +32,14 @@ from tidelake.store.protocols import BlobStore
 _READERS_MAX = 2
 # A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
 _SHARES_MAX = 16
+# Chunks do not grow beyond what so many runs need.
+_RUNS_MAX = 64
 # Runs of at most so small a share of what is folded are short.
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 # Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
 # way to the writer, and every run is read ahead.
-_CHUNK_SHARE = 24
+_CHUNK_SHARE = 32
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ def rows(
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over some runs: sorted by (key, value, time), consolidated.
 
-    Batches have the columns of `update_schema`. Costs an `open` and a few range reads a part.
+    Batches have the columns of `spec.schema`, whatever the parts were written under. Costs an `open` and a
+    few range reads a part.
     """
     within = keys or KeyRange()
     runs = [
@@ -125,7 +131,12 @@ def rows(
         folded = _folded(spec, blobs, small, query, within)
         with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
-            yield from merge(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+            # With more runs than the bound on memory is for, each keeps its share: slices get tiny else.
+            grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // _SHARES_MAX)
+            cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=grown)
+            # The next chunk is cut and joined while this one is sorted and summed.
+            with closing(prefetch(cut, 1) if large else cut) as joined:
+                yield from sums(joined, chunk_rows)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
@@ -145,29 +156,59 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
 def _stream(
     spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
-    """The rows of one run, in order, after rewrite and truncation."""
+    """The rows of one run, in order, after rewrite and truncation, under the schema to read under."""
+    by_schema = {
+        id_: Projection.of(spec.written_under(id_), spec.schema, spec.domain, spec.live)
+        for id_ in {part.schema_id for part in source.run.parts}
+        # Under an older schema even its own parts have values that were dropped since.
+        if id_ != spec.schema_id or not spec.newest
+    }
+    prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
+    with closing(
+        _seen(spec, blobs, source, keys, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    ) as found:
+        # Parts of one run that differ in their schema have different keys, and keys are in every prefix.
+        yield from in_order(found, min(prefixes)) if prefixes else found
+
+
+def _seen(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    source: Source,
+    keys: KeyRange,
+    by_schema: dict[int, Projection],
+    *,
+    batch_rows: int,
+    batch_bytes: int,
+) -> Generator[pa.RecordBatch]:
+    """The rows of one run as stored, after rewrite and truncation, with the columns to read."""
     for part in source.run.parts:
-        if part.schema_id != spec.schema_id:
-            raise InternalError(f"part {part.name} has schema {part.schema_id}, expected {spec.schema_id}")
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        for batch in _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes):
-            seen = view(batch, spec.domain, part.rewrite, lower, upper)
-            if seen.num_rows:
-                yield seen
+        decoded = _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
+        seen = map(partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded)
+        kept = filter(_holds_rows, seen)
+        projection = by_schema.get(part.schema_id)
+        yield from kept if projection is None else map(projection.rows, kept)
+
+
+def _holds_rows(batch: pa.RecordBatch) -> bool:
+    return bool(batch.num_rows)
 
 
 def _decoded(
     spec: ShardSpec, blobs: BlobStore, part: Part, keys: KeyRange, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of a part as they were written, of a range of keys."""
+    schema = spec.written_under(part.schema_id)
     if part.inline is not None:
-        yield decode_inline(part, spec.schema, spec.domain, key_from=keys.start, key_below=keys.stop)
+        yield decode_inline(part, schema, spec.domain, key_from=keys.start, key_below=keys.stop)
         return
     with blobs.open(part.name) as file:
         yield from read_part(
             file,
             part,
-            spec.schema,
+            schema,
             spec.domain,
             batch_rows=batch_rows,
             batch_bytes=batch_bytes,

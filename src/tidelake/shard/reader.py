@@ -100,7 +100,7 @@ class Reader:
                 return
             # With tuples the shard's upper may be behind the start in some component.
             upper = state.upper.join(frontier)
-            yield Step(frontier, upper, query.stream(self._shard, Updates(frontier, upper), 0))
+            yield Step(frontier, upper, query.stream(self._shard, Updates(frontier, upper), 0, state))
             frontier = upper
             self._maybe_downgrade(frontier)
 

@@ -13,10 +13,11 @@ from tidelake.env import Env
 from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Schema
 from tidelake.shard.history import History
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands, holds
+from tidelake.state import commands, holds, schemas
 from tidelake.state.commands import Command, R
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
@@ -55,7 +56,7 @@ class Shard:
             raise IncompatibleSchema(
                 f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
-        machine.run(partial(commands.register_schema, schema=spec.schema))
+        machine.run(partial(schemas.register_schema, schema=spec.schema))
         return cls(stores, spec, env, machine, history)
 
     @classmethod
@@ -68,17 +69,23 @@ class Shard:
         history = History(shard_id, stores, env)
         machine = Machine(history, config, env)
         state = machine.refresh()
-        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, state.schema, config)
+        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, _schemas(state), config)
         return cls(stores, spec, env, machine, history)
 
     @property
     def spec(self) -> ShardSpec:
-        """The reference with which another process works on the same shard, as of the newest known state."""
-        seqno = self.known().seqno
-        if self._spec.seqno != seqno:
-            # Threads that race here make the same value, or one of a moment ago.
-            self._spec = replace(self._spec, seqno=seqno)
-        return self._spec
+        """The reference with which another process works on the same shard, as of the newest known state.
+
+        It changes with every state: take it once for what belongs together.
+        """
+        state, spec = self.known(), self._spec
+        if spec.seqno != state.seqno:
+            spec = replace(spec, seqno=state.seqno)
+            if len(state.schemas) != len(spec.schemas):
+                spec = replace(spec, schema_id=state.schema_id, schemas=_schemas(state))
+            # Another thread may put the one of a moment ago here; then it is made again.
+            self._spec = spec
+        return spec
 
     def run(self, command: Command[R]) -> R:
         """Carry out a command; see `carry_out`."""
@@ -121,6 +128,19 @@ class Shard:
         """The newest state that this handle has seen. No store call, but for the first."""
         return self._machine.known().state
 
+    def evolve(self, schema: Schema) -> int:
+        """Make a schema the newest one, which this handle then knows; its id. One log write, if it differs.
+
+        Raises:
+            IncompatibleSchema: it cannot follow the newest one, with the reason. Nothing was written.
+        """
+        seen = self.known().schema_id
+        return self.run(partial(schemas.evolve, schema=schema, seen=seen))
+
     def advance_since(self, since: Frontier) -> Frontier:
         """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
         return self.run(partial(holds.advance_since, since=since))
+
+
+def _schemas(state: ShardState) -> dict[int, Schema]:
+    return {id_: version.schema for id_, version in sorted(state.schemas.items())}

@@ -5,10 +5,12 @@ come from the worker's own environment.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidelake.config import Config
 from tidelake.env import Env
+from tidelake.errors import IncompatibleSchema, InternalError, UsageError
+from tidelake.model.evolution import dropped, may_be_missing, why_not_readable_as
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 from tidelake.store.url import Stores, open_stores
@@ -22,8 +24,8 @@ class ShardSpec:
         url: of the lake.
         shard_id: of the shard in it.
         domain: unit of its times.
-        schema_id: of the schema below.
-        schema: to read and write under.
+        schema_id: of the schema to read and write under.
+        schemas: all that were registered, by id: parts may have been written under any of them.
         config: settings of the lake.
         seqno: of the newest state that was known: uploads say so in the names of their parts.
     """
@@ -32,9 +34,61 @@ class ShardSpec:
     shard_id: str
     domain: TimeDomain
     schema_id: int
-    schema: Schema
+    schemas: dict[int, Schema]
     config: Config
     seqno: int = 0
+
+    @property
+    def schema(self) -> Schema:
+        """To read and write under."""
+        return self.schemas[self.schema_id]
+
+    @property
+    def newest(self) -> bool:
+        """Whether the schema is the newest one known."""
+        return self.schema_id == max(self.schemas)
+
+    @property
+    def live(self) -> frozenset[int]:
+        """Ids of the columns that were not dropped."""
+        return frozenset(column.id for column in self.schemas[max(self.schemas)].columns)
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """Names of the columns that tables from before a change of the schema lack."""
+        return may_be_missing(self.schemas, self.schema)
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """Names of the columns that only tables from before a change of the schema have."""
+        return dropped(self.schemas, self.schema)
+
+    def written_under(self, schema_id: int) -> Schema:
+        """The schema of a part.
+
+        Raises:
+            InternalError: whoever made this spec did not know it.
+        """
+        if schema_id not in self.schemas:
+            raise InternalError(f"schema {schema_id} of a part is not among {sorted(self.schemas)}")
+        return self.schemas[schema_id]
+
+    def read_as(self, schema_id: int) -> "ShardSpec":
+        """This spec with another schema to read under.
+
+        Raises:
+            UsageError: there is no such schema.
+            IncompatibleSchema: its columns have changed so that today's rows do not fit it.
+        """
+        # In a list, since anything may come here.
+        if schema_id not in list(self.schemas):
+            raise UsageError(f"schema_id={schema_id!r} is none of the schemas 0 to {max(self.schemas)}")
+        reason = why_not_readable_as(self.schemas[max(self.schemas)], self.schemas[schema_id])
+        if reason:
+            raise IncompatibleSchema(
+                f"rows cannot be read under schema {schema_id}: {reason}; read under a later schema"
+            )
+        return replace(self, schema_id=schema_id)
 
 
 _opened: dict[tuple[int, str, Config], Stores] = {}

@@ -5,14 +5,16 @@ which collection finds.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
+from tidelake.data.ingest import normalize
 from tidelake.data.inline import decode_inline, encode_inline
-from tidelake.data.part import write_parts
+from tidelake.data.part import Ahead, write_parts
 from tidelake.data.select import view
 from tidelake.data.stats import StatsSettings
 from tidelake.env import Env
@@ -33,17 +35,29 @@ from tidelake.store.protocols import BlobStore
 _GROUP_SHARE = 256
 
 
+def normalized(spec: ShardSpec, updates: object, time: Time | None = None) -> pa.Table:
+    """Updates from outside, checked and canonical, with the columns of the spec's schema.
+
+    They may come from before a change of the schema: what they lack then is null. Errors as `normalize`.
+    """
+    return normalize(
+        updates, spec.schema, spec.domain, time=time, optional=spec.optional, dropped=spec.dropped
+    )
+
+
 def write_run(
     spec: ShardSpec,
     blobs: BlobStore,
     env: Env,
     batches: Iterable[pa.RecordBatch],
+    *,
     part_bytes: int | None = None,
+    ahead: Ahead = iter,
 ) -> Run | None:
     """Store sorted, consolidated batches as one run; None if there are no rows.
 
     Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` a part. If it fails
-    half-way, the parts already stored are deleted again.
+    half-way, the parts already stored are deleted again. `ahead` is as for `write_parts`.
     """
     parts: list[Part] = []
     pieces = write_parts(
@@ -57,14 +71,17 @@ def write_run(
         # The merge that reads these parts holds several copies of a row group of every run.
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         name=lambda: names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
+        ahead=ahead,
     )
     try:
-        for part, data in pieces:
-            # Noted first: a put of unknown outcome may have left it.
-            parts.append(part)
-            blobs.put(part.name, data)
-            # Else it would be held until the next part is encoded.
-            del data
+        # Closed even where the traceback of an error holds it, so that no thread is left behind.
+        with closing(pieces):
+            for part, data in pieces:
+                # Noted first: a put of unknown outcome may have left it.
+                parts.append(part)
+                blobs.put(part.name, data)
+                # Else it would be held until the next part is encoded.
+                del data
     except BaseException:
         discard(blobs, env, [Run(tuple(parts))] if parts else [])
         raise
@@ -143,7 +160,9 @@ def stored(spec: ShardSpec, blobs: BlobStore, env: Env, runs: tuple[Run, ...]) -
 
 def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> tuple[Part, ...]:
     """An inline part as stored ones: several where parts are to be smaller than it."""
-    run = write_run(spec, blobs, env, [decode_inline(part, spec.schema, spec.domain)])
+    schema = spec.written_under(part.schema_id)
+    as_written = replace(spec, schema_id=part.schema_id)
+    run = write_run(as_written, blobs, env, [decode_inline(part, schema, spec.domain)])
     if run is None:
         raise InternalError(f"inline part {part.name} holds no rows")
     return tuple(replace(stored_, rewrite=part.rewrite) for stored_ in run.parts)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
+from tidelake.data.types import update_schema
 from tidelake.env import Env
 from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
 from tidelake.lake.collection import Collection
@@ -55,8 +56,9 @@ def append(
         collection: to append to.
         frame: the key and value columns, by name in any order, types as `tidelake.spark.columns` maps
             them. Without `_time` all rows get one time, the collection's upper (of a clock: now, if
-            that is later); without `_diff` all are `+1`. It is evaluated once, more often only if it
-            has no times and another writer commits meanwhile.
+            that is later); without `_diff` all are `+1`. Columns that a change of the schema added may
+            be missing, and are null. It is evaluated once, more often only if it has no times and
+            another writer commits meanwhile.
         lower: append iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. Tuple times need both.
         ranges: first sort the rows into so many key ranges (a shuffle), so that the parts do not
@@ -70,9 +72,12 @@ def append(
         UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
         UpperMismatch: the collection's upper is not `lower`.
     """
+    # Asked for first: its schema is the one that the store knows now.
+    collection.state()
     domain, wanted = collection.domain, collection.update_schema
     timed = any(name in frame.columns for name in domain.columns)
-    check_frame(frame.schema, wanted, optional=(DIFF,) if timed else (DIFF, *domain.columns))
+    added = collection.uploader().spec.optional
+    check_frame(frame.schema, wanted, optional=(DIFF, *added) if timed else (DIFF, *added, *domain.columns))
     if not timed and (lower is not None or upper is not None):
         raise UsageError(f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out")
     if not domain.total_order and (lower is None or upper is None or not timed):
@@ -99,10 +104,13 @@ def _uploaded(
     collection: Collection, frame: DataFrame, lower: Frontier | None, upper: Frontier | None
 ) -> Answer:
     domain = collection.domain
-    uploader = collection.uploader(*((lower, upper) if not domain.total_order else (None, None))).to_bytes()
-    work = _UploadRows(uploader, collection.update_schema, domain.columns[0] if domain.total_order else None)
+    uploader = collection.uploader(*((lower, upper) if not domain.total_order else (None, None)))
+    # What the frame lacks came with a change of the schema, and is null.
+    fields = update_schema(uploader.spec.schema, domain)
+    schema = pa.schema([field for field in fields if field.name in frame.columns])
+    work = _UploadRows(uploader.to_bytes(), schema, domain.columns[0] if domain.total_order else None)
     # By position: mapInArrow looks its columns up by name and takes a dot in one for a path.
-    names = collection.update_schema.names
+    names = schema.names
     columns = frame.select(*(col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names)))
     with described(frame.sparkSession, f"tidelake: append to {collection.name}"):
         return collect(columns.mapInArrow(work, answer_schema()))

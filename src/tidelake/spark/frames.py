@@ -102,10 +102,14 @@ def snapshots(
     Columns and errors as `snapshot`.
     """
     asked = [AsOf(collection.domain.check(time, "times")) for time in times]
-    schema = collection.update_schema
-    output, shape = frame_arrow(schema), frame_schema(schema)
-    tasks = [task for query in asked for task in collection.plan(query, 1, timeout_s).tasks]
-    return run_tasks(spark, tasks, _Read(output), shape, partitions=4 * slots(spark))
+    schema_id = collection.state().schema_id
+    # All of one schema, whatever others change meanwhile.
+    plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
+    schema = plans[0].schema if plans else collection.update_schema
+    tasks = [task for plan in plans for task in plan.tasks]
+    return run_tasks(
+        spark, tasks, _Read(frame_arrow(schema)), frame_schema(schema), partitions=4 * slots(spark)
+    )
 
 
 def _frame(
@@ -115,7 +119,5 @@ def _frame(
     parallelism: int | None,
     timeout_s: float | None,
 ) -> DataFrame:
-    schema = collection.update_schema
-    output, shape = frame_arrow(schema), frame_schema(schema)
     plan = collection.plan(asked, parallelism or slots(spark), timeout_s)
-    return run_tasks(spark, plan.tasks, _Read(output), shape)
+    return run_tasks(spark, plan.tasks, _Read(frame_arrow(plan.schema)), frame_schema(plan.schema))

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tidelake.errors import (
     CollectionDropped,
+    IncompatibleSchema,
     InlineFull,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -98,12 +99,14 @@ def append(
     claim: Claim | None = None,
     *,
     inline_bytes_max: int | None = None,
+    as_now: bool = False,
 ) -> Outcome[Appended]:
     """Add runs to the shard and move its upper.
 
     Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
-    `InlineFull` (inline parts would take `inline_bytes_max` or more) or a usage error; nothing is
-    written then.
+    `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
+    was dropped since they were written), `InlineFull` (inline parts would take `inline_bytes_max` or more)
+    or a usage error; nothing is written then.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -112,6 +115,15 @@ def append(
         settled = _settled(record, claim)
         if settled is not None:
             return settled
+    strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
+    if strange:
+        # On a state that is not the newest one: whoever wrote the part may have seen the schema registered.
+        return Refused(
+            IncompatibleSchema(
+                f"rows of schema {min(strange)} cannot be appended: the collection has no such schema; "
+                "write them again under its schema"
+            )
+        )
     placed = _place(state, runs, when)
     if not isinstance(placed, HollowBatch):
         return placed
@@ -119,6 +131,11 @@ def append(
     if late is not None:
         return Refused(late)
     bounds = placed.bounds
+    gone = _dropped(state, runs) if as_now else None
+    if gone is not None:
+        return Refused(
+            IncompatibleSchema(f"column {gone!r} was dropped meanwhile: leave it out of the table")
+        )
     writers: dict[str, WriterRecord] = {}
     if claim is not None and record is not None:
         writers[claim.writer] = replace(
@@ -140,6 +157,16 @@ def append(
         written=_more(state.written, placed) if placed.runs else None,
     )
     return Commit(edits, answer, step.due)
+
+
+def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
+    """A column of some rows that the newest schema has no more."""
+    live = {column.id for column in state.schema.columns}
+    for id_ in {part.schema_id for run in runs for part in run.parts} - {state.schema_id}:
+        for column in state.schemas[id_].schema.columns:
+            if column.id not in live:
+                return column.name
+    return None
 
 
 def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:

@@ -17,7 +17,7 @@ from pyrsistent import pmap
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
-from tidelake.model.schema import Schema
+from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.invariants import check_state
@@ -56,7 +56,7 @@ class _Image:
     members: tuple[Member, ...]
     batches: tuple[SpineBatch, ...]
     merges: tuple[FuelingMerge, ...]
-    schemas: dict[int, Schema]
+    schemas: dict[int, SchemaVersion]
     writers: dict[str, WriterRecord]
     holds: dict[str, Hold]
     critical: dict[str, CriticalHold]

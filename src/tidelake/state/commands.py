@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
-from tidelake.errors import CollectionDropped, IncompatibleSchema, TidelakeError, UsageError
+from tidelake.errors import CollectionDropped, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
-from tidelake.model.schema import Schema
+from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.fuel import MergeDue
 from tidelake.state.spine import Spine
@@ -57,16 +57,7 @@ def initial(shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int) -> S
     """The first state of a shard: no times closed, nothing compacted."""
     start = Frontier((domain.minimum,))
     state = ShardState(shard_id, domain, 0, now_ms, start, start, start, Spine())
-    return replace(state, schemas=state.schemas.set(0, schema))
-
-
-def register_schema(state: ShardState, _now_ms: int, schema: Schema) -> Outcome[int]:
-    """The id of an equal schema; another one is refused until schemas can evolve."""
-    if state.schema.same_columns(schema):
-        return NoOp(state.schema_id)
-    return Refused(
-        IncompatibleSchema(f"the schema {schema} does not equal the registered one {state.schema}")
-    )
+    return replace(state, schemas=state.schemas.set(0, SchemaVersion(schema, 0)))
 
 
 def open_writer(

@@ -7,9 +7,10 @@ the latter looks only at what changes. docs/correctness.md lists each rule with 
 import itertools
 from collections import Counter
 
-from tidelake.errors import InternalError
+from tidelake.errors import IncompatibleSchema, InternalError
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch
+from tidelake.model.evolution import evolved
 from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate, validate_levels
 from tidelake.state.state import Edits, ShardState
 
@@ -27,6 +28,7 @@ def check_state(state: ShardState) -> None:
     """
     validate(state.spine, state.minimum, state.upper, state.since)
     _require(bool(state.schemas), "schema-registered", f"shard {state.shard_id} has no schema")
+    _check_schemas(state, 1)
     names = [part.name for member in state.spine for part in member.batch.parts()]
     names += [part.name for parts in state.chunks.values() for part in parts]
     _check_names(names)
@@ -64,6 +66,9 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
                 "sequence-never-goes-back",
                 f"writer {name}",
             )
+    if edits.schemas:
+        _require(all(v.seqno == after.seqno for v in edits.schemas.values()), "schemas-numbered", "seqno")
+        _check_schemas(after, max(before.schemas) + 1)
     if edits.claims or edits.chunks:
         _check_claims(after)
     if edits.spine is None:
@@ -98,6 +103,21 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
     if before.upper == after.upper and not after.dropped:
         old, new = _diff_sum(gone), _diff_sum(come)
         _require(old is None or new is None or old == new, "merge-keeps-diffs", f"{old} became {new}")
+
+
+def _check_schemas(state: ShardState, first: int) -> None:
+    """Schemas are numbered in the order of their states, and those from an id on may each follow the last."""
+    ids = sorted(state.schemas)
+    seqnos = [state.schemas[i].seqno for i in ids]
+    numbered = ids == list(range(len(ids))) and seqnos == sorted(set(seqnos))
+    _require(numbered and seqnos[-1] <= state.seqno, "schemas-numbered", f"schemas {ids} of states {seqnos}")
+    versions = {i: version.schema for i, version in state.schemas.items()}
+    for i in range(first, len(ids)):
+        try:
+            follows = evolved({n: versions[n] for n in range(i)}, versions[i]) == versions[i]
+        except IncompatibleSchema as error:
+            raise InternalError(f"rule schema-evolves does not hold: schema {i}: {error}") from error
+        _require(follows, "schema-evolves", f"schema {i} gives a column another's id")
 
 
 def _check_holds(state: ShardState) -> None:

@@ -16,7 +16,7 @@ from tidelake.errors import CorruptionError, InternalError
 from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
-from tidelake.model.schema import Schema
+from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
 from tidelake.state.spine import Spine, SpineEdit, SpineId
@@ -191,7 +191,7 @@ class ShardState:
     upper: Frontier
     retained: Frontier
     spine: Spine = field(default_factory=Spine)
-    schemas: PMap[int, Schema] = field(default_factory=pmap)
+    schemas: PMap[int, SchemaVersion] = field(default_factory=pmap)
     writers: PMap[str, WriterRecord] = field(default_factory=pmap)
     holds: PMap[str, Hold] = field(default_factory=pmap)
     critical: PMap[str, CriticalHold] = field(default_factory=pmap)
@@ -219,7 +219,7 @@ class ShardState:
     @property
     def schema(self) -> Schema:
         """The newest schema."""
-        return self.schemas[self.schema_id]
+        return self.schemas[self.schema_id].schema
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Edits:
     upper: Move | None = None
     retained: Move | None = None
     spine: SpineEdit | None = None
-    schemas: dict[int, Schema] = field(default_factory=dict)
+    schemas: dict[int, SchemaVersion] = field(default_factory=dict)
     writers: dict[str, WriterRecord] = field(default_factory=dict)
     holds: dict[str, Hold | None] = field(default_factory=dict)
     critical: dict[str, CriticalHold | None] = field(default_factory=dict)

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -40,6 +40,7 @@ from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog, draw_from
 from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
 from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.store.turns import FileTurns, NoTurns, Turns
 
 FORMAT = 1
 MARKER = "tidelake.json"
@@ -52,10 +53,17 @@ _memory_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores of one lake."""
+    """The stores of one lake.
+
+    Attributes:
+        blobs: objects.
+        log: a list of entries for each shard.
+        turns: who does work that several processes want to do.
+    """
 
     blobs: BlobStore
     log: VersionLog
+    turns: Turns = field(default_factory=NoTurns)
 
     def close(self) -> None:
         """Close both; may be repeated."""
@@ -108,7 +116,8 @@ def open_stores(url: "str | os.PathLike[str]", config: Config, env: Env, *, crea
     root = unquote(urlsplit(url).path)
     _check_directory(root, _layered_blobs(LocalBlobStore(root), config, env), env.ids, create=create)
     blobs, log = os.path.join(root, "blobs"), os.path.join(root, "log")
-    return _layered(Stores(LocalBlobStore(blobs), SqliteVersionLog(log, env.ids)), config, env)
+    local = Stores(LocalBlobStore(blobs), SqliteVersionLog(log, env.ids), FileTurns(log))
+    return _layered(local, config, env)
 
 
 def _layered(stores: Stores, config: Config, env: Env) -> Stores:
@@ -121,6 +130,7 @@ def _layered(stores: Stores, config: Config, env: Env) -> Stores:
     return Stores(
         _layered_blobs(stores.blobs, config, env),
         RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids)),
+        stores.turns,
     )
 
 

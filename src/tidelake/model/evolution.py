@@ -1,0 +1,161 @@
+"""How a schema may change: which new schema may follow the ones that a collection had.
+
+Owns the rules and their messages; must not know data. Invariant: rows that were written under any earlier
+schema can be read under the next one, column by column by id: the column is there, of a type into which
+every value widens, or it is null. Key columns keep their places and the bytes of their encoding, so that
+bounds of keys stay comparable across schemas.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tidelake.errors import IncompatibleSchema
+from tidelake.model.schema import Column, DataType, Schema
+
+_SIGNED = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_UNSIGNED = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
+_FLOATS = {"float16": 16, "float32": 32, "float64": 64}
+_DECIMALS = {"decimal32": 32, "decimal64": 64, "decimal128": 128, "decimal256": 256}
+
+
+def widens(old: DataType, new: DataType) -> bool:
+    """Whether every value of one type is one of another, wider type of the same kind, in the same order."""
+    if old.name in _DECIMALS and new.name in _DECIMALS:
+        (precision, scale), (new_precision, new_scale) = old.params, new.params
+        wider = int(new_precision) >= int(precision) and _DECIMALS[new.name] >= _DECIMALS[old.name]
+        return old != new and new_scale == scale and wider
+    if old.name in _UNSIGNED and new.name in _SIGNED:
+        return _SIGNED[new.name] > _UNSIGNED[old.name]
+    for widths in (_SIGNED, _UNSIGNED, _FLOATS):
+        if old.name in widths and new.name in widths:
+            return widths[new.name] > widths[old.name]
+    return False
+
+
+def evolved(versions: Mapping[int, Schema], wanted: Schema, seen: int | None = None) -> Schema:
+    """The next schema, its columns with their ids.
+
+    Args:
+        versions: all schemas so far, by id; the greatest id is the newest one.
+        wanted: what the columns are to be; its column ids are not looked at.
+        seen: the newest schema that the caller knows. It may only drop columns that it has seen.
+
+    Returns:
+        The schema, equal to the newest one if nothing changes. Columns of the newest schema keep their
+        ids, by name; others get ids that no column ever had.
+
+    Raises:
+        IncompatibleSchema: naming the column, what was wanted of it, and what to do instead.
+    """
+    newest = versions[max(versions)]
+    _check_key_names(newest, wanted)
+    _check_value_order(newest, wanted)
+    known = {} if seen is None else {column.id for column in versions[seen].columns}
+    names = {column.name for column in wanted.value}
+    for column in newest.value:
+        if seen is not None and column.name not in names and column.id not in known:
+            raise IncompatibleSchema(
+                f"column {column.name!r} was added meanwhile by somebody else, and the new schema lacks it: "
+                "keep it, or call evolve again to drop it"
+            )
+    unused = 1 + max(column.id for schema in versions.values() for column in schema.columns)
+    before = {column.name: column for column in newest.value}
+    values: list[Column] = []
+    for column in wanted.value:
+        if column.name in before:
+            values.append(_changed(before[column.name], column, key=False))
+            continue
+        if not column.nullable:
+            raise IncompatibleSchema(
+                f"new column {column.name!r}: {column.type} must be nullable, since earlier rows have no "
+                "value for it: make it nullable"
+            )
+        values.append(replace(column, id=unused))
+        unused += 1
+    keys = (_changed(old, new, key=True) for old, new in zip(newest.key, wanted.key, strict=True))
+    return Schema(tuple(keys), tuple(values))
+
+
+def _check_key_names(newest: Schema, wanted: Schema) -> None:
+    old, new = [c.name for c in newest.key], [c.name for c in wanted.key]
+    if old == new:
+        return
+    remedy = "make another collection with that key and append the rows to it"
+    for name in old:
+        if name not in new:
+            raise IncompatibleSchema(f"key column {name!r} cannot be dropped or become a value: {remedy}")
+    for name in new:
+        if name not in old:
+            raise IncompatibleSchema(f"column {name!r} cannot be added to the key: {remedy}")
+    raise IncompatibleSchema(
+        f"the key columns cannot be reordered from {', '.join(old)} to {', '.join(new)}, since rows are "
+        f"sorted by them: {remedy}"
+    )
+
+
+def _check_value_order(newest: Schema, wanted: Schema) -> None:
+    new_names, old_names = {c.name for c in wanted.value}, {c.name for c in newest.value}
+    old = [c.name for c in newest.value if c.name in new_names]
+    new = [c.name for c in wanted.value if c.name in old_names]
+    if old != new:
+        at = next(i for i in range(len(old)) if old[i] != new[i])
+        raise IncompatibleSchema(
+            f"column {new[at]!r} cannot move before {old[at]!r}, since stored rows are sorted by the value "
+            f"columns in their order: keep the order {', '.join(old)}"
+        )
+
+
+def _changed(old: Column, new: Column, *, key: bool) -> Column:
+    """The column as wanted, if it may become that."""
+    what = f"{'key ' if key else ''}column {old.name!r}"
+    if old.nullable and not new.nullable:
+        raise IncompatibleSchema(
+            f"{what} cannot change from {old.type} to {new.type} not null, since earlier rows may be null: "
+            "leave it nullable"
+        )
+    if old.type != new.type and not widens(old.type, new.type):
+        raise IncompatibleSchema(f"{what} cannot change from {old.type} to {new.type}: {_remedy(old.type)}")
+    if key and old.type.name in _UNSIGNED and new.type.name in _SIGNED:
+        raise IncompatibleSchema(
+            f"{what} cannot change from {old.type} to {new.type}, since stored bounds of keys would no "
+            "longer compare: widen it to a larger unsigned type"
+        )
+    return replace(old, type=new.type, nullable=new.nullable)
+
+
+def _remedy(type_: DataType) -> str:
+    if type_.nested:
+        return "nested types cannot change; add another column"
+    return (
+        "only integers, floats and decimals of the same scale can be widened; add another column for the "
+        "new type"
+    )
+
+
+def why_not_readable_as(newest: Schema, older: Schema) -> str:
+    """Why rows of the newest schema cannot be read under an older one; empty if they can.
+
+    What was added since is left out then, and what was dropped since is null.
+    """
+    present = {column.id: column for column in newest.columns}
+    for column in older.columns:
+        now = present.get(column.id)
+        if now is None and not column.nullable:
+            return f"column {column.name!r} must not be null there, and was dropped since"
+        if now is not None and now.type != column.type:
+            return f"column {column.name!r} is {column.type} there, and was widened to {now.type} since"
+        if now is not None and now.nullable and not column.nullable:
+            return f"column {column.name!r} must not be null there, and may be null since"
+    return ""
+
+
+def may_be_missing(versions: Mapping[int, Schema], schema: Schema) -> frozenset[str]:
+    """Names of the columns of a schema that came later than the first one: a table without them is older."""
+    first = {column.id for column in versions[min(versions)].columns}
+    return frozenset(column.name for column in schema.columns if column.id not in first)
+
+
+def dropped(versions: Mapping[int, Schema], schema: Schema) -> frozenset[str]:
+    """Names of columns that earlier schemas had and a schema has no more."""
+    names = {column.name for version in versions.values() for column in version.columns}
+    return frozenset(names - {column.name for column in schema.columns})

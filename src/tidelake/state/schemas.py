@@ -1,0 +1,56 @@
+"""The registry of schemas: which ones a shard has had, and the commands that add to it.
+
+Schemas are numbered from 0; the greatest number is the newest. Parts carry the number that they were
+written under, and none is ever removed.
+"""
+
+from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
+from tidelake.model.evolution import evolved
+from tidelake.model.schema import Schema, SchemaVersion
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.state import Edits, ShardState
+
+
+def register_schema(state: ShardState, _now_ms: int, schema: Schema) -> Outcome[int]:
+    """The id of the newest schema if it is equal; another one is refused."""
+    if state.schema.same_columns(schema):
+        return NoOp(state.schema_id)
+    return Refused(
+        IncompatibleSchema(
+            f"the schema {schema} does not equal the registered one {state.schema}: "
+            "open the collection without a schema, and change it by evolve"
+        )
+    )
+
+
+def evolve(state: ShardState, _now_ms: int, schema: Schema, seen: int) -> Outcome[int]:
+    """Make a schema the newest one; its id. An equal one is there already, and nothing is written.
+
+    Args:
+        state: of the shard.
+        schema: the columns by name; their ids are not looked at.
+        seen: id of the newest schema that the caller knew when it decided on this one. Columns that came
+            later are not dropped: else two callers that each add a column would drop each other's.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if state.schema.same_columns(schema):
+        return NoOp(state.schema_id)
+    versions = {id_: version.schema for id_, version in state.schemas.items()}
+    try:
+        next_ = evolved(versions, schema, min(seen, state.schema_id))
+    except IncompatibleSchema as error:
+        return Refused(error)
+    id_ = state.schema_id + 1
+    return Commit(Edits(schemas={id_: SchemaVersion(next_, state.seqno + 1)}), id_)
+
+
+def schema_id_at(state: ShardState, seqno: int) -> int:
+    """The id of the schema that was the newest one in the state of a seqno.
+
+    Raises:
+        UsageError: there is no such state yet.
+    """
+    if not 0 <= seqno <= state.seqno:
+        raise UsageError(f"seqno={seqno} is none of the states 0 to {state.seqno} of this collection")
+    return max(id_ for id_, version in state.schemas.items() if version.seqno <= seqno)

@@ -1,0 +1,77 @@
+"""Turns: of several processes of one machine that want to do the same work, one does it.
+
+Owns the files that say whose turn it is. Must not know what is done in a turn.
+
+INVARIANT: a turn is a courtesy, and nobody waits for one. Nothing is right only because of it; where none
+can be kept, everybody has it.
+
+    <root>/<key, its / written as ~>/<name>.turn     locked by whoever has the turn; empty
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Turns(Protocol):
+    """Turns by key and name."""
+
+    def take(self, key: str, name: str) -> AbstractContextManager[bool]:
+        """A context that says whether the turn is ours; False if another one has it. No store call.
+
+        Args:
+            key: of the version log.
+            name: of the turn; ASCII letters.
+        """
+
+
+class NoTurns:
+    """For stores of one process, or of many machines: everybody goes at once."""
+
+    @contextmanager
+    def take(self, key: str, name: str) -> Iterator[bool]:  # noqa: ARG002 - as the Protocol has it
+        """Always ours; see `Turns.take`."""
+        yield True
+
+
+class FileTurns:
+    """Turns by locks on files, which end with their process.
+
+    Args:
+        root: the folder of the version log: a turn's file goes with its key.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.abspath(root)
+
+    @contextmanager
+    def take(self, key: str, name: str) -> Iterator[bool]:
+        """Lock the file of a turn; see `Turns.take`."""
+        path = os.path.join(self._root, key.replace("/", "~"), f"{name}.turn")
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:  # no such key any more, a full disk, no permission: it will show where it matters
+            yield True
+            return
+        try:
+            is_ours = _is_locked(descriptor)
+            try:
+                yield is_ours
+            finally:
+                # Closing does not do it: a child that was forked meanwhile has the file open as well.
+                if is_ours:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

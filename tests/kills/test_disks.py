@@ -1,0 +1,88 @@
+"""Disks that are full, and disks that go away, under processes at work: what was acknowledged is there."""
+
+import os
+import time
+from contextlib import suppress
+
+import pytest
+from crew import Crew
+from mounts import SHUTDOWN_FLAGS, ext4, tmpfs
+from test_kills import CREW
+
+ROUND_MIB = 12  # what the work of a round may leave behind
+
+
+def full(tmp_path, rng, rounds):
+    place = tmp_path / "disk"
+    ballast = place / "ballast"
+    with tmpfs(place, f"{rounds * ROUND_MIB}m"), Crew(place / "lake", CREW) as crew:
+        for number in range(rounds):
+            if number % 3 == 2:  # one that met a full disk goes, and one starts on a disk that will be full
+                victim = rng.choice(crew.children)
+                victim.await_ready()
+                crew.kill(victim)
+                crew.succeed(victim)
+            for child in crew.children:
+                child.await_ready()
+            writers = [child for child in crew.children if child.kind == "append"]
+            _fill(ballast, leave=rng.randrange(256 << 10))
+            for child in writers:
+                child.await_more("error", 3)
+            # A little room, which ends in the middle of something.
+            os.truncate(ballast, max(0, ballast.stat().st_size - rng.randrange(128 << 10)))
+            time.sleep(rng.random() * 0.1)
+            ballast.unlink()
+            for child in writers:
+                child.await_more("in", 3)
+            crew.check()
+        crew.check_at_rest()
+    assert len(crew.errors) >= 6 * rounds
+    for _, kind, retryable, message in crew.errors:
+        assert kind == "OutcomeUnknown" or (retryable == "False" and "free space" in message), message
+    return f"disk full {rounds} times, {len(crew.errors)} refusals; {crew.figures()}"
+
+
+def _fill(path, leave):
+    """A file that takes all the space but some."""
+    free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
+    with path.open("wb") as file, suppress(OSError):  # the others were quicker, and it is full as it is
+        os.posix_fallocate(file.fileno(), 0, max(1, free - leave))
+
+
+def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path, rng, record_property):
+    record_property("figures", full(tmp_path, rng, 3))
+
+
+@pytest.mark.full
+def test_a_disk_that_is_full_again_and_again_loses_nothing(tmp_path, rng, record_property):
+    record_property("figures", full(tmp_path, rng, 10))
+
+
+def pulled(tmp_path, rng, rounds):
+    with ext4(tmp_path) as disk, Crew(disk.place / "lake", CREW) as crew:
+        for number in range(rounds):
+            for child in crew.children:
+                child.await_ready()
+            time.sleep(rng.random() * 0.5)
+            disk.shut_down(SHUTDOWN_FLAGS[-1 - number % 3])
+            gone = list(crew.children)
+            time.sleep(rng.random() * 0.05)
+            crew.kill_all()
+            disk.plug_in_again()
+            crew.check()
+            for child in gone:
+                crew.succeed(child)
+        for child in crew.children:
+            child.await_ready()
+        crew.check_at_rest()
+    assert min(crew.acknowledged.values()) > 0
+    return f"disk pulled out {rounds} times; {crew.figures()}"
+
+
+def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
+    record_property("figures", pulled(tmp_path, rng, 3))
+
+
+@pytest.mark.full
+def test_a_disk_that_goes_away_often_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
+    record_property("figures", pulled(tmp_path, rng, 10))

@@ -1,0 +1,43 @@
+"""Real processes that append and maintain on one lake, killed with -9 at random moments."""
+
+import time
+
+import pytest
+from crew import Crew
+from kills_child import WORKS
+
+CREW = [("append", "a"), ("append", "b"), *((kind, kind) for kind in WORKS if kind != "append")]
+CHECK_EVERY = 5
+
+
+def killed(tmp_path, rng, count):
+    with Crew(tmp_path / "lake", CREW) as crew:
+        for number in range(count):
+            victim = rng.choice(crew.children)
+            # It is at its work, however long it took to start.
+            victim.await_ready()
+            time.sleep(rng.random() * 0.2)
+            crew.kill(victim)
+            crew.succeed(victim)
+            if number % CHECK_EVERY == CHECK_EVERY - 1:
+                crew.check()
+        for child in crew.children:
+            child.await_ready()
+        crew.check_at_rest()
+    assert not crew.errors
+    assert min(crew.acknowledged.values()) > 0
+    return crew.figures()
+
+
+def test_processes_that_are_killed_lose_and_double_nothing(tmp_path, rng, record_property):
+    record_property("figures", killed(tmp_path, rng, 10))
+
+
+@pytest.mark.full
+def test_50_kills_lose_and_double_nothing(tmp_path, rng, record_property):
+    record_property("figures", killed(tmp_path, rng, 50))
+
+
+@pytest.mark.soak
+def test_1000_kills_lose_and_double_nothing(tmp_path, rng, record_property):
+    record_property("figures", killed(tmp_path, rng, 1_000))
