@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-import time
 
+from tidelake.env import SystemClock
 from tidelake.testing.simulation.run import Figures, SimulationFailed, shortest, simulate
 
 
@@ -15,14 +15,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2000, help="store and clock calls of each")
     parser.add_argument("--quick", action="store_true", help="do not look for the shortest run that fails")
     asked = parser.parse_args()
-    figures, started_s = Figures(), time.monotonic()
+    clock = SystemClock()
+    figures, started_s = Figures(), clock.monotonic_s()
     for seed in range(asked.seed, asked.seed + asked.seeds):
         try:
             figures = figures.plus(simulate(seed, asked.steps))
         except SimulationFailed as failed:
             sys.stdout.write(f"{failed if asked.quick else shortest(seed, failed.steps) or failed}\n")
             return 1
-    sys.stdout.write(f"{figures}; {time.monotonic() - started_s:.1f} s\n")
+    sys.stdout.write(f"{figures}; {clock.monotonic_s() - started_s:.1f} s\n")
     return 0
 
 

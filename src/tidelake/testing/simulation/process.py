@@ -21,7 +21,10 @@ from tidelake.testing.simulation.world import CLOCK_JUMP_MS, URL, World
 T = TypeVar("T")
 
 _SWITCH_AT_MONOTONIC = 0.05
-_LOG_WRITES = frozenset(("log.compare_and_set", "log.truncate", "log.delete"))
+_COMMIT = "log.compare_and_set"
+# What happens around a commit is what matters most.
+_COMMITS_WORSE = 4
+_LOG_WRITES = frozenset((_COMMIT, "log.truncate", "log.delete"))
 _WRITES = _LOG_WRITES | {"blob.put", "blob.delete"}
 _FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink", "mkdir"))
 _OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
@@ -102,9 +105,9 @@ class SimulatedProcess(Process):
             with world.acts(actor):
                 return call()
 
-        if fault.startswith("unknown") and operation == "log.compare_and_set" and draw.random() < 0.3:
+        if fault.startswith("unknown") and operation == _COMMIT and draw.random() < 0.5:
             # What loses one reply goes on losing: only then does a commit stay undecided.
-            self._begin_outage()
+            self._begin_outage("log.")
         if fault == "unavailable":
             raise StoreUnavailable(f"injected: {operation} is unavailable")
         if fault == "unknown, effect later":
@@ -125,11 +128,10 @@ class SimulatedProcess(Process):
             self._wait(draw.choice((0.01, 0.1, 1.0, 5.0)))
         return answer
 
-    def _begin_outage(self) -> None:
-        """For a while this process hardly reaches the log, or the blobs, or either."""
-        draw = self.world.draw
-        self._outage_of = draw.choice(("", "log.", "log.", "blob."))
-        self._outage_us = self.world.baton.now_us + int(draw.choice((0.3, 2, 10)) * 1e6)
+    def _begin_outage(self, of: str) -> None:
+        """For a while this process hardly reaches the log, or the blobs, or (`""`) either."""
+        self._outage_of = of
+        self._outage_us = self.world.baton.now_us + int(self.world.draw.choice((0.3, 2, 10)) * 1e6)
 
     def _in_outage(self, operation: str) -> str:
         if self.world.baton.now_us >= self._outage_us or not operation.startswith(self._outage_of):
@@ -147,7 +149,7 @@ class SimulatedProcess(Process):
     def _drawn(self, operation: str) -> str:
         """The fault of a call that is under way; those of the whole process happen here at once."""
         world, draw = self.world, self.world.draw
-        kind, point = "", draw.random()
+        kind, point = "", draw.random() / (_COMMITS_WORSE if operation == _COMMIT else 1)
         for name, rate in world.options.rates.items():
             point -= rate
             if point < 0:
@@ -162,7 +164,7 @@ class SimulatedProcess(Process):
             self.stalled_us = world.baton.now_us + int(draw.choice((1, 5, 20, 60)) * 1e6)
             world.baton.pause()
         elif kind == "outage":
-            self._begin_outage()
+            self._begin_outage(draw.choice(("", "log.", "blob.")))
         elif kind == "clock jump":
             self._offset_ms += draw.choice((-CLOCK_JUMP_MS, -1_000, 1_000, CLOCK_JUMP_MS))
         elif kind == "machine crash":
