@@ -225,14 +225,20 @@ class WriterFenced(TidelakeError):
 
 
 class LeaseExpired(TidelakeError):
-    """The hold of this reader is gone; open a new reader."""
+    """The hold of this reader is gone, or a read without one took too long; open a new reader."""
 
-    def __init__(self, reader: str) -> None:
-        super().__init__(reader)
-        self.reader = reader
+    def __init__(self, reader: str, part: str = "") -> None:
+        super().__init__(reader, part)
+        self.reader, self.part = reader, part
 
     def __str__(self) -> str:
-        return f"reader {self.reader} no longer holds the collection: open a new reader"
+        if self.reader:
+            gone = f", and part {self.part!r} was collected" if self.part else ""
+            return f"reader {self.reader} no longer holds the collection{gone}: open a new reader"
+        return (
+            f"part {self.part!r} was collected while it was still to be read: read again; for long reads "
+            "open a reader (collection.reader), which keeps what it reads, or raise the setting garbage_age_s"
+        )
 
 
 class StoreUnavailable(TidelakeError):

@@ -146,6 +146,45 @@ def test_writers_and_holds_are_shown(run, users):
     assert "nightly" in text and "a report" in text
 
 
+def test_who_holds_what_is_shown_with_who_keeps_since_back(run, users):
+    assert run("holds", "cl").out == "nobody holds anything\n"
+    with tidelake.open(users) as lake:
+        c = lake.collection("users")
+        early, late = c.reader("early", since=0), c.reader("late", since=1)
+        c.critical_hold("pipeline", "me", since=1)
+        c.advance_since(1)
+        lines = run("holds", "cl", "users", "--json").json
+        by_purpose = {line["purpose"]: line for line in lines}
+        assert [line["kind"] for line in lines] == ["leased", "leased", "critical"]
+        assert {purpose: line["keeps_since"] for purpose, line in by_purpose.items()} == {
+            "early": True,
+            "late": False,
+            "token 'me'": False,
+        }
+        shown = by_purpose["early"]
+        assert shown["since"] == [0] and shown["pinned_versions"] and shown["collection"] == "users"
+        assert 0 < shown["expires_in_s"] <= 900
+        assert shown["opened_ms"] <= shown["last_sign_of_life_ms"]
+        assert by_purpose["token 'me'"]["expires_in_s"] is None
+        text = run("holds", "cl").out
+        assert "early" in text and "pipeline" in text
+        early.close()
+        late.close()
+    assert run("holds", "cl", "nobody").code == 2
+
+
+def test_retention_is_set_and_said(run, users):
+    line = run("retain", "cl", "users", "1", "--json").json[0]
+    assert line == {"collection": "users", "retention": 1, "since": [1], "upper": [2]}
+    assert run("retain", "cl", "users", "all", "--json").json[0]["retention"] == "all"
+    assert run("create", "cl", "clocked", *USERS, "--time", "ms").code == 0
+    for text, window in (("7d", 604_800_000), ("12h", 43_200_000), ("30m", 1_800_000), ("45s", 45_000)):
+        assert run("retain", "cl", "clocked", text, "--json").json[0]["retention"] == window
+    for text in ("7 days", "d", "", "-1", "0", "1.5h", "99999999999999999d", "7d"):
+        answer = run("retain", "cl", "users", "--", text)
+        assert answer.code == 2 and "retention" in answer.err, text
+
+
 def test_a_table_stops_at_the_limit_and_says_so(run, users, tmp_path):
     pq.write_table(pa.table({"id": range(100, 150), "name": ["x"] * 50}), tmp_path / "many.parquet")
     run("append", "cl", "users", "many.parquet")

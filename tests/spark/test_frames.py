@@ -29,7 +29,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.shard.compactor import Workers
-from tidelake.spark import append, changes, merge, snapshot, snapshots, updates
+from tidelake.spark import append, changes, merge, release, snapshot, snapshots, updates
 from tidelake.spark.merge import workers
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical
@@ -118,6 +118,19 @@ def test_a_read_is_cut_into_tasks_and_sorted_within_them(spark: Any, tmp_path: P
     assert len({r.p for r in placed}) > 2
     assert frame.rdd.getNumPartitions() <= 5
     tables.check_sorted(tables.updates(frame.toArrow(), COUNTER))
+
+
+def test_a_frame_holds_what_it_reads_until_it_is_released(spark: Any, tmp_path: Path) -> None:
+    c = make(tmp_path, config=replace(SMALL, inline_part_bytes=0))
+    for time in range(2):
+        c.append(tables.table([(("a", time, None, None, None), time, 1)], COUNTER))
+    seqno = c.state().seqno
+    frames = [snapshot(spark, c), snapshots(spark, c, [0, 1]), changes(spark, c, 0, 1, hold_for=60)]
+    held = c.state().holds.values()
+    assert sorted(hold.lease_ms for hold in held) == [60_000, 86_400_000, 86_400_000]
+    assert all(hold.pins[0] >= seqno and hold.since.closed for hold in held)
+    assert [frame.count() for frame in frames] == [2, 3, 1]
+    assert release(c) == 3 and not c.state().holds and release(c) == 0
 
 
 def test_a_frame_keeps_the_contents_that_it_was_planned_for(spark: Any, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import click
 from tidelake import errors
 
 if TYPE_CHECKING:
+    from tidelake.lake.lake import Lake
     from tidelake.shard.compactor import Workers
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
@@ -115,8 +116,17 @@ def list_(lake: str, as_json: bool) -> None:
     from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        shown = [output.summary(opened.collection(name)) for name in opened.list()]
+        shown = list(_summaries(opened))
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+
+
+def _summaries(opened: "Lake") -> Iterator[dict[str, Any]]:
+    """A line on each collection, but for those that are dropped meanwhile."""
+    from tidelake.cli import output
+
+    for name in opened.list():
+        with contextlib.suppress(errors.CollectionNotFound):
+            yield output.summary(opened.collection(name))
 
 
 @cli.command()
@@ -275,6 +285,24 @@ def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
 
 @cli.command()
 @_lake
+@_name
+@click.option("--force", is_flag=True, help="Also if readers hold it: their holds end.")
+@_json
+def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
+    """Drop a collection and delete all that it has stored. Its name cannot be used again.
+
+    Finishes a drop that was interrupted.
+    """
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        done = opened.drop(collection, force=force)
+    output.table([{"collection": collection, "dropped": "now" if done else "before"}], as_json)
+
+
+@cli.command()
+@_lake
 @click.argument("collections", nargs=-1)
 @click.option("--once", is_flag=True, help="Bring the collections to rest, and leave.")
 @click.option(
@@ -293,7 +321,8 @@ def maintain(
     """Carry out the merges that collections need: all, or those named. Runs until it is interrupted.
 
     Afterwards a read merges few runs, and no update is stored that a later one has cancelled, as far as
-    history may go. Several may run at once; they keep out of each other's way.
+    history may go. What is no longer needed is deleted. Several may run at once; they keep out of each
+    other's way.
     """
     import tidelake
     from tidelake.cli import output
@@ -301,15 +330,61 @@ def maintain(
     if spark and not once:
         raise errors.UsageError("--spark needs --once: a session is started for one round")
     with tidelake.open(lake, create=False) as opened:
-        names = collections or tuple(opened.list())
         if not once:
             output.keep_up(opened, collections or None, interval_s, as_json)
             return
+        if not collections:
+            # First: what is half dropped is in the list, and cannot be opened.
+            opened.collect()
+        names = collections or tuple(opened.list())
         # All are opened first, so that a name that is none is told before the work begins.
         named = [opened.collection(name) for name in names]
         with _workers(spark, "tidelake maintain") as workers:
             shown = [output.maintained(one, workers) for one in named]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+
+
+@cli.command()
+@_lake
+@click.argument("collection", required=False)
+@_json
+def holds(lake: str, collection: str | None, as_json: bool) -> None:
+    """Show who keeps history and parts back, and since when: of one collection, or of all.
+
+    A leased hold ends when its reader shows no sign of life, with the next commit; a critical one when it
+    is dropped. The versions that one has pinned are what keeps replaced files.
+    """
+    import tidelake
+    from tidelake.cli import holds as shown
+    from tidelake.cli import output
+    from tidelake.env import SystemClock
+
+    now_ms = SystemClock().now_ms()
+    with tidelake.open(lake, create=False) as opened:
+        names = [collection] if collection is not None else opened.list()
+        lines = [line for name in names for line in shown.rows(opened.collection(name), now_ms)]
+    output.table(lines, as_json, empty="nobody holds anything")
+
+
+@cli.command()
+@_lake
+@_name
+@click.argument("window")
+@_json
+def retain(lake: str, collection: str, window: str, as_json: bool) -> None:
+    """Keep WINDOW of history before the upper, from now on: all, a number of times, or 7d, 12h, 30m, 45s.
+
+    Spans are for times of unit ms and us. Holds keep more for as long as they last.
+    """
+    import tidelake
+    from tidelake.cli import holds as shown
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        of.retain(shown.window(window))
+        line = shown.retained(of)
+    output.table([line], as_json)
 
 
 # Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.

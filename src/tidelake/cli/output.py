@@ -225,7 +225,12 @@ def show(collection: Collection, as_json: bool) -> None:
         {"hold": key, "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
         for key, h in sorted(state.holds.items())
     ]
-    head = {**summary(collection), "id": collection.id, "seqno": state.seqno, **amplification(state)}
+    head = {
+        **summary(collection),
+        "id": collection.id,
+        "seqno": state.seqno,
+        **amplification(state),
+    }
     if as_json:
         lists: dict[str, list[dict[str, Any]]] = {
             "columns": columns,
@@ -235,7 +240,8 @@ def show(collection: Collection, as_json: bool) -> None:
             "claims": claims,
         }
         parts = {name: [_with_lists(row) for row in found] for name, found in lists.items()}
-        click.echo(jsonlines.dump({**_with_lists(head), **parts}))
+        garbage = len(state.garbage) + len(state.doomed)
+        click.echo(jsonlines.dump({**_with_lists(head), "garbage": garbage, **parts}))
         return
     table([head], False)
     lists_shown: dict[str, list[dict[str, Any]]] = {
@@ -253,6 +259,10 @@ def show(collection: Collection, as_json: bool) -> None:
                 False,
                 title if len(shown) <= _LINES_MAX else f"last {_LINES_MAX} {title}",
             )
+    if state.garbage or state.doomed:
+        waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
+        click.echo()
+        table([waiting], False, "garbage")
 
 
 def amplification(state: ShardState) -> dict[str, float | None]:
@@ -280,7 +290,7 @@ def maintained(collection: Collection, workers: Workers | None) -> dict[str, Any
 
 
 def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json: bool) -> None:
-    """Maintain until interrupted; a line for each look that merged something."""
+    """Maintain until interrupted; a line for each look that merged or deleted something."""
     # Printed here and not by the worker: a closed pipe has to end the command.
     reports = queue.SimpleQueue[tuple[str, MaintenanceReport]]()
     told: TidelakeError | None = None
@@ -294,11 +304,15 @@ def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json:
                 name, report = reports.get(timeout=0.2)
             except queue.Empty:
                 continue
-            if report.merges and as_json:
+            if (report.merges or report.collected.total) and as_json:
                 click.echo(jsonlines.dump(_with_lists(_maintained(name, report))))
-            elif report.merges:
+                continue
+            if report.merges:
                 done = f"{report.rows_read:,} updates became {report.rows_written:,}"
                 click.echo(f"{name}: {report.merges} merges, {done}, {report.seconds:.1f} s")
+            if report.collected.total:
+                gone = report.collected
+                click.echo(f"{name}: {gone.objects:,} objects and {gone.entries:,} log entries deleted")
             sys.stdout.flush()
 
 
@@ -309,6 +323,7 @@ def _maintained(name: str, report: MaintenanceReport) -> dict[str, Any]:
         "updates read": report.rows_read,
         "updates written": report.rows_written,
         "bytes written": report.bytes_written,
+        "objects deleted": report.collected.objects,
         "complete": report.complete,
     }
 

@@ -16,6 +16,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.append import compare_and_append
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.query import stream
 from tidelake.shard.shard import Shard
@@ -56,7 +57,7 @@ class Catalog:
             if not isinstance(upper, int) or upper == 0:
                 return Listing(0, {})
             try:
-                rows = stream(self._shard, AsOf(upper - 1), 0).read_all()
+                rows = stream(self._shard, AsOf(upper - 1), 0, brief=True).read_all()
             except HistoryCompacted:
                 continue  # Others changed and folded the catalog in between: read it as it is now.
             return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
@@ -81,6 +82,10 @@ class Catalog:
         self._tidy()
         return True
 
+    def collect(self) -> CollectReport:
+        """Delete what the catalog no longer needs; see `Collection.collect`."""
+        return Collector(self._shard).run()
+
     def _tidy(self) -> None:
         """Keep reads cheap: names are few, so their whole history folds into one part now and then."""
         state = self._shard.state()
@@ -89,6 +94,7 @@ class Catalog:
             try:
                 self._shard.advance_since(last)
                 Maintainer(self._shard).merge_all()
+                Collector(self._shard).run_if_due()
             except (StoreUnavailable, OutcomeUnknown):
                 # The change itself is in. Whoever makes the next one tries again.
                 self._shard.env.recorder.count("catalog.tidy.failed")

@@ -3,7 +3,9 @@
 Frontiers may be given as a time (the frontier of that one time), a list of times, or a `Frontier`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from tidelake.data.types import row_schema, schema_from_arrow, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_columns, check_name
+from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, patience, seconds, window
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
@@ -19,15 +22,19 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.shard import append, batches, query
 from tidelake.shard.batch import Batch
 from tidelake.shard.builder import BatchBuilder
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.compactor import MergeReport, Shape, Workers
+from tidelake.shard.critical import CriticalHold
+from tidelake.shard.lease import hold_states
 from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.plan import ReadPlan
 from tidelake.shard.reader import Reader, Step
 from tidelake.shard.shard import Shard
 from tidelake.shard.uploader import Uploader
+from tidelake.state import holds
 from tidelake.state.append import Appended
 from tidelake.state.schemas import schema_id_at
-from tidelake.state.state import ShardState
+from tidelake.state.state import Retention, ShardState
 
 R = TypeVar("R")
 
@@ -42,6 +49,7 @@ class Collection:
     def __init__(self, name: str, shard: Shard) -> None:
         self.name = name
         self._shard = shard
+        shard.title = name
 
     def __repr__(self) -> str:
         return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
@@ -132,7 +140,7 @@ class Collection:
             lower: all times must be beyond it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
-        start = self.upper if lower is None else self.frontier(lower, "lower")
+        start = self._shard.alive().upper if lower is None else self.frontier(lower, "lower")
         shard = self._shard
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
@@ -222,9 +230,11 @@ class Collection:
     ) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
-        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. They have the
-        columns of the newest schema, whatever it was at `as_of`; or those of the one with `schema_id`, as
-        far as they are there today: what was added since is left out, what was dropped since is null.
+        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. What is read is
+        kept for as long as the stream is read, or somebody has it; it writes nothing unless that is long.
+
+        Rows have the columns of the newest schema, whatever it was at `as_of`; or those of the one with
+        `schema_id`, as far as they are there today: what was added since is left out, what was dropped since is null.
 
         Raises:
             IncompatibleSchema: a column of that schema was widened since, or may be null since.
@@ -232,7 +242,7 @@ class Collection:
             NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
                 once if no time was closed yet and none was asked for.
         """
-        patience_s = _patience(timeout_s)
+        patience_s = patience(timeout_s)
         if as_of is None:
             return self._at_last(
                 lambda asked: query.stream(self._shard, asked, patience_s, schema_id=schema_id)
@@ -248,14 +258,14 @@ class Collection:
         forwarded to `through`. Errors as `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return query.stream(self._shard, asked, _patience(timeout_s))
+        return query.stream(self._shard, asked, patience(timeout_s))
 
     def updates(
         self, lower: FrontierLike, upper: FrontierLike, *, timeout_s: float | None = None
     ) -> pa.RecordBatchReader:
         """Every update of `[lower, upper)` at its own time. Errors as `snapshot`."""
         asked = Updates(self.frontier(lower, "lower"), self.frontier(upper, "upper"))
-        return query.stream(self._shard, asked, _patience(timeout_s))
+        return query.stream(self._shard, asked, patience(timeout_s))
 
     def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
         """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
@@ -265,8 +275,8 @@ class Collection:
         Raises:
             HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
         """
-        at, patience_s = self.domain.check(as_of, "as_of"), _patience(timeout_s)
-        since, start = self.since, Frontier.past(at)
+        at, patience_s = self.domain.check(as_of, "as_of"), patience(timeout_s)
+        since, start = self._shard.alive().since, Frontier.past(at)
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
             raise HistoryCompacted(at, since)
         return self._listened(at, start.just_before(), patience_s)
@@ -275,10 +285,47 @@ class Collection:
         with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
             yield from reader.listen(at, patience_s)
 
-    def reader(self, purpose: str, since: FrontierLike | None = None) -> Reader:
-        """Hold history back from `since` (default: the current one) until the reader is closed."""
+    def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
+        """Hold history from `since` on (default: the current one), and what is read, until it is closed.
+
+        A process that dies leaves its hold behind for `lease_s`. One log write.
+        """
         check_name(purpose, "purpose of a reader")
-        return Reader(self._shard, purpose, None if since is None else self.frontier(since, "since"))
+        start = None if since is None else self.frontier(since, "since")
+        return CollectionReader(Reader(self._shard, purpose, start), self.domain, self.last_time)
+
+    def critical_hold(
+        self, name: str, token: str = "", since: FrontierLike | None = None
+    ) -> CollectionCriticalHold:
+        """The hold on `since` of this name: the one that is there, or a new one, which has the token.
+
+        It lasts until it is dropped, whoever sleeps or dies. Its owner moves it with
+        `compare_and_downgrade_since`, and so does the next owner to take it over.
+
+        Args:
+            name: of the hold.
+            token: of its owner; any text.
+            since: where a new one starts; default: the current `since`.
+        """
+        check_name(name, "name of a critical hold")
+        if not isinstance(token, str):
+            raise UsageError(f"token {token!r} of critical hold {name!r} must be a text")
+        start = None if since is None else self.frontier(since, "since")
+        return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
+
+    def retain(self, window_: int | timedelta | None) -> None:
+        """Let `since` follow `upper` at a distance, or (None) no longer. Holds keep it back all the same.
+
+        It follows with every commit, and where none comes with maintenance. One log write.
+
+        Args:
+            window_: how much history is wanted, in the unit of the times; for clocks also a timedelta.
+
+        Raises:
+            UsageError: there is no such window, such as one of tuples.
+        """
+        wanted = Retention(window(window_, self.domain))
+        self._shard.run(partial(holds.set_retention, retention=wanted))
 
     def advance_since(self, since: FrontierLike) -> Frontier:
         """Let merges fold history before `since`; where it is now. One log scan and one log write.
@@ -315,10 +362,10 @@ class Collection:
         workers: Workers | None = None,
         watch: Watch | None = None,
     ) -> MaintenanceReport:
-        """Carry out the merges that the collection needs, so that reads stay cheap and space bounded.
+        """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Afterwards the number of runs is logarithmic in the updates, and stored updates are at most twice
-        the live ones, or one run. See docs/correctness.md for the exact promises.
+        Ends with `collect`. Afterwards the number of runs is logarithmic in the updates, and stored updates
+        are at most twice the live ones, or one run. See docs/correctness.md for the exact promises.
 
         Args:
             thorough: also merge what is small, and let no retraction linger that `since` has passed;
@@ -329,6 +376,25 @@ class Collection:
         """
         return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
 
+    def collect(self, *, thorough: bool = False) -> CollectReport:
+        """Delete what the collection no longer needs and nobody reads: objects first, then log entries.
+
+        What merges replaced goes when it is older than the setting `garbage_age_s`, except for what a reader
+        pins; what failed appends and merges left, when it is older than `upload_age_s`. May be repeated,
+        stopped anywhere, and run by several at once. Part of `maintain`.
+
+        Args:
+            thorough: look for the latter by a listing now; otherwise only if that was not done for long.
+
+        Raises:
+            StoreUnavailable, OutcomeUnknown: something could not be deleted; it is left for the next time.
+        """
+        return Collector(self._shard).run(thorough=thorough)
+
+    def collection_pause_s(self) -> float:
+        """How long there will be nothing more to collect if nobody writes. No store call."""
+        return Collector(self._shard).pause_s()
+
     def plan(
         self,
         asked: Query | None,
@@ -338,14 +404,33 @@ class Collection:
     ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
 
-        None asks for the contents at the last closed time; `schema_id` as for `snapshot`.
+        None asks for the contents at the last closed time; `schema_id` as for `snapshot`. Tasks that are
+        carried out later than `garbage_age_s` from now need `hold`.
         """
-        patience_s = _patience(timeout_s)
+        patience_s = patience(timeout_s)
         if asked is None:
             return self._at_last(
                 lambda last: query.plan(self._shard, last, parallelism, patience_s, schema_id=schema_id)
             )
         return query.plan(self._shard, asked, parallelism, patience_s, schema_id=schema_id)
+
+    def hold(self, plans: Iterable[ReadPlan], hold_for: timedelta | float, purpose: str) -> str | None:
+        """Keep what plans read for some time (in seconds, if it is no timedelta), or until `release`.
+
+        Returns:
+            The name of the hold; None if they read nothing that could go. One log write.
+
+        Raises:
+            LeaseExpired: a part is given up already: plan again.
+        """
+        check_name(purpose, "purpose of a hold")
+        hold_for_s = seconds(hold_for, "hold_for")
+        seqnos = {plan.seqno for plan in plans if plan.seqno is not None}
+        return hold_states(self._shard, seqnos, purpose, hold_for_s) if seqnos else None
+
+    def release(self, hold: str) -> None:
+        """Give up what `hold` keeps. May be repeated; at most one log write."""
+        self._shard.run(partial(holds.close_hold, hold_id=hold))
 
     def last_time(self) -> Time:
         """The last closed time. One log scan.
@@ -354,7 +439,7 @@ class Collection:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed yet.
         """
-        upper = self.upper
+        upper = self._shard.alive().upper
         if not self.domain.total_order or upper.closed:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
@@ -381,9 +466,3 @@ class Collection:
 
 def _shape(state: ShardState) -> Shape:
     return Shape.of([member.batch for member in state.spine])
-
-
-def _patience(timeout_s: object) -> float | None:
-    if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
-        return None if timeout_s is None else float(timeout_s)
-    raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")

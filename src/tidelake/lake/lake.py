@@ -10,14 +10,23 @@ import pyarrow as pa
 from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import CollectionExists, CollectionNotFound, IncompatibleSchema, UsageError
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionExists,
+    CollectionInUse,
+    CollectionNotFound,
+    IncompatibleSchema,
+    UsageError,
+)
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.gate import GatedVersionLog
+from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_name
-from tidelake.lake.upkeep import Seen, Upkeep
+from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
-from tidelake.shard.shard import Shard
+from tidelake.shard.ending import Removed
+from tidelake.shard.shard import Shard, keeper_of
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.url import Stores, normalize_url, open_stores
 
@@ -44,6 +53,10 @@ def open_lake(
     return Lake(where, open_stores(where, config, env, create=create), config, env)
 
 
+# Upkeep looks for what is left of drops so many times while it grows old.
+_LOOKS = 4
+
+
 class Lake:
     """Named collections in one place. Use as a context manager, or call `close`."""
 
@@ -54,7 +67,9 @@ class Lake:
         self._config = config
         self._env = env
         self._catalog = Catalog(self._stores, env, url, config)
+        self._leftovers = Leftovers(self._stores, env, config, self._catalog)
         self._upkeep: list[Upkeep] = []
+        self._keeper = keeper_of(env, config)
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -71,10 +86,12 @@ class Lake:
         """Give up file handles. May be repeated.
 
         Every other call answers `Closed` afterwards, also one on a collection, writer or reader that this
-        lake gave out. A stream of rows that was begun may be read to its end. Upkeep is stopped first.
+        lake gave out. A stream of rows that was begun may be read to its end, but nothing is held for it any
+        more. Upkeep is stopped first.
         """
         for upkeep in self._upkeep:
             upkeep.stop()
+        self._keeper.stop()
         self._stores.close()
 
     def upkeep(
@@ -88,7 +105,7 @@ class Lake:
 
         A collection that is being written to gets the merges that are worth their while; one that is
         idle (for ten times as long as it takes to rewrite it) is brought to rest: few runs, no retraction
-        that `since` has passed.
+        that `since` has passed. What is no longer needed is deleted when it is old enough.
 
         Args:
             names: of the collections; default: all, also those that come later.
@@ -100,8 +117,16 @@ class Lake:
             raise UsageError(f"interval_s={interval_s!r} must be a number of seconds that is not negative")
         for name in names or ():
             self.collection(name)
+        listed = self.list if names is None else lambda: list(names)
+        pause_s = max(interval_s, self._config.upload_age_s / _LOOKS)
         started = Upkeep(
-            self._env, self.list if names is None else lambda: list(names), self.collection, interval_s, seen
+            self._env,
+            listed,
+            self.collection,
+            interval_s,
+            seen,
+            # Who looks after some collections only does not look after the lake.
+            tidy=Tidy(self.collect, pause_s) if names is None else None,
         )
         self._upkeep.append(started)
         return started
@@ -140,18 +165,19 @@ class Lake:
                     name, present, ShardSpec(self.url, present, domain, 0, {0: wanted}, self._config)
                 )
             if name in listing.shards:
-                raise CollectionExists(
-                    f"a collection {name!r} existed here and was dropped: use another name"
-                )
+                raise CollectionExists(_dropped(name))
             # The shard first: a name never leads to nothing. Losing the name leaves an empty shard.
             spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
-            shard = Shard.create(self._stores, self._env, spec)
+            shard = Shard.create(self._stores, self._env, spec, keeper=self._keeper)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, shard)
             self._stores.log.delete(spec.shard_id)
 
     def _existing(self, name: str, shard_id: str, wanted: ShardSpec) -> Collection:
-        shard = self._open(shard_id)
+        try:
+            shard = self._open(shard_id)
+        except CollectionDropped as error:
+            raise CollectionExists(_dropped(name)) from error
         spec = shard.spec
         if spec.domain != wanted.domain or not spec.schema.same_columns(wanted.schema):
             was = any(schema.same_columns(wanted.schema) for schema in spec.schemas.values())
@@ -167,6 +193,7 @@ class Lake:
 
         Raises:
             CollectionNotFound: there is none of that name; names the nearest ones.
+            CollectionDropped: it is being dropped.
         """
         self._gate.check()
         _check_text(name)
@@ -174,32 +201,66 @@ class Lake:
         shard_id = shards.get(name)
         if shard_id is None:
             raise CollectionNotFound(_not_found(name, shards))
-        return Collection(name, self._open(shard_id))
+        try:
+            return Collection(name, self._open(shard_id))
+        except CollectionDropped as error:
+            raise CollectionDropped(name) from error
 
     def _open(self, shard_id: str) -> Shard:
-        return Shard.open(self._stores, self._env, self.url, shard_id, self._config)
+        return Shard.open(self._stores, self._env, self.url, shard_id, self._config, keeper=self._keeper)
 
     def list(self) -> list[str]:
         """The names of all collections, ascending."""
         self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
 
-    def drop(self, name: str) -> bool:
-        """Remove a name; False if it was dropped before. Its data stays in the store for now.
+    def drop(self, name: str, *, force: bool = False) -> bool:
+        """Drop a collection, and delete all that it has stored; False if it was dropped before.
+
+        What was begun and did not come to the end (a crash, a store that failed) is finished by the next
+        call, by upkeep or by `collect`. From its first write on nothing of the collection can be read or
+        written: everybody who tries, and every reader that is under way, gets `CollectionDropped`.
+
+        Args:
+            name: of the collection. It cannot be used again.
+            force: also if others hold it: their holds end.
 
         Raises:
             CollectionNotFound: there never was such a collection.
+            CollectionInUse: others hold it, and not `force`; names them. Nothing was written.
         """
         self._gate.check()
         _check_text(name)
-        while True:
-            listing = self._catalog.read()
-            if name not in listing.shards:
-                raise CollectionNotFound(_not_found(name, listing.shards))
-            if listing.shards[name] is None:
-                return False
-            if self._catalog.set(listing, name, None):
-                return True
+        listing = self._catalog.read()
+        if name not in listing.shards:
+            raise CollectionNotFound(_not_found(name, listing.shards))
+        shard_id = listing.shards[name]
+        if shard_id is None:
+            # Whoever dropped it may not have come to the end.
+            self._leftovers.tombstones()
+            return False
+        ending = self._leftovers.ending(shard_id)
+        try:
+            ending.drop(force=force)
+        except CollectionInUse as error:
+            raise CollectionInUse(name, error.holders) from error
+        is_done = self._leftovers.unname(listing, name)
+        ending.remove()
+        return is_done
+
+    def collect(self) -> Removed:
+        """Remove what drops and failed creations have left: tombstones, shards and objects without a name.
+
+        What may still be under way is left until it is older than the setting `upload_age_s`. May be
+        repeated, stopped anywhere, and run by several at once. Lists the whole store.
+        """
+        self._gate.check()
+        self._catalog.collect()
+        return self._leftovers.tombstones().plus(self._leftovers.objects())
+
+
+def _dropped(name: str) -> str:
+    return f"a collection {name!r} existed here and was dropped: use another name"
 
 
 def _check_place(url: object, config: object) -> None:

@@ -15,7 +15,10 @@ from tidelake.env import Env, Stop
 from tidelake.errors import Closed, CollectionNotFound, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
+from tidelake.shard.collector import CollectReport
 from tidelake.shard.maintain import MaintenanceReport
+from tidelake.state.commands import NoOp
+from tidelake.state.holds import end_expired_holds
 
 # A collection is idle once nobody has written for so many times as long as it takes to rewrite it, at so
 # many rows a second: one that gets an update now and then is not rewritten for each of them.
@@ -30,16 +33,24 @@ class _Left:
         seqno: of its state.
         written: its upper and since.
         since_s: when these were first seen so.
-        finished: it is at rest.
+        until_s: it is at rest until then, if nobody writes; None: it is not.
     """
 
     seqno: int
     written: tuple[Frontier, Frontier]
     since_s: float
-    finished: bool
+    until_s: float | None
 
 
 Seen = Callable[[str, MaintenanceReport], None]
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """What is to be done now and then for the lake as a whole, and the pause after it in seconds."""
+
+    work: Callable[[], object]
+    pause_s: float
 
 
 class Upkeep:
@@ -49,6 +60,7 @@ class Upkeep:
         failures: looks that ended with an error.
         last_error: the newest of these; None if there was none.
         merges: merges that were applied.
+        collected: what was deleted of collections.
     """
 
     def __init__(
@@ -58,12 +70,16 @@ class Upkeep:
         opened: Callable[[str], Collection],
         interval_s: float,
         seen: Seen | None = None,
+        *,
+        tidy: Tidy | None = None,
     ) -> None:
         self.failures = 0
         self.last_error: TidelakeError | None = None
         self.merges = 0
+        self.collected = CollectReport()
         self._env, self._names, self._opened = env, names, opened
         self._interval_s, self._seen = interval_s, seen
+        self._tidy, self._tidied_s = tidy, env.clock.monotonic_s()
         self._collections: dict[str, Collection] = {}
         self._left: dict[str, _Left] = {}
         self._spawned = env.spawner.spawn("tidelake-upkeep", self._run)
@@ -87,6 +103,7 @@ class Upkeep:
                     if stop.wait(0):
                         return
                     self._look(name, stop)
+                self._tidy_up()
                 if stop.wait(self._interval_s):
                     return
         except Closed:
@@ -112,13 +129,30 @@ class Upkeep:
         except TidelakeError as error:
             self._failed(error)
 
+    def _tidy_up(self) -> None:
+        now_s = self._env.clock.monotonic_s()
+        if self._tidy is None or now_s - self._tidied_s < self._tidy.pause_s:
+            return
+        self._tidied_s = now_s
+        try:
+            self._tidy.work()
+        except Closed:
+            raise
+        except TidelakeError as error:
+            self._failed(error)
+
     def _maintain(self, name: str, stop: Stop) -> None:
         collection = self._collections.get(name)
         if collection is None:
             collection = self._collections[name] = self._opened(name)
         state, now_s = collection.state(), self._env.clock.monotonic_s()
         written, left = (state.upper, state.since), self._left.get(name)
-        if left is not None and left.finished and left.seqno == state.seqno:
+        overdue = not isinstance(end_expired_holds(state, self._env.clock.now_ms()), NoOp)
+        if state.dropped:
+            self._collections.pop(name, None)
+            return
+        resting = left is not None and left.until_s is not None and now_s < left.until_s
+        if left is not None and resting and left.seqno == state.seqno and not overdue:
             return
         still = left is not None and left.written == written
         since_s = left.since_s if left is not None and still else now_s
@@ -127,10 +161,12 @@ class Upkeep:
         seconds = None if idle else self._interval_s
         report = collection.maintain(thorough=idle, seconds=seconds, watch=lambda _: _check(stop))
         self.merges += report.merges
+        self.collected = self.collected.plus(report.collected)
         # At rest only if a look found nothing to do: what came in beside the merges is for the next one.
         seqno = collection.state().seqno
         finished = idle and report.complete and seqno == state.seqno
-        self._left[name] = _Left(seqno, written, since_s, finished)
+        until_s = now_s + collection.collection_pause_s() if finished else None
+        self._left[name] = _Left(seqno, written, since_s, until_s)
         if self._seen is not None:
             self._seen(name, report)
 

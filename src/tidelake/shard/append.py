@@ -13,12 +13,14 @@ import pyarrow as pa
 
 from tidelake.data.ingest import as_table
 from tidelake.errors import (
+    CollectionDropped,
     IncompatibleSchema,
     InlineFull,
     InvalidUpdates,
     TidelakeError,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
+    UploadExpired,
     UpperMismatch,
     UsageError,
     WriterFenced,
@@ -36,7 +38,15 @@ from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
-REFUSALS = (UpperMismatch, WriterFenced, UpdateNotBeyondLower, UpdateBeyondUpper, IncompatibleSchema)
+REFUSALS = (
+    UpperMismatch,
+    WriterFenced,
+    UpdateNotBeyondLower,
+    UpdateBeyondUpper,
+    UploadExpired,
+    CollectionDropped,
+    IncompatibleSchema,
+)
 
 
 Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
@@ -95,7 +105,7 @@ def append_rows(
         )
 
     def attempt(spec: ShardSpec) -> Appended:
-        floor = commit_floor(shard, shard.state())
+        floor = commit_floor(shard, shard.alive())
         return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), claim)
 
     return _under_newest_schema(shard, attempt)
@@ -105,15 +115,14 @@ def _append_timed(
     shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, claim: Claim | None
 ) -> Appended:
     table = normalized(spec, given)
-    lower = shard.state().upper
+    lower = shard.alive().upper
     # The claim first: the times of an append that is in lie below the upper that it made.
     known = shard.preview(partial(claimed, claim=claim)) if claim else None
     if known is not None:
         return known
     end = _end(shard, table, upper)
     check_times(table, spec.domain, lower, end)
-    runs = write_table(spec, shard.stores.blobs, shard.env, table)
-    return offer(shard, runs, partial(_append_at_upper, shard, table, end, claim))
+    return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, claim))
 
 
 def _under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], Appended]) -> Appended:
@@ -136,7 +145,7 @@ def _append_at_upper(
 ) -> Done[Appended]:
     """Offer uploaded runs at the present upper until nobody else is faster."""
     while True:
-        lower = shard.state().upper
+        lower = shard.alive().upper
         check_times(table, shard.spec.domain, lower, end)
         # Without rows there may be nothing left to close, but a claim is still to be recorded.
         upper = lower if end <= lower and not table.num_rows else end
@@ -153,7 +162,7 @@ def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
         raise UsageError(f"times of {shard.spec.domain} have no single last one: give upper=[...]")
     ends = time_range(table, shard.spec.domain)
     if ends is None:
-        return shard.state().upper
+        return shard.alive().upper
     end = Frontier.past(ends[1])
     if end.closed:
         raise UsageError(
@@ -187,8 +196,17 @@ def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: C
     known = shard.preview(partial(append, runs=(), when=when, claim=claim))
     if known is not None and known.already:
         return known
-    runs = write_table(spec, shard.stores.blobs, shard.env, table)
-    return offer(shard, runs, partial(commit, shard, when, claim))
+    return _upload(shard, spec, table, partial(commit, shard, when, claim))
+
+
+def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) -> Appended:
+    """Upload and append; once more if the upload is given up for as old as what this handle knew."""
+    try:
+        return offer(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+    except UploadExpired:
+        # The refusal was made on the newest state, which the next upload names.
+        again = replace(spec, seqno=shard.known().seqno)
+        return offer(shard, write_table(again, shard.stores.blobs, shard.env, table), attempt)
 
 
 def commit(

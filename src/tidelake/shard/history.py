@@ -4,20 +4,26 @@ The first entry of a log is a whole state; every later one is a delta. A rollup 
 blob, and each delta names the newest rollup as of its state. Opening takes the head of the log,
 that rollup, and one scan of what came since: three store calls, however long the history.
 
+Meanwhile others may write a newer rollup, delete the old one and truncate the log up to it: whoever opens
+then starts over, and whoever refreshes opens anew. A log that has vanished was one of a dropped shard.
+
 INVARIANT: entries are contiguous, and each fits the state before it; anything else is corruption.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CorruptionError, OutcomeUnknown, TidelakeError
+from tidelake.errors import BlobNotFound, CollectionDropped, CorruptionError, OutcomeUnknown, TidelakeError
 from tidelake.model import names
 from tidelake.state import codec
+from tidelake.state.dropping import vanished
 from tidelake.state.state import FIRST, Delta, Rollup, ShardState, apply
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 
 _SILENCE_S_MAX = 2.0
+# Each of them takes another rollup that grew old while this process opened from the one before.
+_OPENINGS_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -45,34 +51,56 @@ class History:
         """The newest state, or None if there is no such shard. Three store calls.
 
         Raises:
+            CollectionDropped: it is a tombstone that is being deleted.
             CorruptionError, FormatTooNew: the stored bytes cannot be used.
         """
-        missing: BlobNotFound | None = None
-        for _ in range(8):
+        missing = ""
+        for _ in range(_OPENINGS_MAX):
             head = self._stores.log.head(self.shard_id)
             if head is None:
                 return None
             if codec.is_state(head.data):
                 return self._first(head)
-            base = codec.decode_delta(head.data, self._entry_name(head.seqno)).base
+            newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
             try:
-                return self._open_from(base)
+                opened = self._open_from(newest.base)
             except BlobNotFound as error:
-                # Somebody wrote a newer rollup and collected this one in between: start over.
-                missing = error
+                if newest.edits.dropped:
+                    raise CollectionDropped(self.shard_id) from error
+                missing = str(error)
+                continue
+            if opened is not None:
+                return opened
+            missing = f"no entry {newest.base.seqno} to start from"
         raise CorruptionError(f"{self.shard_id} rollup", f"named by the log but missing: {missing}")
 
-    def _open_from(self, base: Rollup) -> Known:
+    def is_tombstone(self) -> bool:
+        """Whether the shard was dropped and is not quite deleted. One store call.
+
+        Nothing is ever committed on a tombstone, so its last entry says it.
+        """
+        head = self._stores.log.head(self.shard_id)
+        if head is None or codec.is_state(head.data):
+            return False
+        return codec.decode_delta(head.data, self._entry_name(head.seqno)).edits.dropped
+
+    def _open_from(self, base: Rollup) -> Known | None:
+        """The state from a rollup on; None if the log has been truncated past it, or deleted, by now."""
+        first = 0 if base == FIRST else base.seqno + 1
         if base == FIRST:
-            entries = self._stores.log.scan(self.shard_id, 0)
-            if not entries or entries[0].seqno != 0:
-                raise CorruptionError(self._entry_name(0), "the log does not start with a whole state")
+            entries = self._stores.log.scan(self.shard_id, first)
+            if not entries or entries[0].seqno != first:
+                return None
             return self._extended(self._first(entries[0]), entries[1:])
         name = names.rollup(self.shard_id, base.seqno, base.id)
         state = codec.decode_state(self._stores.blobs.get(name), name)
         if (state.shard_id, state.seqno) != (self.shard_id, base.seqno):
             raise CorruptionError(name, f"holds {state.shard_id}@{state.seqno}, expected seqno {base.seqno}")
-        return self._extended(Known(state, 0), self._stores.log.scan(self.shard_id, base.seqno + 1))
+        entries = self._stores.log.scan(self.shard_id, first)
+        # The entry that added the rollup comes after the state in it, so there is at least that one.
+        if not entries or entries[0].seqno != first:
+            return None
+        return self._extended(Known(state, 0), entries)
 
     def _first(self, entry: Entry) -> Known:
         state = codec.decode_state(entry.data, self._entry_name(entry.seqno))
@@ -81,15 +109,28 @@ class History:
         return Known(state, len(entry.data))
 
     def refresh(self, known: Known) -> Known:
-        """The newest state, from an older one. One scan, which finds nothing if there is none newer."""
-        entries = self._stores.log.scan(self.shard_id, known.state.seqno + 1)
-        if entries and entries[0].seqno != known.state.seqno + 1:
-            # The log was truncated past what this process knew.
-            reopened = self.open()
-            if reopened is None:
-                raise CorruptionError(self.shard_id, "the log has vanished")
-            return reopened
-        return self._extended(known, entries)
+        """The newest state, from an older one. One scan, which finds the known entry if there is none newer.
+
+        A shard whose log has vanished is a tombstone; and a tombstone never changes, which costs no call.
+        """
+        if known.state.dropped:
+            return known
+        seqno = known.state.seqno
+        # From the known entry on: as long as the shard is there, so is its newest entry.
+        entries = self._stores.log.scan(self.shard_id, seqno)
+        if not entries:
+            return replace(known, state=vanished(known.state))
+        if entries[0].seqno > seqno + 1:
+            return self._reopened(known)
+        return self._extended(known, [entry for entry in entries if entry.seqno > seqno])
+
+    def _reopened(self, known: Known) -> Known:
+        """The newest state, where the log was truncated past what this process knew."""
+        try:
+            opened = self.open()
+        except CollectionDropped:
+            opened = None
+        return replace(known, state=vanished(known.state)) if opened is None else opened
 
     def _extended(self, known: Known, entries: list[Entry]) -> Known:
         for entry in entries:
@@ -121,7 +162,8 @@ class History:
         are offered again, which the expected seqno lets in once at most.
 
         Raises:
-            OutcomeUnknown: the store stayed silent, or the entry was collected before it could be read.
+            OutcomeUnknown: the store stayed silent, or the entry was collected, or the shard was dropped and
+                deleted, before it could be read.
         """
         data = codec.encode_delta(delta)
         try:
@@ -151,16 +193,25 @@ class History:
                 raise OutcomeUnknown(f"entry {seqno} of shard {self.shard_id} may be in: {error}") from error
 
     def _is_ours(self, seqno: int, data: bytes) -> bool | None:
-        """Whether the entry of a seqno is these very bytes; None if the seqno is free."""
-        found = self._stores.log.scan(self.shard_id, seqno, 1)
+        """Whether the entry of a seqno is these very bytes; None if the seqno is free.
+
+        SUBTLE: it is free only if the entry before it is the newest one. A log that was deleted has no
+        entry at all, and waiting for one would have no end.
+        """
+        found = self._stores.log.scan(self.shard_id, seqno - 1, 2)
+        here = next((entry for entry in found if entry.seqno == seqno), None)
+        if here is not None:
+            return here.data == data
         if not found:
-            return None
-        if found[0].seqno != seqno:
+            raise OutcomeUnknown(
+                f"entry {seqno} of shard {self.shard_id} may have been in: the collection was dropped since"
+            )
+        if found[0].seqno > seqno:
             raise OutcomeUnknown(
                 f"entry {seqno} of shard {self.shard_id} was collected before it could be read: "
                 "append with a named writer to learn such outcomes"
             )
-        return found[0].data == data
+        return None
 
     def write_rollup(self, state: ShardState) -> Rollup:
         """Store a whole state as a blob. The state's log does not name it yet."""

@@ -3,6 +3,8 @@
 Take the newest known state, compute the transition, check the rules over (before, after), compare and
 set; done, or refresh and go round. A refusal or no-op is believed only on a fresh state. Commands of one
 handle take turns, which reads do not wait for; those of several meet at the compare-and-set.
+
+INVARIANT: nothing is committed on a tombstone, so the last entry of its log is the one that made it so.
 """
 
 import threading
@@ -11,7 +13,13 @@ from typing import Generic, TypeVar
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import CollectionNotFound, CorruptionError, InternalError
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionNotFound,
+    CorruptionError,
+    InternalError,
+    TidelakeError,
+)
 from tidelake.shard.history import History, Known
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.fuel import MergeDue
@@ -38,9 +46,14 @@ class Done(Generic[R]):
 
 
 class Machine:
-    """Runs commands on one shard. Thread-safe."""
+    """Runs commands on one shard. Thread-safe.
+
+    Attributes:
+        title: what messages call the shard.
+    """
 
     def __init__(self, history: History, config: Config, env: Env) -> None:
+        self.title = history.shard_id
         self._history = history
         self._config = config
         self._env = env
@@ -72,6 +85,7 @@ class Machine:
 
         Raises:
             TidelakeError: the command was refused on the newest state; nothing was written.
+            CollectionDropped: it would write, and the shard is a tombstone.
         """
         with self._turn:
             fresh = self._known is None
@@ -85,7 +99,9 @@ class Machine:
                             return Done(result, self._rollup_due(known))
                     case Refused(error):
                         if fresh:
-                            raise error
+                            raise self._named(error)
+                    case Commit(_, _, _) if known.state.dropped:
+                        raise CollectionDropped(self.title)
                     case Commit(edits, result, due):
                         committed = self._commit(known, edits, now_ms)
                         if committed is not None:
@@ -109,7 +125,11 @@ class Machine:
             case NoOp(result):
                 return result
             case Refused(error):
-                raise error
+                raise self._named(error)
+
+    def _named(self, error: TidelakeError) -> TidelakeError:
+        """An error of a state, which knows the shard by its id only, as people know it."""
+        return CollectionDropped(self.title) if isinstance(error, CollectionDropped) else error
 
     def _commit(self, known: Known, edits: Edits, now_ms: int) -> Known | None:
         before = known.state
@@ -135,6 +155,8 @@ class Machine:
         Due when the deltas since the last one have outgrown it, so that all rollups together cost no
         more than the deltas do; and when the state has shrunk to less than half of what it stores.
         """
+        if known.state.dropped:
+            return False
         last = known.state.rollup
         least = self._config.rollup_bytes_min
         shrunk = len(known.state.spine) * 2 < last.batches

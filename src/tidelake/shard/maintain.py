@@ -1,4 +1,4 @@
-"""Maintenance: carrying out the merges that a shard needs, whoever runs them.
+"""Maintenance: carrying out the merges that a shard needs, and collecting what they leave; whoever runs it.
 
 Four runners use it: an append, for a moment afterwards; a worker in the background; `tidelake maintain`;
 and a Spark job. All find the work in the state, so none is lost with a process, and an idle shard
@@ -7,12 +7,13 @@ needs no append to be looked after.
 
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tidelake.errors import (
     BlobNotFound,
     Closed,
+    CollectionDropped,
     CorruptionError,
     InvalidUpdates,
     OutcomeUnknown,
@@ -21,9 +22,10 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
-from tidelake.state import maintenance
+from tidelake.state import holds, maintenance
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
@@ -59,6 +61,7 @@ class MaintenanceReport:
         refused: results that did not fit any more, or merges that others were at.
         seconds: wall clock.
         complete: nothing was left to do.
+        collected: what was deleted.
     """
 
     merges: int = 0
@@ -69,6 +72,7 @@ class MaintenanceReport:
     refused: int = 0
     seconds: float = 0.0
     complete: bool = True
+    collected: CollectReport = field(default_factory=CollectReport)
 
     def plus(self, merge: MergeReport) -> "MaintenanceReport":
         """With one more merge."""
@@ -118,15 +122,19 @@ class Maintainer:
         self._watch = watch
 
     def run(self, *, thorough: bool, seconds: float | None = None) -> MaintenanceReport:
-        """Merge what the levels ask for, and all if the space bound cannot be shown otherwise.
+        """Merge what the levels ask for, and all if the space bound cannot be shown otherwise; then collect.
 
         Args:
             thorough: merge small levels as well, and let no retraction linger that `since` has passed:
                 for a shard that is idle, or an explicit wish. Otherwise what is worth its while now.
             seconds: begin no merge after so long.
         """
+        if thorough:
+            self._shard.run(holds.end_expired_holds)
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
         first = self._shard.state()
+        if first.dropped:
+            return MaintenanceReport()
         end, since = first.spine.next_id, first.since
         policy = settled(self._shard) if thorough else eager(self._shard)
 
@@ -149,11 +157,14 @@ class Maintainer:
         report = self._merge(find, seconds)
         if thorough and report.complete:
             self._compactor.end_expired()
-        return report
+        collector = Collector(self._shard)
+        return replace(report, collected=collector.run() if thorough else collector.run_if_due())
 
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
         first = self._shard.state()
+        if first.dropped:
+            return MaintenanceReport()
         end, since = first.spine.next_id, first.since
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -314,7 +325,7 @@ def settled(shard: Shard) -> Policy:
 
 
 def tend(shard: Shard) -> None:
-    """Merge for a moment after an append, as long as the setting `merge_budget_s` allows.
+    """Merge for a moment after an append, as long as the setting `merge_budget_s` allows, and clean up.
 
     The append is in, and stays so whatever happens here; what fails is left to the next maintenance.
     """
@@ -325,6 +336,7 @@ def tend(shard: Shard) -> None:
     with shard.stores.turns.take(shard.spec.shard_id, _TURN) as is_ours:
         if is_ours:
             _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
+            _beside_an_append(shard, Collector(shard).beside_append)
 
 
 def make_room(shard: Shard) -> None:
@@ -332,10 +344,10 @@ def make_room(shard: Shard) -> None:
     _beside_an_append(shard, Maintainer(shard).bring_out_inline)
 
 
-def _beside_an_append(shard: Shard, work: Callable[[], MaintenanceReport]) -> None:
+def _beside_an_append(shard: Shard, work: Callable[[], object]) -> None:
     try:
         work()
-    except (StoreUnavailable, OutcomeUnknown, Closed):
+    except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
         shard.env.recorder.count("shard.tend.failed")
     except TidelakeError as error:
         # It will fail again, so somebody has to know.

@@ -16,10 +16,11 @@ import pyarrow as pa
 from tidelake.data.scan import read_index
 from tidelake.data.types import update_schema
 from tidelake.env import Env
-from tidelake.errors import CorruptionError
+from tidelake.errors import BlobNotFound, CorruptionError
 from tidelake.model.batch import Part, Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.shard.allocator import lean_memory
+from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.read import KeyRange, Source, rows
 from tidelake.shard.spec import ShardSpec, stores_of
@@ -83,12 +84,14 @@ class ReadPlan:
         tasks: encoded, in ascending order of their key ranges; at least one.
         rows: stored updates that are looked at, an upper bound on the answer.
         size_bytes: of the parts that are looked at.
+        seqno: of the state that the tasks read; None if they hold all rows themselves.
     """
 
     schema: pa.Schema
     tasks: tuple[bytes, ...]
     rows: int
     size_bytes: int
+    seqno: int | None = None
 
 
 def plan_read(
@@ -104,9 +107,20 @@ def plan_read(
 
 
 def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
-    """Carry out one task of a `ReadPlan`, in any process."""
+    """Carry out one task of a `ReadPlan`, in any process.
+
+    Raises:
+        LeaseExpired: a part was collected meanwhile: nothing held it, or no longer.
+    """
     todo = decode_record("task", task, Task, "task")
-    return todo.rows(stores_of(todo.spec).blobs)
+    return _explained(todo, todo.rows(stores_of(todo.spec).blobs))
+
+
+def _explained(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except BlobNotFound as error:
+        raise explained_by(task.spec, error.name) from error
 
 
 def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None = None) -> bytes:

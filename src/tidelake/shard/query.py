@@ -5,14 +5,16 @@ that happen meanwhile do not change its answer.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
 from tidelake.data.types import update_schema
-from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
+from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageError
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.shard.lease import Lease, explained
 from tidelake.shard.plan import ReadPlan, plan_read
 from tidelake.shard.read import Source, rows, sources
 from tidelake.shard.shard import Shard
@@ -24,25 +26,45 @@ def stream(
     shard: Shard,
     query: Query,
     timeout_s: float | None = None,
-    known: ShardState | None = None,
+    *,
     schema_id: int | None = None,
+    brief: bool = False,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
     Columns as `tidelake.data.types.update_schema` of the newest schema, or of the one with `schema_id`
     (see `ShardSpec.read_as`). Waits up to `timeout_s` (None: the setting `wait_timeout_s`) for the times
-    asked for to be closed. One log scan a look; none if `known`, a state that the caller has just read,
-    closes them.
+    asked for to be closed. What is read is kept for as long as it takes, unless it is `brief`: then the
+    caller reads it at once.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
         IncompatibleSchema: today's rows do not fit the schema with that id.
+        LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
     """
-    needed = _ready(shard, query, timeout_s, known)
+    return streamed(shard, ready(shard, query, timeout_s), query, None if brief else Lease(shard), schema_id)
+
+
+def streamed(
+    shard: Shard, state: ShardState, query: Query, lease: Lease | None = None, schema_id: int | None = None
+) -> pa.RecordBatchReader:
+    """The answer as of a state that knows it; see `ready`.
+
+    Args:
+        shard: to read.
+        state: of the shard, pinned or less than a third of `garbage_age_s` old.
+        query: to answer.
+        lease: of the reader, or one of the read's own, which writes nothing while the read is short; None:
+            nothing keeps what is read.
+        schema_id: to read under; None: the newest.
+    """
     spec = _spec(shard, schema_id)
-    schema = update_schema(spec.schema, spec.domain)
-    return pa.RecordBatchReader.from_batches(schema, rows(spec, shard.stores.blobs, needed, query))
+    needed = _sources(state, query)
+    found = rows(spec, shard.stores.blobs, needed, query)
+    if lease is not None and _any_stored(needed):
+        found = lease.watch(state.seqno, found)
+    return pa.RecordBatchReader.from_batches(update_schema(spec.schema, spec.domain), found)
 
 
 def plan(
@@ -52,9 +74,17 @@ def plan(
     timeout_s: float | None = None,
     schema_id: int | None = None,
 ) -> ReadPlan:
-    """The same read, cut into tasks for other processes; errors as `stream`."""
-    needed = _ready(shard, query, timeout_s)
-    return plan_read(_spec(shard, schema_id), shard.stores.blobs, needed, query, parallelism)
+    """The same read, cut into tasks for other processes; errors as `stream`.
+
+    Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
+    """
+    state = ready(shard, query, timeout_s)
+    needed = _sources(state, query)
+    try:
+        planned = plan_read(_spec(shard, schema_id), shard.stores.blobs, needed, query, parallelism)
+    except BlobNotFound as error:
+        raise explained(shard, error.name, state.seqno) from error
+    return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned
 
 
 def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
@@ -62,19 +92,38 @@ def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
     return shard.spec if schema_id is None else shard.spec.read_as(schema_id)
 
 
-def _ready(
-    shard: Shard, query: Query, timeout_s: float | None, known: ShardState | None = None
-) -> list[Source]:
-    state = shard.state() if known is None else known
-    _check_since(query, state)
+def ready(shard: Shard, query: Query, timeout_s: float | None) -> ShardState:
+    """The first state seen that knows the whole answer. Errors as `stream`."""
+    state = shard.state()
+    check_since(query, state)
     closed, asked = _closed(query)
     if not closed(state):
         state = wait(shard, closed, asked, timeout_s)
-        _check_since(query, state)
-    return sources((item.batch for item in state.spine), query)
+        check_since(query, state)
+    return state
 
 
-def _check_since(query: Query, state: ShardState) -> None:
+def answers(state: ShardState, query: Query) -> bool:
+    """Whether a state knows the whole answer."""
+    return _closed(query)[0](state)
+
+
+def _sources(state: ShardState, query: Query) -> list[Source]:
+    return sources((member.batch for member in state.spine), query)
+
+
+def _any_stored(needed: list[Source]) -> bool:
+    """Whether the store is needed at all: inline parts are in the state, which nobody takes away."""
+    return any(part.inline is None for source in needed for part in source.run.parts)
+
+
+def check_since(query: Query, state: ShardState) -> None:
+    """Refuse what a state can no longer tell.
+
+    Raises:
+        HistoryCompacted: the times asked for lie before `since`.
+        UsageError: they are in the wrong order.
+    """
     match query:
         case AsOf(time):
             if not state.since.less_equal(time):

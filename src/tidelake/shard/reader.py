@@ -1,9 +1,13 @@
-"""Readers that stay: a hold on `since`, and the live tail.
+"""Readers that stay: a hold on `since` and on the parts that are read, and the live tail.
 
-While a reader is open, history from its `since` on is not folded. It moves its own hold forward as it
-goes and gives it up when closed.
+While a reader is open, history from its `since` on is not folded. It shows signs of life beside its caller,
+moves its own hold forward as it goes and gives it up when closed. Owns what a reader reads; when and what
+is pinned is `tidelake.shard.lease`.
+
+INVARIANT: what a reader returns comes from a state in which its hold was alive, whole and exact.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +17,11 @@ import pyarrow as pa
 
 from tidelake.errors import HistoryCompacted, NotYetClosed
 from tidelake.model.frontier import Frontier
-from tidelake.model.query import Updates
+from tidelake.model.query import Query, Updates
 from tidelake.model.time import Time
 from tidelake.shard import query
+from tidelake.shard.lease import Lease
 from tidelake.shard.shard import Shard
-from tidelake.state import holds
 from tidelake.state.state import ShardState
 
 _DOWNGRADE_EVERY_S = 60.0
@@ -39,34 +43,43 @@ class Step:
 
 
 class Reader:
-    """A hold on a shard, kept until `close` (or the end of a `with` block)."""
+    """A hold on a shard, kept until `close` (or the end of a `with` block). One log write to open.
+
+    One that is forgotten warns; its hold shows no more signs of life, and expires. In a fork it cannot be
+    used.
+
+    Attributes:
+        since: history from here on is held.
+    """
 
     def __init__(self, shard: Shard, purpose: str, since: Frontier | None = None) -> None:
         self._shard = shard
-        self.id = shard.env.ids.fresh()
-        hold = shard.run(
-            partial(
-                holds.open_hold,
-                hold_id=self.id,
-                purpose=purpose,
-                since=since,
-                lease_ms=_lease_ms(shard),
-            )
-        )
+        self._closed = True
+        self._lease = Lease(shard, purpose, reader=True)
+        self._pinned: ShardState | None
+        hold, self._pinned = self._lease.pin(since)
+        self._closed = False
         self.since = hold.since
         self._downgraded_s = shard.env.clock.monotonic_s()
 
+    @property
+    def id(self) -> str:
+        """The name of the hold in the state."""
+        return self._lease.id
+
     def downgrade(self, since: Frontier) -> None:
-        """No longer hold history before `since`. One log write, none if it does not move.
+        """No longer hold history before `since`, nor the state that was pinned. One log write.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
-        self.since = self._shard.run(partial(holds.renew_hold, hold_id=self.id, since=since)).since
+        hold, self._pinned = self._lease.pin(since)
+        self.since = hold.since
 
     def close(self) -> None:
-        """Give the hold up. May be repeated."""
-        self._shard.run(partial(holds.close_hold, hold_id=self.id))
+        """Give the hold up. May be repeated. Streams that are still read are held no longer."""
+        self._closed = True
+        self._lease.close()
 
     def __enter__(self) -> "Reader":
         return self
@@ -76,17 +89,46 @@ class Reader:
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or self._lease.over or self._lease.foreign:
+            return
+        self._lease.abandon()
+        warnings.warn(
+            f"reader {self.id} was not closed: its hold keeps history until it expires",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+
+    def stream(self, asked: Query, timeout_s: float | None = None) -> pa.RecordBatchReader:
+        """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
+
+        One log scan, and one log write if another state is pinned. Errors as `tidelake.shard.query.stream`.
+
+        Raises:
+            LeaseExpired: the hold is gone.
+        """
+        self._alive()
+        pinned = self._pinned
+        if pinned is None or not query.answers(pinned, asked):
+            query.ready(self._shard, asked, timeout_s)
+            _, pinned = self._lease.pin()
+            self._pinned = pinned
+        query.check_since(asked, pinned)
+        return query.streamed(self._shard, pinned, asked, self._lease)
+
     def listen(self, as_of: Time, timeout_s: float | None = None) -> Iterator[Step]:
         """Every time that is not at or before `as_of`, exactly once, in steps of the frontier.
 
         Waits up to `timeout_s` (None: for ever) for each next step and ends when none came, or when the
-        collection is closed. At most one log scan a look.
+        collection is closed. At most one log scan a look. A step is pinned if it is read for long.
 
         Raises:
             HistoryCompacted: updates after `as_of` can no longer be told apart.
+            LeaseExpired: the hold is gone.
         """
         frontier = Frontier.past(as_of)
-        state = self._shard.state()
+        state = self._alive()
         if state.since != state.minimum and not state.since.keeps_times_from(frontier):
             raise HistoryCompacted(as_of, state.since)
         return self._steps(frontier, timeout_s)
@@ -95,27 +137,34 @@ class Reader:
         patience_s = float("inf") if timeout_s is None else timeout_s
         while not frontier.closed:
             try:
-                state = query.wait(self._shard, partial(_beyond, frontier), frontier, patience_s)
+                state = query.wait(self._shard, partial(self._beyond, frontier), frontier, patience_s)
             except NotYetClosed:
                 return
             # With tuples the shard's upper may be behind the start in some component.
             upper = state.upper.join(frontier)
-            yield Step(frontier, upper, query.stream(self._shard, Updates(frontier, upper), 0, state))
+            asked = Updates(frontier, upper)
+            query.check_since(asked, state)
+            # Whoever follows leaves the state behind from which it started.
+            self._pinned = None
+            self._lease.unpin()
+            yield Step(frontier, upper, query.streamed(self._shard, state, asked, self._lease))
             frontier = upper
             self._maybe_downgrade(frontier)
+
+    def _beyond(self, frontier: Frontier, state: ShardState) -> bool:
+        """Whether the shard has closed a time that is beyond the frontier."""
+        self._lease.check(state)
+        return not state.upper <= frontier
+
+    def _alive(self) -> ShardState:
+        """The newest state. One log scan."""
+        state = self._shard.state()
+        self._lease.check(state)
+        return state
 
     def _maybe_downgrade(self, frontier: Frontier) -> None:
         """Follow with the hold, but not at every step: a downgrade is a log write."""
         now_s = self._shard.env.clock.monotonic_s()
         if now_s - self._downgraded_s >= _DOWNGRADE_EVERY_S:
             self._downgraded_s = now_s
-            self.downgrade(frontier.just_before())
-
-
-def _lease_ms(shard: Shard) -> int:
-    return int(shard.spec.config.lease_s * 1000)
-
-
-def _beyond(frontier: Frontier, state: ShardState) -> bool:
-    """Whether the shard has closed a time that is beyond the frontier."""
-    return not state.upper <= frontier
+            self.since = self._lease.renew(frontier.just_before()).since

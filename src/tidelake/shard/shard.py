@@ -5,22 +5,44 @@ threads. It speaks of times and frontiers; `tidelake.lake` adds names and friend
 Appends are in `append.py`, reads in `query.py`, merges in `compactor.py` and `maintain.py`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import Closed, IncompatibleSchema, OutcomeUnknown, StoreUnavailable
+from tidelake.errors import (
+    Closed,
+    CollectionDropped,
+    IncompatibleSchema,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.shard.history import History
+from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Done, Machine
 from tidelake.shard.spec import ShardSpec
 from tidelake.state import commands, holds, schemas
 from tidelake.state.commands import Command, R
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
+
+
+@dataclass
+class Collected:
+    """What a handle remembers of the collections that it made, so that it need not look again at once.
+
+    Attributes:
+        tried_s: when it last looked for garbage, by the clock that never goes back; None: not yet.
+        listed_s: when it last listed the uploads. Likewise.
+        floor: uploads below it, that nothing names, are deleted.
+    """
+
+    tried_s: float | None = None
+    listed_s: float | None = None
+    floor: int = 0
 
 
 class Shard:
@@ -30,18 +52,31 @@ class Shard:
         stores: where its bytes are.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
+        collected: by this handle.
+        keeper: of the holds of readers; handles on one lake share it.
     """
 
-    def __init__(self, stores: Stores, spec: ShardSpec, env: Env, machine: Machine, history: History) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        spec: ShardSpec,
+        env: Env,
+        machine: Machine,
+        history: History,
+        *,
+        keeper: Keeper | None = None,
+    ) -> None:
         self._spec = spec
+        self.keeper = keeper or keeper_of(env, spec.config)
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
+        self.collected = Collected()
         self._machine = machine
         self._history = history
 
     @classmethod
-    def create(cls, stores: Stores, env: Env, spec: ShardSpec) -> "Shard":
+    def create(cls, stores: Stores, env: Env, spec: ShardSpec, *, keeper: Keeper | None = None) -> "Shard":
         """Make a shard, or open it if it is there with an equal schema and unit of time.
 
         Raises:
@@ -57,20 +92,32 @@ class Shard:
                 f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
         machine.run(partial(schemas.register_schema, schema=spec.schema))
-        return cls(stores, spec, env, machine, history)
+        return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @classmethod
-    def open(cls, stores: Stores, env: Env, url: str, shard_id: str, config: Config) -> "Shard":
+    def open(
+        cls,
+        stores: Stores,
+        env: Env,
+        url: str,
+        shard_id: str,
+        config: Config,
+        *,
+        keeper: Keeper | None = None,
+    ) -> "Shard":
         """Open a shard that exists. Three store calls.
 
         Raises:
             CollectionNotFound: it does not.
+            CollectionDropped: it is a tombstone.
         """
         history = History(shard_id, stores, env)
         machine = Machine(history, config, env)
         state = machine.refresh()
+        if state.dropped:
+            raise CollectionDropped(shard_id)
         spec = ShardSpec(url, shard_id, state.domain, state.schema_id, _schemas(state), config)
-        return cls(stores, spec, env, machine, history)
+        return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @property
     def spec(self) -> ShardSpec:
@@ -86,6 +133,15 @@ class Shard:
             # Another thread may put the one of a moment ago here; then it is made again.
             self._spec = spec
         return spec
+
+    @property
+    def title(self) -> str:
+        """What messages call it: its id, or the name that it was given."""
+        return self._machine.title
+
+    @title.setter
+    def title(self, title: str) -> None:
+        self._machine.title = title
 
     def run(self, command: Command[R]) -> R:
         """Carry out a command; see `carry_out`."""
@@ -104,7 +160,7 @@ class Shard:
         if done.rollup_due:
             try:
                 self.write_rollup()
-            except (StoreUnavailable, OutcomeUnknown, Closed):
+            except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
                 self.env.recorder.count("shard.rollup.failed")
         return done
 
@@ -114,6 +170,8 @@ class Shard:
 
     def write_rollup(self) -> bool:
         """Store the newest known state whole, so that opening is cheap; whether it became the newest."""
+        if self.known().dropped:
+            return False
         rollup = self._history.write_rollup(self._machine.known().state)
         added = self._machine.run(partial(commands.add_rollup, rollup=rollup)).result
         if not added:
@@ -123,6 +181,17 @@ class Shard:
     def state(self) -> ShardState:
         """The newest state. One log scan."""
         return self._machine.refresh()
+
+    def alive(self) -> ShardState:
+        """The newest state. One log scan.
+
+        Raises:
+            CollectionDropped: the shard is a tombstone.
+        """
+        state = self.state()
+        if state.dropped:
+            raise CollectionDropped(self.title)
+        return state
 
     def known(self) -> ShardState:
         """The newest state that this handle has seen. No store call, but for the first."""
@@ -144,3 +213,8 @@ class Shard:
 
 def _schemas(state: ShardState) -> dict[int, Schema]:
     return {id_: version.schema for id_, version in sorted(state.schemas.items())}
+
+
+def keeper_of(env: Env, config: Config) -> Keeper:
+    """One that looks often enough for the holds of readers."""
+    return Keeper(env, min(config.lease_s, config.garbage_age_s) / 3)

@@ -7,7 +7,7 @@ handle and never a credential.
 
 from tidelake.spark.append import append
 from tidelake.spark.debezium import parse_changes
-from tidelake.spark.frames import changes, snapshot, snapshots, updates
+from tidelake.spark.frames import changes, release, snapshot, snapshots, updates
 from tidelake.spark.ingest import IngestedBatch, IngestReport, ingest_change_files
 from tidelake.spark.merge import merge, workers
 from tidelake.spark.session import local_session
@@ -21,6 +21,7 @@ __all__ = [
     "local_session",
     "merge",
     "parse_changes",
+    "release",
     "snapshot",
     "snapshots",
     "updates",

@@ -4,23 +4,42 @@ Owns how a planned read becomes a DataFrame. The driver plans once, when the fun
 fetch, merge and consolidate their key range and hand Arrow batches to Spark. Nothing is shuffled, and
 rows come sorted within a partition.
 
-The plan is part of the DataFrame: using it again later reads the same contents, as long as nothing
-removes the parts that it names.
+The plan is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts that
+it names, for a day unless asked otherwise, until `release`, or the end of the driver's process.
 """
 
+import atexit
+import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from tidelake.errors import TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time
-from tidelake.shard.plan import run_task
+from tidelake.shard.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
 from tidelake.spark.tasks import run_tasks, slots
+
+HOLD_FOR = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What is held for a DataFrame of this process."""
+
+    collection: Collection
+    hold: str
+    pid: int
+
+
+_held: list[_Held] = []
 
 
 @dataclass(frozen=True)
@@ -38,8 +57,9 @@ def snapshot(
     *,
     parallelism: int | None = None,
     timeout_s: float | None = None,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
-    """The exact contents at `as_of` (default: the last closed time).
+    """The exact contents at `as_of` (default: the last closed time). One log write, for the hold.
 
     Args:
         spark: the session.
@@ -47,6 +67,8 @@ def snapshot(
         as_of: a time of the collection's unit.
         parallelism: tasks at most; default: as many as the session runs at once.
         timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
+        hold_for: how long the DataFrame can be used; in seconds, if it is no timedelta. See `release`.
+            None: it is used within `garbage_age_s`, and nothing is written.
 
     Returns:
         Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity.
@@ -57,7 +79,7 @@ def snapshot(
         UsageError: a column is of a type that Spark cannot hold.
     """
     asked = None if as_of is None else AsOf(collection.domain.check(as_of, "as_of"))
-    return _frame(spark, collection, asked, parallelism, timeout_s)
+    return _frame(spark, collection, asked, parallelism=parallelism, timeout_s=timeout_s, hold_for=hold_for)
 
 
 def changes(
@@ -68,6 +90,7 @@ def changes(
     *,
     parallelism: int | None = None,
     timeout_s: float | None = None,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """The exact netted difference between the contents at `after` and at `through`.
 
@@ -76,7 +99,7 @@ def changes(
     """
     domain = collection.domain
     asked = Changes(domain.check(after, "after"), domain.check(through, "through"))
-    return _frame(spark, collection, asked, parallelism, timeout_s)
+    return _frame(spark, collection, asked, parallelism=parallelism, timeout_s=timeout_s, hold_for=hold_for)
 
 
 def updates(
@@ -87,14 +110,20 @@ def updates(
     *,
     parallelism: int | None = None,
     timeout_s: float | None = None,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """Every update of `[lower, upper)` at its own time. Columns, arguments and errors as `snapshot`."""
     asked = Updates(collection.frontier(lower, "lower"), collection.frontier(upper, "upper"))
-    return _frame(spark, collection, asked, parallelism, timeout_s)
+    return _frame(spark, collection, asked, parallelism=parallelism, timeout_s=timeout_s, hold_for=hold_for)
 
 
 def snapshots(
-    spark: SparkSession, collection: Collection, times: Sequence[Time], *, timeout_s: float | None = None
+    spark: SparkSession,
+    collection: Collection,
+    times: Sequence[Time],
+    *,
+    timeout_s: float | None = None,
+    hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """The contents at each of several times in one job: the time columns tell which.
 
@@ -105,6 +134,7 @@ def snapshots(
     schema_id = collection.state().schema_id
     # All of one schema, whatever others change meanwhile.
     plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
+    _hold(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
     return run_tasks(
@@ -116,8 +146,42 @@ def _frame(
     spark: SparkSession,
     collection: Collection,
     asked: Query | None,
+    *,
     parallelism: int | None,
     timeout_s: float | None,
+    hold_for: timedelta | float | None,
 ) -> DataFrame:
     plan = collection.plan(asked, parallelism or slots(spark), timeout_s)
+    _hold(collection, [plan], hold_for)
     return run_tasks(spark, plan.tasks, _Read(frame_arrow(plan.schema)), frame_schema(plan.schema))
+
+
+def _hold(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
+    hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
+    if hold is not None:
+        _held.append(_Held(collection, hold, os.getpid()))
+
+
+def release(collection: Collection | None = None) -> int:
+    """Keep what this process' DataFrames (of a collection; default: all) read no longer; how many there were.
+
+    Those that are used afterwards fail with `LeaseExpired` once their parts are collected. One log write
+    each. Called when the process ends, as far as its lakes are still open.
+    """
+    wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
+    for held in wanted:
+        _held.remove(held)
+        # A fork has a copy of the list; the holds are its parent's.
+        if held.pid == os.getpid():
+            held.collection.release(held.hold)
+    return len(wanted)
+
+
+def _release_at_exit() -> None:
+    while _held:
+        # Best effort: the lake may be closed, or out of reach. The hold expires.
+        with contextlib.suppress(TidelakeError):
+            release(_held[-1].collection)
+
+
+atexit.register(_release_at_exit)

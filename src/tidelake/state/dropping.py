@@ -3,13 +3,17 @@
 All parts become garbage in the same step. Collection deletes them, and at last the log.
 """
 
+from dataclasses import replace
+
+from pyrsistent import pmap
+
 from tidelake.errors import CollectionInUse
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.spine import Member, Spine, SpineBatch, SpineEdit, SpineId
-from tidelake.state.state import Edits, Move, ShardState
+from tidelake.state.state import Delta, Edits, Move, ShardState, apply
 
 
 def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcome[bool]:
@@ -35,6 +39,25 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
         dropped=True,
     )
     return Commit(edits, True)
+
+
+def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
+    """Make a shard a tombstone that was made before a time and is as it was made; False for any other."""
+    if state.seqno > 0 or state.committed_ms > before_ms:
+        return NoOp(False)
+    return drop_shard(state, now_ms)
+
+
+def vanished(state: ShardState) -> ShardState:
+    """What is left of a state whose shard was dropped and deleted: a tombstone that names no blob.
+
+    For those who knew the shard before; there is no log any more that could tell.
+    """
+    outcome = drop_shard(state, state.committed_ms, force=True)
+    if isinstance(outcome, Commit):
+        delta = Delta(state.shard_id, state.seqno + 1, state.committed_ms, "", state.rollup, outcome.edits)
+        state = apply(state, delta)
+    return replace(state, garbage=pmap(), doomed=pmap())
 
 
 def _moved(before: Frontier, after: Frontier) -> Move | None:

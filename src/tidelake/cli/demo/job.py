@@ -137,7 +137,9 @@ class Job:
         with bar(self.console, f"Compare {when}", total) as update:
             for done, index in enumerate(source.checked, 1):
                 commit = source.commits[index]
-                found = _expanded(frames.snapshot(session, self._lake(), index, timeout_s=0).toArrow())
+                found = _expanded(
+                    frames.snapshot(session, self._lake(), index, timeout_s=0, hold_for=None).toArrow()
+                )
                 whole = truth.compare(source.tree(commit.sha), found)
                 sampled = truth.compare_sample(source.sample(commit.sha), found)
                 what = f"as of {index} ({commit.sha[:10]})"
@@ -148,7 +150,7 @@ class Job:
                 )
                 update(done, total)
             a, b = source.pair
-            found = frames.changes(session, self._lake(), a, b, timeout_s=0).toArrow()
+            found = frames.changes(session, self._lake(), a, b, timeout_s=0, hold_for=None).toArrow()
             expected = source.diff(source.commits[a].sha, source.commits[b].sha)
             got = truth.diff_of(_sides(found, -1), _sides(found, 1))
             wrong = tuple(str(entry) for entry in sorted(expected ^ got)[:5])
@@ -174,7 +176,7 @@ class Job:
             self._replayed = replay.replay(self.landing, lake.schema)
         shown = []
         for time_ in sorted({last * i // 4 for i in range(5)}):
-            found = frames.snapshot(session, lake, time_, timeout_s=0).toArrow()
+            found = frames.snapshot(session, lake, time_, timeout_s=0, hold_for=None).toArrow()
             what = f"as of {time_}"
             judged = []
             if time_ == last:

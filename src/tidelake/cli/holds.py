@@ -1,0 +1,92 @@
+"""Who keeps history and parts back, as a table; and retention as people write it."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from tidelake.errors import UsageError
+from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.state.state import ShardState
+
+_SPANS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+
+
+def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
+    """A line for each hold on a collection, leased ones first; wall clocks in ms since 1970 UTC.
+
+    Args:
+        collection: to look at.
+        now_ms: wall clock. A lease that is over by it ends with the next commit.
+    """
+    state = collection.state()
+    leased = [
+        {
+            "collection": collection.name,
+            "hold": key,
+            "kind": "leased",
+            "purpose": hold.purpose,
+            "since": hold.since,
+            "keeps since": _keeps(state, hold.since),
+            "pinned versions": ", ".join(map(str, hold.pins)),
+            "opened_ms": hold.opened_ms,
+            "last sign of life_ms": hold.expires_ms - hold.lease_ms,
+            "expires in s": max(0, hold.expires_ms - now_ms) // 1000,
+        }
+        for key, hold in sorted(state.holds.items())
+    ]
+    critical = [
+        {
+            "collection": collection.name,
+            "hold": name,
+            "kind": "critical",
+            "purpose": f"token {found.token!r}" if found.token else "",
+            "since": found.since,
+            "keeps since": _keeps(state, found.since),
+            "pinned versions": "",
+            "opened_ms": found.opened_ms,
+            "last sign of life_ms": None,
+            "expires in s": None,
+        }
+        for name, found in sorted(state.critical.items())
+    ]
+    return leased + critical
+
+
+def _keeps(state: ShardState, held: Frontier) -> bool:
+    """Whether it is one of those that keep `since` from where the owner of the collection wants it."""
+    return not state.retained <= held and any(time in state.since.elements for time in held)
+
+
+def window(text: str) -> int | timedelta | None:
+    """Read `all`, a number of times, or a span such as `7d`, `12h`, `30m`, `45s`.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    if text == "all":
+        return None
+    match = re.fullmatch(r"(\d{1,18})([dhms]?)", text)
+    if match is None:
+        raise UsageError(
+            f"retention {text!r} is none: give all, a number of times, or a span such as 7d or 12h"
+        )
+    number, unit = int(match.group(1)), match.group(2)
+    if not unit:
+        return number
+    try:
+        return timedelta(**{_SPANS[unit]: number})
+    except OverflowError as error:
+        raise UsageError(f"retention {text!r} is too long: give all") from error
+
+
+def retained(collection: Collection) -> dict[str, Any]:
+    """One line on what is kept."""
+    state = collection.state()
+    kept = state.retention.window
+    return {
+        "collection": collection.name,
+        "retention": "all" if kept is None else kept,
+        "since": state.since,
+        "upper": state.upper,
+    }

@@ -1,0 +1,72 @@
+"""What is left in the stores by those who dropped or made a collection and did not come to the end.
+
+Three things are found, each by what cannot change any more: tombstones; shards that a lost `create` left
+before they had a name; and objects whose shard has no log. Must not touch anything that a name leads to.
+
+INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set.
+"""
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
+from tidelake.model import names
+from tidelake.shard.ending import Ending, Removed
+from tidelake.store.url import Stores
+
+
+class Leftovers:
+    """Finds and removes them, in one lake. Several may be at it."""
+
+    def __init__(self, stores: Stores, env: Env, config: Config, catalog: Catalog) -> None:
+        self._stores, self._env, self._config, self._catalog = stores, env, config, catalog
+
+    def ending(self, shard_id: str) -> Ending:
+        """The end of one shard."""
+        return Ending(self._stores, self._env, self._config, shard_id)
+
+    def unname(self, listing: Listing, name: str) -> bool:
+        """Note in the catalog that a collection was dropped; False if others did."""
+        while listing.shards[name] is not None:
+            if self._catalog.set(listing, name, None):
+                return True
+            listing = self._catalog.read()
+        return False
+
+    def tombstones(self) -> Removed:
+        """Finish drops, and remove shards that never got a name. A listing of the keys, a call for each."""
+        # Listed first: whoever has made a shard since, and named it, is in the catalog that is read next.
+        keys = sorted({*self._stores.log.keys()} - {SHARD_ID})
+        listing = self._catalog.read()
+        named = {shard_id: name for name, shard_id in listing.shards.items() if shard_id is not None}
+        made_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
+        removed = Removed()
+        for key in keys:
+            ending = self.ending(key)
+            if ending.is_tombstone():
+                if key in named:
+                    self.unname(listing, named[key])
+                removed = removed.plus(ending.remove())
+            elif key not in named and ending.abandon(made_before_ms):
+                removed = removed.plus(ending.remove())
+        return removed
+
+    def objects(self) -> Removed:
+        """Remove parts and rollups whose shard has no log, if they are old. A listing of the whole store."""
+        written_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
+        # Listed first: a shard has a log before it has objects. Those of a copy that is being made are young.
+        found = [
+            info
+            for info in self._stores.blobs.list()
+            if info.modified_ms <= written_before_ms and _is_ours(info.name)
+        ]
+        keys = set(self._stores.log.keys()) if found else set()
+        blobs = size_bytes = 0
+        for info in found:
+            if info.name.partition("/")[0] not in keys and self._stores.blobs.delete(info.name):
+                blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
+        return Removed(0, blobs, size_bytes)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether an object is a part or a rollup, and not something that somebody else keeps there."""
+    return names.uploaded_at(name) is not None or names.rolled_up_at(name) is not None

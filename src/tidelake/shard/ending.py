@@ -1,0 +1,85 @@
+"""The end of a shard: a tombstone, then its objects, then its log.
+
+The tombstone comes first, by compare-and-set: from then on no process can commit anything, so whatever is
+found may go, and whoever finds a tombstone may go on with it. The log goes last: until then it says so.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import CollectionNotFound, InternalError
+from tidelake.shard.history import History
+from tidelake.shard.machine import Machine
+from tidelake.state import dropping
+from tidelake.store.url import Stores
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What went with shards.
+
+    Attributes:
+        shards: whose logs were deleted.
+        blobs: their objects.
+        size_bytes: of these.
+    """
+
+    shards: int = 0
+    blobs: int = 0
+    size_bytes: int = 0
+
+    def plus(self, other: "Removed") -> "Removed":
+        """Both together."""
+        return Removed(
+            self.shards + other.shards, self.blobs + other.blobs, self.size_bytes + other.size_bytes
+        )
+
+
+class Ending:
+    """Ends one shard."""
+
+    def __init__(self, stores: Stores, env: Env, config: Config, shard_id: str) -> None:
+        self._stores = stores
+        self._shard_id = shard_id
+        self._history = History(shard_id, stores, env)
+        self._machine = Machine(self._history, config, env)
+
+    def drop(self, *, force: bool = False) -> bool:
+        """Make the shard a tombstone; False if it is one, or is gone. One log write.
+
+        Raises:
+            CollectionInUse: others hold it, and not `force`.
+        """
+        try:
+            return self._machine.run(partial(dropping.drop_shard, force=force)).result
+        except CollectionNotFound:
+            return False
+
+    def abandon(self, before_ms: int) -> bool:
+        """Make the shard a tombstone if it was made before a time, and nobody has committed anything."""
+        try:
+            return self._machine.run(partial(dropping.abandon, before_ms=before_ms)).result
+        except CollectionNotFound:
+            return False
+
+    def is_tombstone(self) -> bool:
+        """Whether its log says that it was dropped. One store call."""
+        return self._history.is_tombstone()
+
+    def remove(self) -> Removed:
+        """Delete all objects of a tombstone, and then its log. A listing, and a call for each object.
+
+        Raises:
+            InternalError: it is none. Nothing was deleted.
+        """
+        if not self.is_tombstone():
+            if self._stores.log.head(self._shard_id) is None:
+                return Removed()
+            raise InternalError(f"shard {self._shard_id} was not dropped, and is to be removed")
+        blobs = size_bytes = 0
+        for info in self._stores.blobs.list(f"{self._shard_id}/"):
+            if self._stores.blobs.delete(info.name):
+                blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
+        return Removed(int(self._stores.log.delete(self._shard_id)), blobs, size_bytes)

@@ -1,0 +1,95 @@
+"""One background worker of a lake, which keeps alive what has to be kept alive: holds of readers and reads.
+
+Owns when somebody is due, and the worker. It starts with the first thing to keep, and ends when a look
+finds nothing; so thousands of short reads share one. Must not know what a hold is.
+
+INVARIANT: whatever is added is looked at no later than it is due, as long as nothing is due sooner than
+`tick_s` after it was added. In a fork nothing of the parent is kept.
+"""
+
+import os
+import threading
+from typing import Protocol
+
+from tidelake.env import Env, Spawned, Stop
+from tidelake.errors import TidelakeError
+
+# Between two attempts at what fails.
+_PAUSE_S = 1.0
+_TICK_S_MIN = 0.01
+
+
+class Kept(Protocol):
+    """Something that has to be renewed now and then."""
+
+    def due_s(self) -> float:
+        """When, on the clock that never goes back."""
+
+    def keep(self) -> None:
+        """Renew it, or take it out of the keeper if it is over. May fail; then it stays due."""
+
+
+class Keeper:
+    """Renews what is in it. Thread-safe.
+
+    Args:
+        env: the clock, and who starts the worker.
+        tick_s: longest pause between two looks.
+    """
+
+    def __init__(self, env: Env, tick_s: float) -> None:
+        self._env = env
+        self._tick_s = max(tick_s, _TICK_S_MIN)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._kept: dict[Kept, None] = {}
+        self._turn = threading.Lock()
+        self._spawned: Spawned | None = None
+
+    def add(self, kept: Kept) -> None:
+        """Keep something, until it is discarded. May be repeated."""
+        if self._pid != os.getpid():
+            # The worker is the parent's, and so is what it keeps.
+            self._begin()
+        with self._turn:
+            self._kept[kept] = None
+            if self._spawned is None:
+                self._spawned = self._env.spawner.spawn("tidelake-keeper", self._run)
+
+    def discard(self, kept: Kept) -> None:
+        """Keep it no longer. Takes no lock: the garbage collector may call it anywhere."""
+        self._kept.pop(kept, None)
+
+    def stop(self) -> None:
+        """End the worker; what is still in it is kept no longer. May be repeated."""
+        if self._pid != os.getpid():
+            return
+        with self._turn:
+            self._kept.clear()
+            spawned, self._spawned = self._spawned, None
+        if spawned is not None:
+            spawned.stop()
+
+    def look(self) -> float:
+        """Renew what is due; the seconds until the next look. A failure is counted, and tried again."""
+        for kept in self._kept.copy():
+            if kept.due_s() <= self._env.clock.monotonic_s():
+                try:
+                    kept.keep()
+                except TidelakeError:
+                    self._env.recorder.count("shard.keeper.failed")
+        next_s = min((kept.due_s() for kept in self._kept.copy()), default=float("inf"))
+        left_s = next_s - self._env.clock.monotonic_s()
+        return min(left_s if left_s > 0 else _PAUSE_S, self._tick_s)
+
+    def _run(self, stop: Stop) -> None:
+        # Nothing that was added can be due before.
+        pause_s = self._tick_s
+        while not stop.wait(pause_s):
+            with self._turn:
+                if not self._kept:
+                    self._spawned = None
+                    return
+            pause_s = self.look()

@@ -1,0 +1,324 @@
+"""Leases: how a reader, or a read that takes long, keeps the parts of the states that it reads.
+
+Owns when a hold is opened, which seqnos it pins, its renewal and its end; `tidelake.state.holds` owns
+what that means. A part stays in the store for `garbage_age_s` after the newest state lost it, so a short
+read needs no hold and writes nothing. A read that is still running after a third of that is pinned.
+
+INVARIANT: what is pinned are the states of running reads and, for a reader, the one that it reads next. A
+read that finds a part missing ends with an error that says why, never with rows that are wrong.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from tidelake.env import Env
+from tidelake.errors import (
+    BlobNotFound,
+    Closed,
+    CollectionDropped,
+    CollectionNotFound,
+    CorruptionError,
+    LeaseExpired,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    UsageError,
+)
+from tidelake.model.frontier import Frontier
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.state import holds
+from tidelake.state.commands import Commit, NoOp, Outcome
+from tidelake.state.state import Hold, ShardState
+
+# Of the time that a hold lasts, and of the time that a part stays: what may pass before a commit.
+_SHARE = 3
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A read that is running: of the state of a seqno, since a moment on the clock that never goes back."""
+
+    seqno: int
+    begun_s: float
+
+
+class Lease:
+    """The hold of one reader, or of one read; of a read, there is none before it takes long.
+
+    Args:
+        shard: that is held.
+        purpose: for people.
+        reader: whether it is a reader's, which closes it; otherwise it ends with its last read.
+    """
+
+    def __init__(
+        self, shard: Shard, purpose: str = "a read that takes long", *, reader: bool = False
+    ) -> None:
+        config = shard.spec.config
+        self.shard = shard
+        self.id = ""
+        self._purpose = purpose
+        self._is_reader = self._owned = reader
+        self._lease_ms = int(config.lease_s * 1000)
+        self._beat_s, self._young_s = config.lease_s / _SHARE, config.garbage_age_s / _SHARE
+        self._reads: dict[int, _Read] = {}
+        self._numbers = itertools.count()
+        self._base: int | None = None
+        self._pins: tuple[int, ...] = ()
+        self._renewed_s = 0.0
+        self._opened = self._over = False
+        self._pid = os.getpid()
+        self._turn = threading.Lock()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether this process is a fork of the one whose lease it is."""
+        return self._pid != os.getpid()
+
+    @property
+    def over(self) -> bool:
+        """Whether the hold was closed, or is known to be gone."""
+        return self._over
+
+    # What a reader does.
+
+    def pin(self, since: Frontier | None = None) -> tuple[Hold, ShardState]:
+        """Pin the newest state, for reads to come, in the place of the one before. One log write.
+
+        Returns:
+            The hold, and the state to read.
+
+        Raises:
+            LeaseExpired: the hold is gone.
+            HistoryCompacted: a first pin, and the shard's `since` is past the one asked for.
+        """
+        if self.foreign:
+            raise UsageError("a reader does not survive a fork: open it in the process that uses it")
+        with self._turn:
+            hold, state = self._commit(since, newest=True)
+        self.shard.keeper.add(self)
+        return hold, state
+
+    def unpin(self) -> None:
+        """The next commit needs to pin running reads only. No store call."""
+        self._base = None
+
+    def renew(self, since: Frontier | None = None) -> Hold:
+        """A sign of life; `since` moves forward. One log write."""
+        with self._turn:
+            return self._commit(since)[0]
+
+    def check(self, state: ShardState) -> None:
+        """Refuse to go on when the hold is gone in a state. No store call.
+
+        Raises:
+            LeaseExpired: it is.
+            CollectionDropped: the shard is.
+        """
+        if self.foreign:
+            raise UsageError("a reader does not survive a fork: open it in the process that uses it")
+        if self.id not in state.holds:
+            self.shard.keeper.discard(self)
+            raise CollectionDropped(state.shard_id) if state.dropped else LeaseExpired(self.id)
+
+    def close(self) -> None:
+        """Give the hold up. One log write; none in a fork, or if it was given up."""
+        if self.foreign:
+            return
+        self._owned = False
+        self.shard.keeper.discard(self)
+        with self._turn:
+            if self.id and not self._over:
+                self.shard.run(partial(holds.close_hold, hold_id=self.id))
+            self._over = True
+
+    def abandon(self) -> None:
+        """The reader was forgotten: no more signs of life once its reads end. Takes no lock."""
+        self._owned = False
+
+    # What a read does.
+
+    def watch(self, seqno: int, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+        """The same batches, of the state of a seqno, which is kept until they end or are forgotten."""
+        return _watched(_Reading(self, seqno), batches)
+
+    def _begin(self, seqno: int) -> int:
+        number = next(self._numbers)
+        self._reads[number] = _Read(seqno, self.shard.env.clock.monotonic_s())
+        if not self._over:
+            self.shard.keeper.add(self)
+        return number
+
+    def _end(self, number: int) -> None:
+        """Takes no lock: the garbage collector may call it anywhere."""
+        self._reads.pop(number, None)
+        if not (self._reads or self._owned or self.id):
+            self.shard.keeper.discard(self)
+
+    def _finish(self) -> None:
+        """A read has come to its end: give up the hold that it had to open."""
+        if self._owned or self._reads or not self.id:
+            return
+        try:
+            self.close()
+        except (StoreUnavailable, OutcomeUnknown, Closed):
+            # It expires. The read has its rows.
+            self.shard.env.recorder.count("shard.lease.close.failed")
+
+    # What the keeper does.
+
+    def due_s(self) -> float:
+        """When the next pin or sign of life is due. At once if the last read is over."""
+        if not (self._reads or self._owned):
+            return 0.0
+        reads = self._reads.copy().values()
+        times = [read.begun_s + self._young_s for read in reads if read.seqno not in self._pins]
+        if self._opened:
+            times.append(self._renewed_s + self._beat_s)
+        return min(times, default=float("inf"))
+
+    def keep(self) -> None:
+        """Pin what runs for long, and show a sign of life."""
+        keeper = self.shard.keeper
+        if not (self._reads or self._owned):
+            keeper.discard(self)
+            # A reader that was forgotten shows no more signs of life.
+            if not self._is_reader:
+                self.close()
+            return
+        with self._turn:
+            if self._over:
+                return
+            try:
+                self._commit(None if self._is_reader else Frontier())
+            except (LeaseExpired, CollectionNotFound, Closed):
+                self._over = True
+                keeper.discard(self)
+                return
+        # The read may have ended beside this, when there was no hold yet to give up.
+        keeper.add(self)
+
+    def _commit(self, since: Frontier | None, *, newest: bool = False) -> tuple[Hold, ShardState]:
+        """Open or renew the hold, with the pins that are needed now. The caller has the turn."""
+        shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
+        # Before the commit: whoever sees it knows that there may be a hold.
+        self.id = self.id or shard.env.ids.fresh()
+        wanted = self._wanted(now_s, None if newest else self._base)
+
+        def command(state: ShardState, now_ms: int) -> Outcome[tuple[Hold, ShardState]]:
+            pins = (*wanted, state.seqno) if newest else wanted
+            if self._opened:
+                outcome = holds.renew_hold(state, now_ms, self.id, since=since, pins=pins)
+            else:
+                outcome = holds.open_hold(
+                    state, now_ms, self.id, self._purpose, lease_ms=self._lease_ms, since=since, pins=pins
+                )
+            return _beside(outcome, state)
+
+        hold, state = shard.run(command)
+        self._opened, self._pins, self._renewed_s = True, hold.pins, now_s
+        if newest:
+            self._base = state.seqno
+        return hold, state
+
+    def _wanted(self, now_s: float, base: int | None) -> tuple[int, ...]:
+        reads = self._reads.copy().values()
+        pins = {r.seqno for r in reads if r.seqno in self._pins or r.begun_s + self._young_s <= now_s}
+        return tuple(sorted(pins if base is None else pins | {base}))
+
+
+def _beside(outcome: Outcome[Hold], state: ShardState) -> Outcome[tuple[Hold, ShardState]]:
+    """The outcome, which answers with the state that it was decided on as well."""
+    match outcome:
+        case Commit(edits, hold, due):
+            return Commit(edits, (hold, state), due)
+        case NoOp(hold):
+            return NoOp((hold, state))
+        case refused:
+            return refused
+
+
+class _Reading:
+    """A read as long as somebody has it: what the lease keeps ends with this object."""
+
+    def __init__(self, lease: Lease, seqno: int) -> None:
+        self.lease = lease
+        self.seqno = seqno
+        self._number = lease._begin(seqno)
+
+    def end(self) -> None:
+        """The read needs its state no longer. No store call."""
+        self.lease._end(self._number)
+
+    def __del__(self) -> None:
+        self.end()
+
+
+def _watched(reading: _Reading, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+    lease = reading.lease
+    try:
+        yield from batches
+    except BlobNotFound as error:
+        raise explained(lease.shard, error.name, reading.seqno, lease.id) from error
+    reading.end()
+    lease._finish()
+
+
+def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> TidelakeError:
+    """Why a part that a state names is not in the store. Two calls of the log.
+
+    Args:
+        shard: whose part it is.
+        name: of the part.
+        seqno: of the state.
+        hold_id: of the hold that should have kept it, if any.
+    """
+    try:
+        state = shard.state()
+        if state.dropped or shard.stores.log.head(state.shard_id) is None:
+            return CollectionDropped(state.shard_id)
+    except CollectionNotFound:
+        return CollectionDropped(shard.spec.shard_id)
+    except Closed:
+        # A stream may be read after its lake was closed, but nobody can be asked any more.
+        return LeaseExpired(hold_id, name)
+    hold = state.holds.get(hold_id)
+    named = any(part.name == name for member in state.spine for part in member.batch.parts())
+    if named or (hold is not None and seqno in hold.pins):
+        return CorruptionError(name, "named by the state but missing")
+    return LeaseExpired(hold_id, name)
+
+
+def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
+    """As `explained`, in a process that knows the spec only."""
+    try:
+        shard = Shard.open(stores_of(spec), Env(), spec.url, spec.shard_id, spec.config)
+    except CollectionNotFound:
+        return CollectionDropped(spec.shard_id)
+    return explained(shard, name)
+
+
+def hold_states(shard: Shard, seqnos: Iterable[int], purpose: str, seconds: float) -> str:
+    """Hold the parts of some states for some time, without signs of life; the id. One log write.
+
+    Raises:
+        LeaseExpired: a part of one of them was given up already.
+    """
+    id_ = shard.env.ids.fresh()
+    command = partial(
+        holds.open_hold,
+        hold_id=id_,
+        purpose=purpose,
+        lease_ms=int(seconds * 1000),
+        since=Frontier(),
+        pins=tuple(seqnos),
+    )
+    shard.run(command)
+    return id_

@@ -1,0 +1,358 @@
+"""The end of a collection: refused while it is held, complete in the end, and final for everybody."""
+
+import threading
+import uuid
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from lakes import SCHEMA, SetClock, at, contents, rows
+
+from tidelake.config import Config
+from tidelake.env import Counters, Env
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionExists,
+    CollectionInUse,
+    CollectionNotFound,
+    InternalError,
+    OutcomeUnknown,
+)
+from tidelake.lake.lake import Lake
+from tidelake.model import names
+from tidelake.shard.ending import Ending, Removed
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.state import commands, holds
+from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.url import Stores
+from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
+
+CONFIG = Config(inline_part_bytes=0, merge_budget_s=0.0, rollup_bytes_min=1024, upload_age_s=1_000.0)
+
+
+class Site:
+    """Stores that several processes open, and the clock that these share."""
+
+    def __init__(self, appends=5):
+        self.clock = SetClock()
+        self.stores = Stores(MemoryBlobStore(self.clock), MemoryVersionLog())
+        self.c = self.lake().create("c", SCHEMA, key=["id"])
+        self.id = self.c.id
+        for n in range(appends):
+            self.c.append(rows(n))
+        other = self.lake().create("other", SCHEMA, key=["id"])
+        other.append(rows(1))
+
+    def lake(self, plan=None):
+        blobs, log = self.stores.blobs, self.stores.log
+        if plan is not None:
+            blobs, log = FaultyBlobStore(blobs, plan), FaultyVersionLog(log, plan)
+        env = Env(clock=self.clock, recorder=Counters())
+        return Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), CONFIG, env)
+
+    def later(self, seconds):
+        self.clock.ms += int(seconds * 1000)
+
+    def left(self):
+        """What is stored of the collection."""
+        blobs = [info.name for info in self.stores.blobs.list(f"{self.id}/")]
+        return blobs + [self.id] * (self.stores.log.head(self.id) is not None)
+
+    def check_gone(self):
+        assert self.left() == []
+        lake = self.lake()
+        assert lake.list() == ["other"] and contents(lake.collection("other")) == {(1, "x"): 1}
+        with pytest.raises(CollectionExists, match="was dropped"):
+            lake.create("c", SCHEMA, key=["id"])
+
+
+@pytest.fixture
+def site():
+    return Site()
+
+
+def test_a_drop_deletes_everything_and_the_name_stays_taken(site):
+    lake = site.lake()
+    assert len(site.left()) > 5
+    assert lake.drop("c") is True
+    site.check_gone()
+    assert lake.drop("c") is False
+    with pytest.raises(CollectionNotFound, match="no collection 'never'"):
+        lake.drop("never")
+
+
+def test_a_collection_that_is_held_is_not_dropped_and_the_holders_are_named(site):
+    reader = site.c.reader("nightly report")
+    site.c._shard.run(partial(holds.open_critical, name="billing"))
+    before = site.c.state(), site.left()
+    with pytest.raises(CollectionInUse, match=r"collection 'c' is held by 'nightly report' .*'billing'"):
+        site.lake().drop("c")
+    assert (site.c.state(), site.left()) == before
+    reader.close()
+    site.c._shard.run(partial(holds.drop_critical, name="billing"))
+    assert site.lake().drop("c") is True
+    site.check_gone()
+
+
+def test_force_drops_what_is_held_and_its_readers_learn_it(site):
+    reader = site.c.reader("nightly report")
+    assert site.lake().drop("c", force=True) is True
+    site.check_gone()
+    with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
+        reader.downgrade(site.c.state().upper)
+    reader.close()
+
+
+def test_a_hold_that_has_expired_holds_nothing(site):
+    site.c.reader("gone")
+    site.later(CONFIG.lease_s)
+    assert site.lake().drop("c") is True
+
+
+def commands_of(c):
+    """What a process may still try with a handle: those that are told, and those that are neutral."""
+    told = {
+        "append": lambda: c.append(rows(9)),
+        "append at times": lambda: c.append(at(9, 9)),
+        "compare_and_append": lambda: c.compare_and_append(at(9, 9), 5, 10),
+        "writer": lambda: c.writer("w"),
+        "reader": lambda: c.reader("r"),
+        "snapshot": c.snapshot,
+        "listen": lambda: next(c.listen(1, timeout_s=0)),
+    }
+    neutral = {
+        "maintain": c.maintain,
+        "maintain now": lambda: c.maintain(thorough=False),
+        "collect": lambda: c.collect(thorough=True),
+        "merge": c.merge,
+        "rollup": c._shard.write_rollup,
+        "state": c.state,
+    }
+    return told, neutral
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["tombstone", "deleted"])
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_everybody_with_an_old_handle_is_told_and_nothing_comes_back(site, is_gone, refreshed):
+    told, neutral = commands_of(site.lake().collection("c"))
+    writer = site.c.writer("old")
+    builder = site.c.builder()
+    builder.add(at(9, 9).cast(site.c.update_schema))
+    batch = builder.finish(type(site.c.upper).of(10))
+    if is_gone:
+        site.lake().drop("c")
+    else:
+        site.lake()._leftovers.ending(site.id).drop()
+    if refreshed:
+        neutral["state"]()
+    for act in neutral.values():
+        act()
+    for act in told.values():
+        with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
+            act()
+    for act in (lambda: writer.append(rows(8)), lambda: writer.append_batches([batch], lower=5, upper=10)):
+        with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
+            act()
+    # Not in for certain, so the number stays usable and the batch can be deleted.
+    assert writer._unsure is None
+    batch.delete()
+    site.lake().drop("c")
+    assert site.id not in set(site.stores.log.keys())
+    site.later(CONFIG.upload_age_s)
+    site.lake().collect()
+    site.check_gone()
+
+
+def test_opening_a_tombstone_names_the_collection(site):
+    site.lake()._leftovers.ending(site.id).drop()
+    lake = site.lake()
+    with pytest.raises(CollectionDropped, match="collection 'c' was dropped"):
+        lake.collection("c")
+    with pytest.raises(CollectionExists, match="a collection 'c' existed here and was dropped"):
+        lake.create("c", SCHEMA, key=["id"])
+
+
+def test_nothing_is_committed_on_a_tombstone(site):
+    shard = site.c._shard
+    shard.known()
+    site.lake()._leftovers.ending(site.id).drop()
+    head = site.stores.log.head(site.id).seqno
+    with pytest.raises(CollectionDropped, match="'c'"):
+        shard.run(partial(commands.add_rollup, rollup=shard._history.write_rollup(shard.known())))
+    told, neutral = commands_of(site.c)
+    for act in neutral.values():
+        act()
+    assert site.stores.log.head(site.id).seqno == head and told
+
+
+def test_a_shard_that_was_not_dropped_is_not_removed(site):
+    ending = Ending(site.stores, Env(clock=site.clock), CONFIG, site.id)
+    before = site.left()
+    with pytest.raises(InternalError, match="was not dropped"):
+        ending.remove()
+    assert site.left() == before
+    assert Ending(site.stores, Env(clock=site.clock), CONFIG, "none").remove() == Removed()
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_a_lost_reply_of_an_append_to_what_was_dropped_since_comes_to_an_end(site, fault):
+    plan = FaultPlan()
+    c = site.lake(plan).collection("c")
+    c.state()
+    whole = site.stores.log.compare_and_set
+
+    def dropped_since(*args):
+        answer = whole(*args) if fault is Fault.UNKNOWN_AFTER else None
+        site.stores.log.compare_and_set = whole
+        site.lake().drop("c")
+        assert answer in (True, None)
+        raise OutcomeUnknown("no answer")
+
+    site.stores.log.compare_and_set = dropped_since
+    with pytest.raises(OutcomeUnknown, match="dropped since"):
+        c.append(rows(9))
+    with pytest.raises(CollectionDropped):
+        c.append(rows(9))
+    assert site.id not in set(site.stores.log.keys())
+
+
+# Crashes, and several at once
+
+
+def store_calls_of_a_drop():
+    site, plan, made = Site(), FaultPlan(), []
+    lake = site.lake(plan)
+    run = plan.run
+    plan.run = lambda operation, call: (made.append(operation), run(operation, call))[1]
+    lake.drop("c")
+    return made
+
+
+CALLS = store_calls_of_a_drop()
+RESUMERS = {
+    "drop": lambda site: site.lake().drop("c"),
+    "collect": lambda site: site.lake().collect(),
+}
+
+
+@pytest.mark.parametrize("resumer", RESUMERS)
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize("n", range(len(CALLS)), ids=lambda n: f"{n}-{CALLS[n]}")
+def test_a_drop_that_crashed_at_any_call_is_finished_by_others(n, fault, resumer):
+    site, plan = Site(), FaultPlan()
+    lake = site.lake(plan)
+    plan._script = [Fault.NONE] * n + [fault]
+    with pytest.raises(SimulatedCrash):
+        lake.drop("c")
+    is_dropped = Ending(site.stores, Env(), CONFIG, site.id).is_tombstone() or not site.left()
+    if not is_dropped:
+        # Nothing was said yet, and nothing has happened.
+        assert len(contents(site.lake().collection("c"))) == 5
+        RESUMERS["collect"](site)
+        assert len(contents(site.lake().collection("c"))) == 5
+        resumer = "drop"
+    RESUMERS[resumer](site)
+    site.check_gone()
+
+
+def test_upkeep_finishes_a_drop(site):
+    site.lake()._leftovers.ending(site.id).drop()
+    lake = site.lake()
+    done = threading.Event()
+    whole = lake._leftovers.objects
+    lake._leftovers.objects = lambda: (whole(), done.set())[0]
+    with lake.upkeep(interval_s=0.001) as upkeep:
+        site.clock.slept_s += CONFIG.upload_age_s
+        assert done.wait(30)
+    assert upkeep.failures == 0
+    site.check_gone()
+
+
+def test_two_droppers_at_once_both_come_to_an_end(site):
+    answers, failures = [], []
+
+    def work():
+        try:
+            answers.append(site.lake().drop("c"))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and answers.count(True) == 1
+    site.check_gone()
+
+
+# What has no name
+
+
+def shard_without_name(site):
+    """What is left if a process dies right after it has made a shard, before it has a name."""
+    spec = ShardSpec("memory://x", uuid.uuid4().hex, site.c.domain, 0, site.c._shard.spec.schema, CONFIG)
+    return Shard.create(site.stores, Env(clock=site.clock), spec)
+
+
+def test_a_shard_that_never_got_a_name_goes_when_it_is_old_enough(site):
+    orphan = shard_without_name(site).spec.shard_id
+    lake = site.lake()
+    site.later(CONFIG.upload_age_s - 0.001)
+    assert lake.collect() == Removed() and orphan in set(site.stores.log.keys())
+    site.later(0.001)
+    assert lake.collect() == Removed(1)
+    assert orphan not in set(site.stores.log.keys())
+    assert lake.list() == ["c", "other"]
+
+
+def test_a_shard_without_a_name_that_somebody_has_written_to_stays(site):
+    orphan = shard_without_name(site)
+    orphan.run(partial(commands.open_writer, name="w"))
+    site.later(CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed()
+    assert orphan.spec.shard_id in set(site.stores.log.keys())
+
+
+def test_a_creator_that_wakes_up_late_loses_no_row(site):
+    """Its shard was taken for a lost one while it slept: it may not acknowledge anything."""
+    lake = site.lake()
+    whole = lake._catalog.set
+
+    def slept(*args):
+        site.later(CONFIG.upload_age_s)
+        assert site.lake().collect() == Removed(1)
+        return whole(*args)
+
+    lake._catalog.set = slept
+    late = lake.create("late", SCHEMA, key=["id"])
+    with pytest.raises(CollectionDropped, match="'late'"):
+        late.append(rows(1))
+    assert site.lake().drop("late") is True
+
+
+def test_objects_whose_shard_has_no_log_go_when_they_are_old_enough(site):
+    site.lake().drop("c")
+    late, foreign = names.part(site.id, 3, "ab"), f"{site.id}/readme.txt"
+    for name in (late, names.rollup(site.id, 3, "ab"), foreign, "backup/c/notes"):
+        site.stores.blobs.put(name, b"12345")
+    site.later(CONFIG.upload_age_s - 0.001)
+    assert site.lake().collect() == Removed()
+    site.later(0.001)
+    assert site.lake().collect() == Removed(0, 2, 10)
+    assert site.left() == [foreign] and site.stores.blobs.get("backup/c/notes") == b"12345"
+    assert contents(site.lake().collection("other")) == {(1, "x"): 1}
+
+
+def test_the_catalog_is_collected_as_well(site):
+    lake = site.lake()
+    for n in range(60):
+        lake.create(f"x{n}", pa.schema([pa.field("id", pa.int64())]), key=["id"])
+    state = lake._catalog._shard.state()
+    assert state.garbage
+    site.later(CONFIG.garbage_age_s)
+    lake.collect()
+    left = lake._catalog._shard.state().garbage
+    assert not left.keys() & state.garbage.keys()
+    assert len(site.lake().list()) == 62

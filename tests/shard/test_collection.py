@@ -1,0 +1,725 @@
+"""Collection: what goes, what stays, and that neither crashes nor stalled processes change either."""
+
+import contextlib
+import threading
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from collecting import CONFIG, GARBAGE_S, UPLOAD_S, World, before, named
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shards import ids, rows
+
+from tidelake.errors import (
+    CorruptionError,
+    LeaseExpired,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UploadExpired,
+    UsageError,
+)
+from tidelake.model import names
+from tidelake.model.frontier import Frontier
+from tidelake.shard.collector import Collector, CollectReport
+from tidelake.shard.compactor import Workers
+from tidelake.shard.upload import write_table
+from tidelake.state import collection, commands, holds
+from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
+
+WRITES = ("log.compare_and_set", "log.truncate", "log.delete", "blob.put", "blob.delete")
+
+
+def calls(c, *operations):
+    return sum(c._shard.env.recorder.counts[name] for name in operations)
+
+
+def open_hold(c, hold_id="slow", **more):
+    return c._shard.run(partial(holds.open_hold, hold_id=hold_id, purpose="t", lease_ms=10**9, **more))
+
+
+def leak(c, value=-1):
+    """What a process uploads that dies before it appends: the names of the parts."""
+    shard = c._shard
+    table = rows(value).append_column("_time", [[0]]).append_column("_diff", [[1]])
+    runs = write_table(shard.spec, shard.stores.blobs, shard.env, table.cast(c.update_schema))
+    return {part.name for run in runs for part in run.parts}
+
+
+# What goes
+
+
+def test_after_maintenance_of_an_idle_shard_only_what_the_state_names_is_left():
+    world = World(40)
+    parts_before = {name for name in world.stored() if names.uploaded_at(name) is not None}
+    report = world.c.maintain()
+    assert report.collected == CollectReport() and parts_before <= world.stored()  # too young
+    world.later(GARBAGE_S)
+    report = world.c.collect()
+    assert report.blobs >= 40 and report.entries > 0 and not parts_before & world.stored()
+    world.later(GARBAGE_S)
+    world.c.maintain()
+    world.check_clean()
+
+
+def test_garbage_that_is_younger_than_the_age_stays():
+    world = World(10)
+    world.c.merge()
+    held = world.stored()
+    world.later(GARBAGE_S - 0.001)
+    assert not world.c.collect().total and world.stored() == held
+    world.later(0.001)
+    assert world.c.collect().blobs >= 10
+
+
+def test_maintenance_of_an_idle_shard_comes_to_rest_and_writes_nothing_more():
+    world = World(30)
+    leak(world.c)
+    world.settle()
+    world.check_clean()
+    c = world.process()
+    c.maintain()
+    costs = dict(c._shard.env.recorder.counts)
+    for _ in range(5):
+        assert not c.maintain().collected.total
+    counts = c._shard.env.recorder.counts
+    assert {name for name in counts if counts[name] != costs.get(name, 0)} <= {
+        "log.scan",
+        "log.scan.entries",
+        "log.scan.bytes",
+    }
+    for _ in range(20):
+        world.later(UPLOAD_S)
+        c.maintain()
+    assert calls(c, *WRITES) == sum(costs.get(name, 0) for name in WRITES)
+
+
+def test_the_log_is_truncated_to_the_oldest_rollup_that_is_left():
+    world = World(config=replace(CONFIG, rollup_bytes_min=10**6))
+    shard = world.c._shard
+    for _ in range(3):
+        world.append()
+        shard.write_rollup()
+    assert world.entries()[0] == 0
+    state = world.c.state()
+    oldest = min(names.rolled_up_at(name) for name in state.garbage)
+    world.later(GARBAGE_S)
+    world.append()
+    shard.write_rollup()  # one more that is young
+    young = {name for name, found in world.c.state().garbage.items() if found.removed_ms == world.clock.ms}
+    report = world.c.collect()
+    (left,) = young
+    assert report.blobs == 2 and world.entries()[0] == names.rolled_up_at(left) > oldest
+    world.check_readable()
+
+
+def test_without_a_rollup_the_log_stays_whole():
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    world.c.merge()
+    assert world.c.state().rollup.size_bytes == 0
+    world.later(GARBAGE_S)
+    assert world.c.collect(thorough=True).blobs == 3
+    assert world.entries()[0] == 0
+    world.check_readable()
+
+
+def test_many_blobs_take_several_commits(monkeypatch):
+    monkeypatch.setattr("tidelake.shard.collector._NAMES_MAX", 7)
+    world = World(30)
+    world.c.merge()
+    world.later(GARBAGE_S)
+    before_ = calls(world.c, "log.compare_and_set")
+    assert world.c.collect().blobs >= 30
+    assert calls(world.c, "log.compare_and_set") - before_ >= 2 * (30 // 7)
+    assert max(len(e.data) for e in world.place.stores.log.scan(world.id, world.c.state().seqno - 8)) < 2048
+
+
+# What stays
+
+
+def test_a_slow_reader_keeps_what_it_reads_and_other_garbage_goes():
+    world = World(5)
+    open_hold(world.c)
+    (pin,) = world.c.state().holds["slow"].pins
+    read = {part.name for member in world.c.state().spine for part in member.batch.parts()}
+    for _ in range(3):
+        world.append()
+        world.append()
+        world.c.merge()
+    world.later(GARBAGE_S)
+    world.c.collect()
+    state = world.c.state()
+    assert read <= world.stored()
+    assert {name for name in state.garbage if names.uploaded_at(name) is not None} == read
+    assert all(state.garbage[name].read_by(pin) for name in read)
+    world.c._shard.run(partial(holds.close_hold, hold_id="slow"))
+    world.c.collect()
+    assert not read & world.stored()
+
+
+def test_a_state_that_has_lost_a_part_is_pinned_by_nobody():
+    world = World(5)
+    past = world.c.state().seqno
+    world.c.merge()
+    world.later(GARBAGE_S)
+    open_hold(world.c, "early", pins=(past,))
+    world.c._shard.run(partial(holds.close_hold, hold_id="early"))
+    world.c.collect()
+    with pytest.raises(LeaseExpired):
+        open_hold(world.c, "late", pins=(past,))
+
+
+# Leaked uploads
+
+
+def test_uploads_that_nobody_appended_go_when_they_are_old_enough():
+    world = World(3)
+    lost = leak(world.c)
+    c = world.process()
+    assert c.collect(thorough=True).leaked == 0
+    world.later(UPLOAD_S - 0.001)
+    assert not c.collect(thorough=True).leaked and lost <= world.stored()
+    world.later(0.001)
+    report = c.collect()  # a mark is due, so it looks without being asked
+    assert report.leaked == 1 and report.leaked_bytes > 0 and not lost & world.stored()
+    world.check_readable()
+
+
+def test_an_upload_that_comes_in_between_the_listing_and_the_floor_stays():
+    world = World(3)
+    slow = world.process()
+    table = rows(99).append_column("_time", [[3]]).append_column("_diff", [[1]]).cast(slow.update_schema)
+    batch = slow.builder(lower=3)
+    batch.add(table)
+    built = batch.finish(Frontier.of(4))
+    assert built.part_names
+    c = world.process()
+    c.collect(thorough=True)
+    world.later(UPLOAD_S)
+    # The mark is old: this run lists the upload, and then raises the floor beyond it.
+    with before(
+        world.place.stores.log,
+        "compare_and_set",
+        lambda: slow.append_batches([built], lower=3, upper=4),
+    ):
+        report = c.collect(thorough=True)
+    assert c.state().sweep.floor > min(names.uploaded_at(name) for name in built.part_names)
+    assert report.leaked == 0 and set(built.part_names) <= world.stored()
+    world.held.add(99)
+    world.check_readable()
+
+
+def swept(world):
+    """Two collections a long time apart, by another process, so that what was uploaded before is refused."""
+    c = world.process()
+    c.collect(thorough=True)
+    world.later(UPLOAD_S)
+    c.collect(thorough=True)
+    return c
+
+
+def test_a_stalled_writer_resurrects_nothing_and_uploads_again():
+    world = World(3)
+    slow = world.process()
+    blobs = world.place.stores.blobs
+    # The upload is there; the writer stalls before its commit.
+    with before(world.place.stores.log, "compare_and_set", lambda: swept(world)):
+        slow.append(rows(7))
+    world.held.add(7)
+    assert world.c.state().sweep.floor > 0
+    world.check_readable()
+    assert all(blobs.get(name) for name in named(world.c.state()))
+
+
+def test_an_upload_that_is_given_up_leaves_the_number_of_a_writer_usable():
+    world = World(3)
+    slow = world.process()
+    writer = slow.writer("w")
+    table = rows(7).append_column("_time", [[3]]).append_column("_diff", [[1]])
+    builder = slow.builder(lower=3)
+    builder.add(table.cast(slow.update_schema))
+    built = builder.finish(Frontier.of(4))
+    swept(world)
+    with pytest.raises(UploadExpired, match="upload again"):
+        writer.append_batches([built], lower=3, upper=4)
+    # Nothing was used up: neither the batch, which can be deleted, nor the number.
+    built.delete()
+    assert writer.append(rows(8)).lower.elements == (3,)
+    assert writer.last_sequence == 0
+    world.held.add(8)
+    world.check_readable()
+
+
+def test_what_workers_uploaded_long_ago_is_refused_clearly():
+    world = World(3)
+    slow = world.process()
+    builder = slow.builder(lower=3)
+    builder.add(rows(7).append_column("_time", [[3]]).append_column("_diff", [[1]]).cast(slow.update_schema))
+    sent = builder.finish(Frontier.of(4)).to_bytes()
+    swept(world)
+    with pytest.raises(UploadExpired, match="uploaded under version"):
+        slow.append_uploaded([sent], lower=3, upper=4)
+    world.check_readable()
+    world.settle()
+    world.check_clean()
+
+
+def test_a_stalled_merger_resurrects_nothing():
+    world = World(6)
+    slow = world.process()
+    with before(world.place.stores.log, "compare_and_set", lambda: swept(world), 2):
+        slow.merge()
+    world.check_readable()
+    world.settle()
+    world.check_clean()
+
+
+def test_what_a_merge_that_is_under_way_has_recorded_stays():
+    config = replace(
+        CONFIG, part_target_bytes=4096, row_group_rows=8, merge_chunk_rows=16, merge_claim_rows=0
+    )
+    world = World(config=config)
+    c, done = world.process(config=config), []
+    for n in range(4):
+        c.append(rows(*range(n, 240, 4)))
+
+    def dies(tasks):
+        if len(done) == 2:
+            raise SimulatedCrash("in a merge")
+        done.append(tasks)
+        return Workers.here(c._shard).run(tasks)
+
+    with pytest.raises(SimulatedCrash):
+        c.merge(Workers(dies))
+    chunks = {part.name for parts in c.state().chunks.values() for part in parts}
+    lost = leak(c)
+    swept(world)
+    assert c.state().sweep.floor > max(names.uploaded_at(name) for name in chunks)
+    assert len(chunks) >= 2 and chunks <= world.stored() and not lost & world.stored()
+    world.held.update(range(240))
+    world.process(config=config).merge()
+    world.check_readable()
+
+
+def test_a_stalled_writer_of_rollups_adds_nothing_old():
+    world = World(3)
+    slow = world.process()
+    rollup = slow._shard._history.write_rollup(slow.state())
+    name = names.rollup(world.id, rollup.seqno, rollup.id)
+    world.append()
+    world.c._shard.write_rollup()
+    # Refused from now on, so it can go at once.
+    assert world.process().collect(thorough=True).leaked == 1 and name not in world.stored()
+    assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is False
+    assert slow.state().rollup.seqno > rollup.seqno
+    world.check_readable()
+
+
+def test_a_rollup_that_is_about_to_be_added_stays():
+    world = World(3)
+    slow = world.process()
+    rollup = slow._shard._history.write_rollup(slow.state())
+    world.process().collect(thorough=True)
+    assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is True
+    world.check_readable()
+
+
+def test_objects_of_others_in_the_folder_are_left_alone():
+    world = World(3)
+    world.place.stores.blobs.put(f"{world.id}/parts/notes.txt", b"x")
+    world.settle()
+    assert f"{world.id}/parts/notes.txt" in world.stored()
+
+
+# Crashes, stalls and failures
+
+
+def messy():
+    """A world in which every kind of work is to be done."""
+    world = World(6)
+    world.c._shard.write_rollup()
+    world.c.merge()
+    leak(world.c)
+    world.process().collect(thorough=True)
+    world.append()
+    world.c._shard.write_rollup()
+    rollup = world.c._shard._history.write_rollup(world.c.state())
+    world.append()
+    world.c._shard.write_rollup()
+    assert rollup.seqno < world.c.state().rollup.seqno
+    world.later(UPLOAD_S)
+    return world
+
+
+def store_calls_of_a_collection():
+    world = messy()
+    plan = FaultPlan()
+    c, made = world.process(plan), []
+    run = plan.run
+    plan.run = lambda operation, call: (made.append(operation), run(operation, call))[1]
+    report = c.collect()
+    assert report.blobs and report.leaked and report.entries
+    return made
+
+
+CALLS = store_calls_of_a_collection()
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize("at", range(len(CALLS)), ids=lambda n: f"{n}-{CALLS[n]}")
+def test_a_crash_at_any_call_loses_nothing_and_another_process_finishes(at, fault):
+    world = messy()
+    plan = FaultPlan()
+    c = world.process(plan)
+    plan._script = [Fault.NONE] * at + [fault]
+    with pytest.raises(SimulatedCrash):
+        c.collect()
+    world.check_readable()
+    world.process().collect(thorough=True)
+    world.check_readable()
+    world.settle()
+    world.check_clean()
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_what_cannot_be_deleted_is_doomed_for_the_next_run(fault):
+    world = messy()
+    plan = FaultPlan(rates_by_operation={"blob.delete": {fault: 1.0}}, rates={})
+    c = world.process(plan)
+    with pytest.raises((StoreUnavailable, OutcomeUnknown)):
+        c.collect()
+    assert c.state().doomed
+    world.check_readable()
+    world.settle()
+    world.check_clean()
+
+
+def test_a_blob_that_cannot_be_deleted_does_not_keep_the_others():
+    world = World(6)
+    world.c.merge()
+    world.later(GARBAGE_S)
+    stuck = min(world.c.state().garbage)
+    blobs = world.place.stores.blobs
+    whole = blobs.delete
+
+    def delete(name):
+        if name == stuck:
+            raise StoreUnavailable("no permission", False)
+        return whole(name)
+
+    blobs.delete = delete
+    with pytest.raises(StoreUnavailable, match="no permission"):
+        world.c.collect()
+    assert set(world.c.state().doomed) == {stuck} and not world.c.state().garbage
+    blobs.delete = whole
+    assert world.c.collect().blobs == 1 and not world.c.state().doomed
+
+
+def test_a_stalled_collector_destroys_nothing():
+    """It has read what is doomed and stalls; others collect, append and merge, for days."""
+    world = World(8)
+    world.c._shard.write_rollup()
+    world.c.merge()
+    world.later(GARBAGE_S)
+    stalled = world.process()
+
+    def go_on():
+        for _ in range(3):
+            for _ in range(4):
+                world.append()
+            world.c._shard.write_rollup()
+            world.c.merge()
+            world.later(UPLOAD_S)
+            world.process().collect(thorough=True)
+
+    with before(world.place.stores.blobs, "delete", go_on, 2):
+        stalled.collect()
+    world.check_readable()
+    # The same at the truncation and at the burial.
+    for operation, store in (
+        ("truncate", world.place.stores.log),
+        ("compare_and_set", world.place.stores.log),
+    ):
+        world.c._shard.write_rollup()
+        world.append()
+        world.c._shard.write_rollup()
+        world.later(GARBAGE_S)
+        with before(store, operation, go_on, 2 if operation == "compare_and_set" else 1):
+            world.process().collect()
+        world.check_readable()
+    world.settle()
+    world.check_clean()
+
+
+def test_several_collectors_at_once_do_no_harm():
+    world = messy()
+    reports, failures = [], []
+
+    def work(c):
+        try:
+            reports.append(c.collect(thorough=True))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(world.process(),)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    alone = messy().process().collect(thorough=True)
+    # Each object is deleted by one of them.
+    assert sum(report.blobs for report in reports) == alone.blobs
+    assert sum(report.leaked for report in reports) == alone.leaked
+    world.settle()
+    world.check_clean()
+
+
+@pytest.mark.parametrize(("operation", "number"), [("compare_and_set", 2), ("truncate", 1), ("scan", 2)])
+def test_a_collector_whose_shard_is_dropped_meanwhile_ends_quietly(operation, number):
+    world = messy()
+    c = world.process()
+
+    def drop():
+        world.place.lake(config=CONFIG, clock=world.clock).drop("c")
+
+    with before(world.place.stores.log, operation, drop, number) as count:
+        c.collect(thorough=True)
+    assert count[0] == number and c.state().dropped
+    assert not world.stored() and not world.entries()
+
+
+# Beside appends
+
+
+def test_appends_collect_a_little_if_nobody_else_does():
+    world = World()
+    config = world.c._shard.spec.config
+    busy = world.process(
+        config=type(CONFIG)(garbage_age_s=GARBAGE_S, inline_part_bytes=0, merge_inputs_min=2)
+    )
+    for _ in range(150):
+        world.append(busy)
+        world.later(2)
+    assert config.merge_budget_s == 0
+    state = busy.state()
+    # Garbage of a hundred seconds, and of as long as it takes until somebody looks again.
+    assert (
+        max((world.clock.ms - g.removed_ms for g in state.garbage.values()), default=0) <= 2_000 * GARBAGE_S
+    )
+    assert calls(busy, "blob.delete") > 50 and not calls(busy, "blob.list")
+    world.check_readable()
+
+
+def test_an_append_looks_for_garbage_now_and_then_only():
+    world = World(100)
+    world.c.merge()
+    c, asked = world.process(), []
+    garbage = c.state().garbage
+    assert len(garbage) > 100
+    collector = Collector(c._shard)
+    plain = collection.doom
+
+    def watched(*args, **more):
+        asked.append(1)
+        return plain(*args, **more)
+
+    collection.doom = watched
+    try:
+        for _ in range(50):
+            assert not collector.beside_append().total
+        assert len(asked) == 1
+        world.later(GARBAGE_S)
+        before_ = calls(c, "blob.delete")
+        assert 0 < collector.beside_append().blobs == calls(c, "blob.delete") - before_ < 50
+    finally:
+        collection.doom = plain
+
+
+# Opening meanwhile
+
+
+def replaced(world, times=1):
+    """Another process writes rollups, and collects the ones before and their log entries."""
+    for _ in range(times):
+        world.append()
+        world.c._shard.write_rollup()
+        world.later(GARBAGE_S)
+        world.append()
+        world.c._shard.write_rollup()
+        world.later(GARBAGE_S)
+        world.c.collect()
+
+
+@pytest.mark.parametrize(("operation", "number"), [("get", 1), ("scan", 1)])
+@pytest.mark.parametrize("rollups", [0, 1])
+def test_opening_while_others_collect_starts_over(operation, number, rollups):
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    for _ in range(rollups):
+        world.c._shard.write_rollup()
+    lake = world.place.lake(config=CONFIG, clock=world.clock)
+    shard_id = lake._catalog.read().shards["c"]
+    store = world.place.stores.blobs if operation == "get" else world.place.stores.log
+    with before(store, operation, partial(replaced, world), number):
+        opened = lake._open(shard_id)
+    if operation == "scan" or rollups:
+        assert world.entries()[0] > 3
+    assert opened.known() == world.c.state()
+
+
+def test_a_handle_that_slept_across_a_truncation_opens_anew():
+    world = World(3)
+    slow = world.process()
+    seqno = slow.state().seqno
+    replaced(world, 2)
+    assert world.entries()[0] > seqno + 1
+    assert slow.state() == world.c.state()
+    slow.append(rows(77))
+    world.held.add(77)
+    world.check_readable()
+
+
+def test_a_rollup_that_is_really_lost_is_reported():
+    world = World(3)
+    world.c._shard.write_rollup()
+    last = world.c.state().rollup
+    world.place.stores.blobs.delete(names.rollup(world.id, last.seqno, last.id))
+    with pytest.raises(CorruptionError, match="named by the log but missing"):
+        world.process()
+
+
+def test_a_log_with_a_hole_is_reported():
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    world.place.stores.log.truncate(world.id, 2)
+    with pytest.raises(CorruptionError, match="no entry 0 to start from"):
+        world.process()
+
+
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_a_lost_reply_whose_entry_was_collected_is_unknown_to_the_nameless_and_known_to_a_writer(fault):
+    world = World(3)
+    plan = FaultPlan()
+    slow = world.process(plan)
+    writer = slow.writer("w")
+    log = world.place.stores.log
+    plan._rates_by_operation = {"log.compare_and_set": {fault: 1.0}}
+
+    def meanwhile():
+        plan._rates_by_operation = {}
+        replaced(world, 2)
+
+    # The reply is lost, and before the log is read the entry is collected.
+    # The first scan is the append's own look at the upper.
+    with before(log, "scan", meanwhile, 2), pytest.raises(OutcomeUnknown, match="collected before"):
+        writer.append(rows(50))
+    with pytest.raises(UsageError, match="the outcome of append 0"):
+        writer.append(rows(51))
+    again = world.process().writer("w")
+    assert again.last_sequence == (None if fault is Fault.UNKNOWN_BEFORE else 0)
+    again.append(rows(50), sequence=0)
+    world.held.add(50)
+    world.check_readable()
+
+
+# Any history
+
+
+STEPS = st.tuples(
+    st.sampled_from(
+        [
+            *["append"] * 4,
+            *["merge", "maintain", "rollup", "collect", "collect", "sweep", "leak", "late_rollup"],
+            *["pin", "pin_past", "renew", "unpin", "sleep", "sleep_long", "crash", "stale"],
+        ]
+    ),
+    st.integers(0, 30),
+)
+
+
+class Histories(World):
+    """A world that goes through random steps, and what must be readable in it."""
+
+    def __init__(self):
+        super().__init__(2)
+        self.named, self.pins, self.count = {}, {}, 0
+        self.other = self.process()
+
+    def step(self, kind, n):  # noqa: PLR0912 - a table of steps
+        state = self.c.state()
+        c = self.c if n % 2 else self.other
+        match kind:
+            case "append":
+                self.append(c)
+            case "merge":
+                c.merge()
+            case "maintain":
+                c.maintain(thorough=n % 3 > 0)
+            case "rollup":
+                c._shard.write_rollup()
+            case "collect":
+                c.collect()
+            case "sweep":
+                c.collect(thorough=True)
+            case "leak":
+                leak(c)
+            case "late_rollup":
+                c._shard._history.write_rollup(c._shard.known())
+            case "pin":
+                self.pin(c, None)
+            case "pin_past":
+                self.pin(c, (max(0, state.seqno - n),))
+            case "renew":
+                for hold_id in list(self.pins)[: n % 3]:
+                    c._shard.run(partial(holds.renew_hold, hold_id=hold_id))
+            case "unpin" if self.pins:
+                hold_id = sorted(self.pins)[n % len(self.pins)]
+                self.pins.pop(hold_id)
+                c._shard.run(partial(holds.close_hold, hold_id=hold_id))
+            case "sleep":
+                self.later(n * GARBAGE_S / 10)
+            case "sleep_long":
+                self.later(UPLOAD_S * n / 20)
+            case "crash":
+                plan = FaultPlan()
+                dying = self.process(plan)
+                plan._script = [Fault.NONE] * n + [Fault.CRASH_AFTER if n % 2 else Fault.CRASH_BEFORE]
+                with contextlib.suppress(SimulatedCrash):
+                    dying.collect(thorough=True)
+            case "stale":
+                self.other = self.process()
+
+    def pin(self, c, pins):
+        self.count += 1
+        hold_id = f"h{self.count}"
+        try:
+            hold = open_hold(c, hold_id, pins=pins)
+        except LeaseExpired:
+            assert pins is not None
+            return
+        self.pins[hold_id] = hold.pins
+
+    def check(self):
+        state = self.c.state()
+        self.named.setdefault(state.seqno, named(state))
+        stored = self.stored()
+        assert named(state) <= stored
+        for pins in self.pins.values():
+            for pin in pins:
+                # Of states that came and went between two looks nothing is known here.
+                parts = {name for name in self.named.get(pin, ()) if names.uploaded_at(name) is not None}
+                assert parts <= stored, pin
+        self.check_readable()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=25))
+def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_else_is_gone(steps):
+    world = Histories()
+    for kind, n in steps:
+        world.step(kind, n)
+        world.check()
+    for hold_id in world.pins:
+        world.c._shard.run(partial(holds.close_hold, hold_id=hold_id))
+    world.settle()
+    world.check_clean()
+    assert ids(world.process()) == dict.fromkeys(world.held, 1)
