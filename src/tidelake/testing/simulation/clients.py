@@ -7,21 +7,20 @@ errors that it is given.
 import random
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import partial
 
 import pyarrow as pa
 
 from tidelake.errors import HistoryCompacted, LeaseExpired, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
+from tidelake.lake.readers import CollectionReader
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.state import collection as collection_commands
 from tidelake.state.append import Appended
 from tidelake.testing import tables
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.oracle import Row
-from tidelake.testing.simulation.judge import DOMAIN, Append, Asked, Judge, Reading, only_time
+from tidelake.testing.simulation.judge import DOMAIN, Append, Asked, Judge, only_time
 from tidelake.testing.simulation.process import SimulatedProcess
 from tidelake.testing.simulation.world import World
 
@@ -299,8 +298,7 @@ def listener(client: Client) -> None:
 def _follow(client: Client, at: int) -> int | None:
     """Listen for some steps; the last time that was delivered, or None if there is no way on from it."""
     collection, asked = client.collection(), client.judge.asked()
-    left, strand = client.draw.randint(1, 12), client.world.baton.current
-    strand.about = Reading()
+    left = client.draw.randint(1, 12)
     client.world.note(f"> listen {at}")
     try:
         with closing(collection.listen(at, timeout_s=client.draw.choice((0.0, 1.0, 20.0)))) as steps:  # type: ignore[type-var]
@@ -321,8 +319,6 @@ def _follow(client: Client, at: int) -> int | None:
         client.world.note(f"< listen: {error!r}")
         client.judge.unread(asked, error)
         return at if isinstance(error, _FAILED) else None
-    finally:
-        strand.about = None
     return at
 
 
@@ -378,48 +374,42 @@ def owner(client: Client) -> None:
 def holder(client: Client) -> None:
     """Holds history and parts for a while, and reads what it holds: there is no gap while the lease lasts."""
     while True:
-        collection, strand = client.collection(), client.world.baton.current
-        strand.about = Reading()
+        collection, asked = client.collection(), client.judge.asked()
         try:
             with collection.reader("holder") as held:
                 client.judge.counts["holds"] += 1
                 for _ in range(client.draw.randint(1, 5)):
                     client.rest()
-                    _read_held(client, collection, held.id, only_time(held.since))
-        except LeaseExpired:
-            client.judge.counts["leases expired"] += 1
-        except _FAILED as error:
+                    _read_held(client, held)
+        except TidelakeError as error:
             client.world.note(f"< hold: {error!r}")
-        finally:
-            strand.about = None
+            client.judge.unread(asked, error)
         client.rest()
 
 
-def _read_held(client: Client, collection: Collection, hold_id: str, since: int) -> None:
+def _read_held(client: Client, held: CollectionReader) -> None:
     """Read at the `since` of a hold, which must be possible as long as the state has the hold."""
-    asked = client.judge.asked()
+    since, asked = only_time(held.since), client.judge.asked()
+    if client.judge.uppers[-1].less_equal(since):
+        return
+    client.world.note(f"> held snapshot {since}")
     try:
-        answer = collection.snapshot(since, timeout_s=0).read_all()
+        answer = held.snapshot(since, timeout_s=0).read_all()
     except HistoryCompacted as error:
-        if hold_id in client.judge.state.holds:
-            client.judge.wrong(f"hold {hold_id} at {since} is there, but history is gone: {error!r}")
-    except TidelakeError as error:
-        client.judge.unread(asked, error)
-    else:
-        client.judge.snapshot(asked, since, answer)
+        client.judge.wrong(f"a hold at {since} was read, but history is gone: {error!r}")
+    client.judge.snapshot(asked, since, answer)
 
 
 def collector(client: Client) -> None:
-    """Frees what nobody reads: doomed, deleted, buried; it may stall between any two of these."""
-    config = client.world.options.config
+    """Frees what nobody reads; it may stall between any two calls."""
     while True:
-        shard = client.collection()._shard
-        age_ms = int(config.garbage_age_s * 1000)
+        collection = client.collection()
+        client.world.note("> collect")
         try:
-            names = shard.run(partial(collection_commands.doom, age_ms=age_ms, names_max=8))
-            for name in names:
-                client.judge.counts["blobs collected"] += shard.stores.blobs.delete(name)
-            shard.run(partial(collection_commands.bury, names=names))
+            report = collection.collect(thorough=client.draw.random() < 0.5)
+            client.judge.counts["blobs collected"] += report.blobs
+            client.judge.counts["leaked blobs removed"] += report.leaked
+            client.judge.counts["log entries removed"] += report.entries
         except _FAILED as error:
             client.world.note(f"< collect: {error!r}")
         client.rest()

@@ -15,9 +15,9 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 
 from tidelake.errors import (
-    BlobNotFound,
     HistoryCompacted,
     InternalError,
+    LeaseExpired,
     NotYetClosed,
     OutcomeUnknown,
     StoreUnavailable,
@@ -37,6 +37,7 @@ from tidelake.state.state import FIRST, Delta, ShardState, apply
 from tidelake.store.protocols import Entry
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, Row
+from tidelake.testing.simulation.witness import Actor
 
 DOMAIN = TimeDomain("counter")
 
@@ -99,6 +100,8 @@ class Judge:
         # What a writer's name had got in when an epoch was opened.
         self._opened: dict[tuple[str, int], int | None] = {}
         self.doomed: set[str] = set()
+        # The process that opened each hold.
+        self._holders: dict[str, str] = {}
         # The parts of the collection as of each of its entries, for those who read old states.
         self._parts_at: list[frozenset[str]] = []
 
@@ -120,7 +123,7 @@ class Judge:
 
     # What happens to the stores.
 
-    def entered(self, key: str, entry: Entry, actor: object) -> None:
+    def entered(self, key: str, entry: Entry, actor: Actor) -> None:
         """A log got an entry."""
         before, delta = self._states.get(key), None
         if before is None:
@@ -163,7 +166,7 @@ class Judge:
                 if name in self._parts_at[pin]:
                     self.wrong(f"{name} is deleted, but hold {id_} reads {key}@{pin}, which names it")
 
-    def _advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: object) -> None:
+    def _advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: Actor) -> None:
         if not (before.upper <= after.upper and before.since <= after.since):
             self.wrong(f"seqno {after.seqno}: upper or since went back")
         self.oracle.since = after.since
@@ -172,12 +175,10 @@ class Judge:
             if old is None or old.epoch < record.epoch:
                 self._opened[name, record.epoch] = self._last_in(name)
         for id_, hold in before.holds.items():
-            if (
-                id_ not in after.holds
-                and after.committed_ms < hold.expires_ms
-                and not isinstance(actor, Reading)
-            ):
+            early = id_ not in after.holds and after.committed_ms < hold.expires_ms
+            if early and self._holders.get(id_) != actor.process:
                 self.wrong(f"seqno {after.seqno} ends hold {id_}, which lasts until {hold.expires_ms}")
+        self._holders |= {id_: actor.process for id_ in after.holds if id_ not in before.holds}
         self.doomed.update(delta.edits.doomed)
         if delta.edits.rollup is not None:
             self.counts["rollups"] += 1
@@ -185,9 +186,9 @@ class Judge:
             self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
             return
         self.counts["appends in"] += 1
-        if not isinstance(actor, Append):
+        if not isinstance(actor.about, Append):
             self.wrong(f"seqno {after.seqno} moves upper to {after.upper}, which nobody asked for")
-        self._placed(actor, before, after)
+        self._placed(actor.about, before, after)
 
     def _placed(self, op: Append, before: ShardState, after: ShardState) -> None:
         if op.placed is not None:
@@ -335,7 +336,9 @@ class Judge:
                     self.wrong(f"a read waited in vain though upper was {closed}: {error!r}")
             case StoreUnavailable() | OutcomeUnknown():
                 pass
-            case BlobNotFound() if error.name in self.doomed and not self._is_timely(asked):
+            case LeaseExpired() if error.reader and error.reader not in self.state.holds:
+                self.counts["leases expired"] += 1
+            case LeaseExpired() if not self._is_timely(asked):
                 self.counts["reads outlived"] += 1
             case _:
                 self.wrong(f"a read failed with {error!r}")
@@ -373,11 +376,6 @@ class Judge:
             if begun > latest_begun:
                 latest_begun, whose = begun, label
             end = upper
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a client that has holds is about: it may close them."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class SimulatedProcess(Process):
             with world.acts(actor):
                 return call()
 
-        if fault.startswith("unknown") and operation == _COMMIT and draw.random() < 0.5:
+        if fault.startswith("unknown") and operation == _COMMIT and draw.random() < 0.3:
             # What loses one reply goes on losing: only then does a commit stay undecided.
             self._begin_outage("log.")
         if fault == "unavailable":

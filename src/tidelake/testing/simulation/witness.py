@@ -4,15 +4,29 @@ Must not know what an effect means, nor change any answer.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
 
 
+@dataclass(frozen=True)
+class Actor:
+    """Whose doing an effect is.
+
+    Attributes:
+        process: its name.
+        about: what the thread was about that asked for it; None: nothing in particular.
+    """
+
+    process: str
+    about: object
+
+
 class Observer(Protocol):
     """Is told of effects, at the moment of each."""
 
-    def entered(self, key: str, entry: Entry, actor: object) -> None:
+    def entered(self, key: str, entry: Entry, actor: Actor) -> None:
         """A log has got an entry; `actor` is whose doing it is."""
 
     def survived(self) -> None:
@@ -56,7 +70,7 @@ class WitnessedBlobs:
 class WitnessedLog:
     """A `VersionLog` whose new entries are seen."""
 
-    def __init__(self, inner: VersionLog, observer: Observer, acting: Callable[[], object]) -> None:
+    def __init__(self, inner: VersionLog, observer: Observer, acting: Callable[[], Actor]) -> None:
         self._inner, self._observer, self._acting = inner, observer, acting
 
     def head(self, key: str) -> Entry | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tidelake.env import Counters, Env
+from tidelake.env import Counters, Env, Spawned, Stop
 from tidelake.errors import BlobNotFound
 from tidelake.lake.lake import Lake
 from tidelake.shard.overlap import sequential
@@ -23,10 +23,11 @@ from tidelake.store.url import Stores
 from tidelake.testing.files import SimulatedDisk
 from tidelake.testing.simulation.baton import Baton, Process, Strand
 from tidelake.testing.simulation.options import Options
-from tidelake.testing.simulation.witness import Observer, WitnessedBlobs, WitnessedLog
+from tidelake.testing.simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 
 URL = "memory://simulation"
 CLOCK_JUMP_MS = 60_000
+_NOBODY = Actor("world", None)
 _ROOT = "/simulated/blobs"
 _START_MS = 1_700_000_000_000
 
@@ -64,7 +65,7 @@ class World:
         self.injected: Counter[str] = Counter()
         self.trace = Trace()
         self.processes: list[Process] = []
-        self.acting: object = None
+        self.acting = _NOBODY
         self._id_draw = random.Random(f"{seed} ids")  # noqa: S311
         self._true_log, self._memory_blobs = MemoryVersionLog(), MemoryBlobStore(self)
         self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
@@ -106,12 +107,14 @@ class World:
 
         return self.baton.start(process, name, alone, delay_us)
 
-    def actor(self) -> object:
-        """What the thread that runs is about; None outside of the run."""
-        return self.baton.current.about if self.baton.running else None
+    def actor(self) -> Actor:
+        """Whose doing it is what happens now."""
+        if not self.baton.running:
+            return _NOBODY
+        return Actor(self.baton.current.process.name, self.baton.current.about)
 
     @contextmanager
-    def acts(self, actor: object) -> Iterator[None]:
+    def acts(self, actor: Actor) -> Iterator[None]:
         """Effects on the stores inside of the block are this actor's doing."""
         before, self.acting = self.acting, actor
         try:
@@ -161,6 +164,17 @@ class World:
 
     def calm_lake(self, observer: Observer) -> Lake:
         """The lake as a process sees it that nothing happens to, for before and after the run."""
-        env = Env(self, self, Counters())
+        env = Env(self, self, Counters(), _NoThreads())
         stores = Stores(WitnessedBlobs(self.blobs(None), observer), self.log(observer))
         return Lake(URL, stores, self.options.config, env)
+
+
+class _NoThreads:
+    """A `Spawner` for where no time passes: what would run beside its caller has no turn."""
+
+    def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:  # noqa: ARG002 - the signature
+        """Start nothing; see `Spawner`."""
+        return self
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
