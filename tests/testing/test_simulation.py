@@ -88,11 +88,12 @@ def test_a_rare_bug_is_found_within_200_seeds(bug):
 
 
 def test_a_failure_shrinks_to_the_step_that_shows_it_and_says_how_to_repeat_it():
-    failed = shortest(0, STEPS, bugs.believed_stale_refusal)
+    found = found_within(bugs.believed_stale_refusal, range(200))
+    failed = shortest(found.seed, STEPS, bugs.believed_stale_refusal)
     with bugs.believed_stale_refusal():
-        simulate(0, failed.steps - 1)
+        simulate(failed.seed, failed.steps - 1)
         with pytest.raises(SimulationFailed) as again:
-            simulate(0, failed.steps)
+            simulate(failed.seed, failed.steps)
     assert str(again.value) == str(failed)
-    assert f"make sim SEED=0 STEPS={failed.steps}\n" in str(failed)
+    assert f"make sim SEED={failed.seed} STEPS={failed.steps}\n" in str(failed)
     assert "UpperMismatch" in str(failed).splitlines()[-1]

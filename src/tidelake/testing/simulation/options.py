@@ -11,7 +11,7 @@ from tidelake.config import Config
 
 # Probabilities per store call, before the seed makes them milder or worse.
 _RATES = {
-    "unavailable": 0.02,
+    "unavailable": 0.01,
     "unknown, without effect": 0.015,
     "unknown, after the effect": 0.015,
     "unknown, effect later": 0.008,
@@ -19,7 +19,7 @@ _RATES = {
     "slow reply": 0.015,
     "outage": 0.0015,
     "stall": 0.003,
-    "crash": 0.004,
+    "crash": 0.002,
     "machine crash": 0.0006,
     "clock jump": 0.002,
 }

@@ -20,13 +20,13 @@ from tidelake.testing.simulation.world import CLOCK_JUMP_MS, URL, World
 
 T = TypeVar("T")
 
-_SWITCH_AT_MONOTONIC = 0.05
+_SWITCH_AT_CLOCK = 0.05
 _COMMIT = "log.compare_and_set"
 # What happens around a commit is what matters most.
 _COMMITS_WORSE = 4
 _LOG_WRITES = frozenset((_COMMIT, "log.truncate", "log.delete"))
 _WRITES = _LOG_WRITES | {"blob.put", "blob.delete"}
-_FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink", "mkdir"))
+_FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink"))
 _OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
 
 
@@ -66,13 +66,15 @@ class SimulatedProcess(Process):
 
     def now_ms(self) -> int:
         """The wall clock of this process, wrong by its skew and its jumps."""
-        self._pause("now")
+        if self.world.draw.random() < _SWITCH_AT_CLOCK:
+            self._pause("now")
+        self._alive()
         return self.world.true_ms() + self._offset_ms
 
     def monotonic_s(self) -> float:
         """Seconds since the process started."""
         # Every retry asks twice; a switch here shows nothing that one at the next store call does not.
-        if self.world.draw.random() < _SWITCH_AT_MONOTONIC:
+        if self.world.draw.random() < _SWITCH_AT_CLOCK:
             self._pause("monotonic")
         self._alive()
         return (self.world.baton.now_us - self._started_us) / 1e6
