@@ -2,7 +2,7 @@
 # for Spark. ARGS is handed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix full bench soak docs lock clean venv
+.PHONY: help demo test check fix full bench soak sim docs lock clean venv
 
 ARGS ?=
 RUN := .venv/bin/python -m
@@ -38,6 +38,9 @@ bench: venv   ## the measurements of docs/benchmarks.md
 
 soak: venv   ## the tests that run for hours, with fresh random choices
 	@$(PYTEST) $(PARALLEL) -m soak --hypothesis-profile explore --timeout 0 $(ARGS)
+
+sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000
+	@$(RUN) tidelake.testing.simulation --seed $(or $(SEED),0) --steps $(or $(STEPS),2000) --seeds $(or $(SEEDS),1)
 
 docs: venv   ## run the examples of README.md and docs/, check their links
 	@$(PYTEST) $(PARALLEL) tests/test_docs.py $(ARGS)

@@ -42,6 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the figures that tests have recorded (`record_property("figures", text)`)."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, text in report.user_properties:
+            if name == "figures" and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid}: {text}")
+
+
 @pytest.fixture
 def rng() -> Random:
     """Random choices that the seed of the run decides."""

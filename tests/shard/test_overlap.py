@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from tidelake.errors import UsageError
-from tidelake.shard.overlap import Background, prefetch, prefetch_all
+from tidelake.shard.overlap import Background, prefetch, prefetch_all, sequential
 
 
 def threads():
@@ -171,6 +171,56 @@ def test_an_error_of_one_of_many_sources_comes_after_its_items():
         assert list(ahead[1]) == [7, 8]
     with prefetch_all([], 2) as ahead:
         assert ahead == []
+
+
+def test_in_sequence_no_thread_starts_and_the_answers_are_the_same():
+    seen = []
+
+    def source(n):
+        try:
+            for i in range(n):
+                seen.append(threading.current_thread())
+                yield i
+        finally:
+            seen.append("closed")
+
+    with sequential():
+        assert list(prefetch(source(3))) == [0, 1, 2]
+        items = prefetch(source(3))
+        assert next(items) == 0
+        items.close()
+        with prefetch_all([source(2), [5]], 2) as lanes:
+            assert next(lanes[0]) == 0
+            assert list(lanes[1]) == [5]
+        background = Background(1, lambda: pytest.fail("nothing stalls"))
+        assert [background.submit(lambda n=n: n).result() for n in range(3)] == [0, 1, 2]
+        background.submit(threading.current_thread).result()
+        background.close()
+    assert seen.count("closed") == 3
+    assert {one for one in seen if one != "closed"} == {threading.current_thread()}
+    assert not threads()
+
+
+def test_in_sequence_an_error_comes_where_it_came_with_threads():
+    def fail():
+        raise KeyError("lost")
+
+    with sequential():
+        background = Background(1, lambda: None)
+        job = background.submit(fail)
+        assert job.done
+        with pytest.raises(KeyError, match="lost"):
+            job.result()
+        with pytest.raises(KeyError, match="lost"):
+            background.submit(lambda: 1)
+
+
+def test_after_the_sequence_threads_start_again():
+    with sequential():
+        pass
+    names = []
+    assert list(prefetch(names.append(threading.current_thread().name) or i for i in range(2))) == [0, 1]
+    assert set(names) == {"tidelake-prefetch"}
 
 
 class Item:

@@ -5,7 +5,8 @@ reader of `prefetch` sees the same items, then the same exception or end, as wit
 the generator is closed, exhausted or collected, the thread has ended and the source is closed. A
 `Background` runs every job that it takes to its end, and hands every error to its caller.
 
-Threads start when there is work, belong to one process, and are never kept across a fork.
+Threads start when there is work, belong to one process, and are never kept across a fork. Inside of
+`sequential()` none is started at all: for a debugger, and for runs that must repeat exactly.
 """
 
 import os
@@ -14,11 +15,28 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from tidelake.errors import InternalError, UsageError
 
 T = TypeVar("T")
+
+_in_sequence: ContextVar[bool] = ContextVar("tidelake-sequential", default=False)
+
+
+@contextmanager
+def sequential() -> Generator[None]:
+    """Let everything here run in the thread of its caller, at the moment it is asked for.
+
+    Answers and errors stay the same; only speed is lost. Holds for what the current thread (more exactly:
+    its context) begins inside of the block. Useful with a debugger, whose steps then follow one another.
+    """
+    token = _in_sequence.set(True)
+    try:
+        yield
+    finally:
+        _in_sequence.reset(token)
 
 
 class _End:
@@ -47,6 +65,9 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
     Raises:
         Exception: whatever the source raised, after the items before it.
     """
+    if _in_sequence.get():
+        yield from source
+        return
     ready: queue.Queue[T | _End] = queue.Queue()
     room = threading.Semaphore(max(1, depth))
     stopped = threading.Event()
@@ -66,9 +87,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
                     except StopIteration:
                         break
             finally:
-                close = getattr(items, "close", None)
-                if close is not None:
-                    close()
+                _close(items)
         except BaseException as caught:
             # Not lost: the reader raises it.
             error = caught
@@ -178,6 +197,9 @@ class Background:
             self._room.release()
             raise self._error
         job = Job(work)
+        if _in_sequence.get():
+            self._run(job)
+            return job
         thread = threading.Thread(target=self._run, args=(job,), name="tidelake-background", daemon=True)
         self._threads.add(thread)
         thread.start()
@@ -213,6 +235,14 @@ def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list
         As many iterators: each the items of its source, in order, then what the source raised. Once the
         block is left, the threads have ended and the sources are closed.
     """
+    if _in_sequence.get():
+        lanes = [iter(source) for source in sources]
+        try:
+            yield lanes
+        finally:
+            for items in lanes:
+                _close(items)
+        return
     crew = _Crew([_Lane(iter(source)) for source in sources])
     running = [
         threading.Thread(target=crew.work, name="tidelake-prefetch", daemon=True)
@@ -227,9 +257,14 @@ def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list
         for thread in running:
             thread.join()
         for lane in crew.lanes:
-            close = getattr(lane.items, "close", None)
-            if close is not None:
-                close()
+            _close(lane.items)
+
+
+def _close(items: Iterator[T]) -> None:
+    """End a generator; other iterators have no end to be told of."""
+    close = getattr(items, "close", None)
+    if close is not None:
+        close()
 
 
 class _Lane(Generic[T]):

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
 from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
@@ -34,6 +34,13 @@ class Fault(Enum):
 
 class SimulatedCrash(BaseException):
     """The process ends here. Not an `Exception`, so that nothing but the simulation catches it."""
+
+
+class Faults(Protocol):
+    """Decides what becomes of each call: a `FaultPlan`, or the simulation."""
+
+    def run(self, operation: str, call: Callable[[], T]) -> T:
+        """Carry out `call`, or not, or raise though it was carried out; operations as in `FaultPlan`."""
 
 
 class FaultPlan:
@@ -119,9 +126,9 @@ class FaultPlan:
 
 
 class FaultyBlobStore:
-    """A `BlobStore` that follows a `FaultPlan`."""
+    """A `BlobStore` that follows a `FaultPlan`, or whoever else decides."""
 
-    def __init__(self, inner: BlobStore, faults: FaultPlan) -> None:
+    def __init__(self, inner: BlobStore, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
 
@@ -152,9 +159,9 @@ class FaultyBlobStore:
 
 
 class FaultyVersionLog:
-    """A `VersionLog` that follows a `FaultPlan`."""
+    """A `VersionLog` that follows a `FaultPlan`, or whoever else decides."""
 
-    def __init__(self, inner: VersionLog, faults: FaultPlan) -> None:
+    def __init__(self, inner: VersionLog, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
 
@@ -189,7 +196,7 @@ class FaultyVersionLog:
         self._inner.close()
 
 
-def _listed(faults: FaultPlan, operation: str, items: Iterator[T]) -> Iterator[T]:
+def _listed(faults: Faults, operation: str, items: Iterator[T]) -> Iterator[T]:
     found: list[T] = []
     try:
         faults.run(operation, lambda: found.extend(items))

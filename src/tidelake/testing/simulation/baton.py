@@ -1,0 +1,266 @@
+"""The baton: many real threads, of which exactly one runs.
+
+Owns the order of the threads and the simulated time. Whoever holds the baton runs until it calls `pause`;
+then a seeded choice among those that may go on says who is next. Must not know what the threads do.
+
+INVARIANT: a run is a function of the seed. No thread goes on without the baton, time moves by `pause` alone,
+and a thread of a dead process never pauses again: it unwinds to its end before anybody else goes on.
+"""
+
+import heapq
+import random
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from tidelake.testing.faults import SimulatedCrash
+
+# Real seconds without a step after which the threads are taken for stuck.
+_STUCK_S = 60.0
+_NEVER = 2**62
+
+
+class Stuck(Exception):
+    """No thread can go on: a deadlock, or an endless loop without a store call."""
+
+
+class Process:
+    """What lives and dies together.
+
+    Attributes:
+        name: for the trace.
+        dead: whether it has crashed; its threads are unwinding, or gone.
+        stalled_us: none of its threads goes on before this simulated time.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.stalled_us = 0
+
+
+class Strand:
+    """One thread under the baton.
+
+    Attributes:
+        about: what it is doing, for whoever has to know; None: nothing in particular.
+    """
+
+    def __init__(self, process: Process, name: str, wake_us: int) -> None:
+        self.process, self.name = process, name
+        self.wake_us = wake_us
+        self.until: Callable[[], bool] | None = None
+        self.ended = False
+        self.about: object = None
+        self.go = threading.Lock()
+        self.go.acquire()
+
+    def ready_us(self) -> int:
+        """From when on it may go on, as far as is known now."""
+        if self.process.dead:
+            return 0
+        wake_us = 0 if self.until is not None and self.until() else self.wake_us
+        return max(wake_us, self.process.stalled_us)
+
+
+class Baton:
+    """Hands the one right to run from thread to thread.
+
+    Args:
+        draw: the random choices, of this class only.
+        steps: pauses after which every process dies, and the run ends.
+
+    Attributes:
+        now_us: simulated time.
+        steps: pauses so far.
+        trouble: the first error that `fail` was told, or that ended a thread.
+    """
+
+    def __init__(self, draw: random.Random, steps: int) -> None:
+        self.now_us = 0
+        self.steps = 0
+        self.trouble: BaseException | None = None
+        self._draw, self._limit = draw, steps
+        # How often the one that runs goes on, though others could.
+        self._stay = draw.choice((0.0, 0.3, 0.6, 0.85))
+        self._strands: list[Strand] = []
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._event_count = 0
+        self._current: Strand | None = None
+        self._over = False
+        self._done = threading.Event()
+
+    @property
+    def current(self) -> Strand:
+        """The thread that runs."""
+        if self._current is None:
+            raise Stuck("nobody holds the baton")
+        return self._current
+
+    @property
+    def running(self) -> bool:
+        """Whether some thread has the baton."""
+        return self._current is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is ending: everything unwinds, and nothing new starts."""
+        return self._over
+
+    def start(self, process: Process, name: str, work: Callable[[], None], delay_us: int = 0) -> Strand:
+        """Add a thread, which waits for its turn."""
+        strand = Strand(process, name, self.now_us + delay_us)
+        thread = threading.Thread(target=self._run, args=(strand, work), name=name, daemon=True)
+        self._strands.append(strand)
+        thread.start()
+        return strand
+
+    def at(self, when_us: int, event: Callable[[], None]) -> None:
+        """Let something happen at a simulated time, also after its process has died."""
+        self._event_count += 1
+        heapq.heappush(self._events, (when_us, self._event_count, event))
+
+    def run(self) -> None:
+        """Run all threads until the last one has ended.
+
+        Raises:
+            Stuck: they do not go on.
+        """
+        self._pass_on(None)
+        seen = -1
+        while not self._done.wait(_STUCK_S):
+            if seen == self.steps:
+                raise Stuck(f"no step for {_STUCK_S:.0f} real seconds after step {seen}\n{_stacks()}")
+            seen = self.steps
+
+    def pause(self, wake_us: int = 0, until: Callable[[], bool] | None = None) -> None:
+        """Let others run; go on not before a simulated time, or as soon as `until` holds.
+
+        Raises:
+            SimulatedCrash: the process is dead.
+        """
+        strand = self.current
+        self._check(strand)
+        if self.steps == self._limit:
+            self.finish()
+            self._check(strand)
+        self.steps += 1
+        strand.wake_us, strand.until = wake_us, until
+        self._pass_on(strand)
+        self._check(strand)
+
+    def block(self, until: Callable[[], bool]) -> None:
+        """Let others run until something holds."""
+        self.pause(_NEVER, until)
+
+    def finish(self) -> None:
+        """End the run: every process dies."""
+        self._over = True
+        for strand in self._strands:
+            strand.process.dead = True
+
+    def fail(self, error: BaseException) -> None:
+        """End the run because of an error, whoever may catch what is raised here."""
+        if self.trouble is None and not self._over:
+            self.trouble = error
+        self.finish()
+
+    def _check(self, strand: Strand) -> None:
+        if strand.process.dead:
+            raise SimulatedCrash(f"{strand.process.name} is dead")
+
+    def _run(self, strand: Strand, work: Callable[[], None]) -> None:
+        strand.go.acquire()
+        try:
+            self._check(strand)
+            work()
+        except SimulatedCrash:
+            pass
+        except BaseException as error:
+            self.fail(error)
+        strand.ended = True
+        self._strands.remove(strand)
+        self._pass_on(None)
+
+    def _pass_on(self, own: Strand | None) -> None:
+        """Give the baton to whoever is next, and wait for the next turn unless that is the caller."""
+        chosen = self._choose(own)
+        self._current = chosen
+        if chosen is None:
+            self._done.set()
+            return
+        if chosen is own:
+            return
+        chosen.go.release()
+        if own is not None:
+            own.go.acquire()
+
+    def _choose(self, own: Strand | None) -> Strand | None:
+        while self._strands:
+            for strand in self._strands:
+                if strand.process.dead:
+                    return strand
+            while self._events and self._events[0][0] <= self.now_us:
+                heapq.heappop(self._events)[2]()
+            if self._over:
+                continue
+            ready = [strand for strand in self._strands if strand.ready_us() <= self.now_us]
+            if own in ready and self._draw.random() < self._stay:
+                return own
+            if ready:
+                return ready[int(self._draw.random() * len(ready))]
+            next_us = min(strand.ready_us() for strand in self._strands)
+            if self._events:
+                next_us = min(next_us, self._events[0][0])
+            if next_us >= _NEVER:
+                self.fail(
+                    Stuck("all threads wait for each other: " + ", ".join(s.name for s in self._strands))
+                )
+            else:
+                self.now_us = next_us
+        return None
+
+
+class BatonLock:
+    """A `threading.Lock` for threads under the baton: waiting for it hands the baton on.
+
+    A real lock that is held across a store call would keep the thread that waits for it, and the baton
+    with it, for ever.
+    """
+
+    def __init__(self, baton: Baton) -> None:
+        self._baton = baton
+        self._locked = False
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002 - the signature of a lock
+        """Take it; waits unless told otherwise."""
+        while self._locked:
+            if not blocking:
+                return False
+            self._baton.block(lambda: not self._locked)
+        self._locked = True
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        self._locked = False
+
+    def locked(self) -> bool:
+        """Whether somebody has it."""
+        return self._locked
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _stacks() -> str:
+    frames = sys._current_frames()
+    return "\n".join(
+        f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident])[-6:])}"
+        for thread in threading.enumerate()
+        if thread.ident in frames and thread is not threading.current_thread()
+    )

@@ -1,0 +1,103 @@
+"""What a seed decides before the first step: settings, clients, and how hostile the world is.
+
+Owns the ranges. Must not know how any of it is carried out.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidelake.config import Config
+
+# Probabilities per store call, before the seed makes them milder or worse.
+_RATES = {
+    "unavailable": 0.01,
+    "unknown, without effect": 0.015,
+    "unknown, after the effect": 0.015,
+    "unknown, effect later": 0.008,
+    "delay": 0.03,
+    "slow reply": 0.015,
+    "outage": 0.0015,
+    "stall": 0.003,
+    "crash": 0.002,
+    "machine crash": 0.0006,
+    "clock jump": 0.002,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one run is set up.
+
+    Attributes:
+        config: settings that all clients share; so small that merges and rollups are frequent.
+        rates: of each kind of fault, per store call.
+        roles: names of the clients' roles, see `clients.ROLES`; a role may come several times.
+        skew_ms_max: how far wall clocks are apart.
+        on_disk: blobs are files on a disk that loses in a power cut what was not flushed.
+        skipped_flush: a defect of that disk, for tests of the simulation.
+    """
+
+    config: Config
+    rates: dict[str, float] = field(default_factory=dict)
+    roles: tuple[str, ...] = ()
+    skew_ms_max: int = 0
+    on_disk: bool = False
+    skipped_flush: Literal["file", "folder"] | None = None
+
+    @classmethod
+    def drawn(cls, draw: random.Random) -> "Options":
+        """The options of a seed."""
+        worse = draw.choice((0.0, 0.5, 1.0, 1.0, 2.0))
+        rates = {kind: rate * worse * draw.choice((0, 1, 1, 2)) for kind, rate in _RATES.items()}
+        roles = ["writer", "appender", "reader", "maintainer"]
+        more = (
+            "holder",
+            "holder",
+            "collector",
+            "writer",
+            "writer",
+            "appender",
+            "appender",
+            "reader",
+            "listener",
+            "listener",
+            "maintainer",
+            "upkeep",
+        )
+        roles += draw.choices(more, k=draw.randint(1, 5))
+        if draw.random() < 0.8:
+            roles.append("owner")
+        if draw.random() < 0.6:
+            roles += ["collector", "holder"]
+        skew_ms = draw.choice((0, 100, 5_000, 60_000))
+        if draw.random() < 0.3:
+            # With true clocks more can be judged: how long a read without a hold finds its parts.
+            skew_ms, rates["clock jump"] = 0, 0.0
+        return cls(_config(draw), rates, tuple(roles), skew_ms, draw.random() < 0.4)
+
+
+def _config(draw: random.Random) -> Config:
+    return Config(
+        part_target_bytes=draw.choice((1024, 1024, 4096)),
+        row_group_rows=draw.choice((2, 4, 16)),
+        merge_chunk_rows=16,
+        fold_rows=draw.choice((1, 8, 64)),
+        inline_part_bytes=draw.choice((0, 0, 200, 4096)),
+        inline_total_bytes=draw.choice((1024, 4096, 1024 * 1024)),
+        merge_fan_in=draw.choice((2, 3, 4)),
+        merge_inputs_min=draw.choice((2, 4)),
+        merge_rows_min=draw.choice((0, 4, 1000)),
+        merge_budget_s=draw.choice((0.0, 0.05, 0.25)),
+        merge_whole_rows=draw.choice((0, 20, 4_000_000)),
+        merge_claim_rows=draw.choice((0, 4, 16, 262_144)),
+        lease_s=draw.choice((1.0, 10.0, 60.0)),
+        garbage_age_s=draw.choice((0.0, 2.0, 20.0)),
+        upload_age_s=draw.choice((20.0, 100.0)),
+        merge_claim_s=draw.choice((0.5, 5.0)),
+        runs_max=draw.choice((4, 8, 16)),
+        rollup_bytes_min=1024,
+        retry_deadline_s=draw.choice((0.2, 2.0)),
+        wait_timeout_s=1.0,
+        poll_interval_s=0.5,
+    )

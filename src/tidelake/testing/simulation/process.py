@@ -1,0 +1,233 @@
+"""A process of the simulation: its clock, its handles, and its share of the faults.
+
+Owns what becomes of each call of one process. Must not know what is stored, nor what the process is for.
+
+INVARIANT: a fault tells the truth (see `tidelake.testing.faults`); a dead process reaches nothing.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidelake.env import Counters, Env, Spawned, Stop
+from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
+from tidelake.lake.lake import Lake
+from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
+from tidelake.store.url import Stores
+from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
+from tidelake.testing.simulation.baton import Process, Strand
+from tidelake.testing.simulation.witness import Observer, WitnessedBlobs
+from tidelake.testing.simulation.world import CLOCK_JUMP_MS, URL, World
+
+T = TypeVar("T")
+
+_SWITCH_AT_CLOCK = 0.05
+_COMMIT = "log.compare_and_set"
+# What happens around a commit is what matters most.
+_COMMITS_WORSE = 4
+_LOG_WRITES = frozenset((_COMMIT, "log.truncate", "log.delete"))
+_WRITES = _LOG_WRITES | {"blob.put", "blob.delete"}
+_FILE_WRITES = frozenset(f"file.{name}" for name in ("create", "write", "fsync", "link", "unlink"))
+_OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
+
+
+class SimulatedProcess(Process):
+    """A process: its own clock, its own handles, its own share of the faults.
+
+    It is the clock, the source of ids and the spawner of its `Env`, and decides the faults of its stores.
+    """
+
+    def __init__(self, world: World, observer: Observer, name: str) -> None:
+        super().__init__(name)
+        self.world, self._observer = world, observer
+        self._files = world.disk.process(self._at_file) if world.disk else None
+        skew_ms = world.options.skew_ms_max
+        self._offset_ms = world.draw.randint(-skew_ms, skew_ms)
+        self._started_us = world.baton.now_us
+        self._outage_us, self._outage_of = 0, ""
+        self.recorder = Counters()
+        world.processes.append(self)
+
+    def lake(self) -> Lake:
+        """The lake, opened by this process."""
+        env = Env(self, self, self.recorder, self)
+        deadline_s = self.world.options.config.retry_deadline_s
+        draw = self.world.draw.random
+        blobs = WitnessedBlobs(self.world.blobs(self._files), self._observer)
+        log = self.world.log(self._observer)
+        stores = Stores(
+            RetryingBlobStore(FaultyBlobStore(blobs, self), self, deadline_s, draw),
+            RetryingVersionLog(FaultyVersionLog(log, self), self, deadline_s, draw),
+        )
+        return Lake(URL, stores, self.world.options.config, env)
+
+    def fresh(self) -> str:
+        """A fresh id; see `IdSource`."""
+        return self.world.fresh()
+
+    def now_ms(self) -> int:
+        """The wall clock of this process, wrong by its skew and its jumps."""
+        if self.world.draw.random() < _SWITCH_AT_CLOCK:
+            self._pause("now")
+        self._alive()
+        return self.world.true_ms() + self._offset_ms
+
+    def monotonic_s(self) -> float:
+        """Seconds since the process started."""
+        # Every retry asks twice; a switch here shows nothing that one at the next store call does not.
+        if self.world.draw.random() < _SWITCH_AT_CLOCK:
+            self._pause("monotonic")
+        self._alive()
+        return (self.world.baton.now_us - self._started_us) / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in simulated time."""
+        self._alive()
+        self.world.note(f"sleep {seconds:.3f}")
+        self.world.baton.pause(self.world.baton.now_us + max(1, int(seconds * 1e6)))
+
+    def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
+        """Start a thread of this process, under the same baton."""
+        self._alive()
+        return _SimulatedThread(self, name, work)
+
+    def run(self, operation: str, call: Callable[[], T]) -> T:
+        """Carry out a store call as the seed decides; see `Faults`."""
+        self._pause(operation)
+        world, draw = self.world, self.world.draw
+        actor = world.actor()
+        world.baton.now_us += 1 + int(draw.expovariate(1 / 500))
+        fault = self._in_outage(operation) or self._drawn(operation)
+        if fault:
+            world.inject(fault)
+
+        def effect() -> T:
+            if not operation.startswith("log."):
+                # On a simulated disk others may go on meanwhile.
+                return call()
+            with world.acts(actor):
+                return call()
+
+        if fault.startswith("unknown") and operation == _COMMIT and draw.random() < 0.3:
+            # What loses one reply goes on losing: only then does a commit stay undecided.
+            self._begin_outage("log.")
+        if fault == "unavailable":
+            raise StoreUnavailable(f"injected: {operation} is unavailable")
+        if fault == "unknown, effect later":
+            later_us = int(draw.choice((0.02, 0.2, 2.0, 20.0)) * 1e6)
+            world.baton.at(world.baton.now_us + later_us, lambda: self._late(operation, effect))
+        if fault in ("unknown, without effect", "unknown, effect later"):
+            raise OutcomeUnknown(f"injected: {operation} did not answer")
+        if fault == "crash" and draw.random() < 0.5:
+            raise self._crash(operation)
+        if fault == "delay":
+            self._wait(draw.choice((0.01, 0.1, 1.0, 5.0)))
+        answer = effect()
+        if fault == "unknown, after the effect":
+            raise OutcomeUnknown(f"injected: {operation} did not answer")
+        if fault == "crash":
+            raise self._crash(operation)
+        if fault == "slow reply":
+            self._wait(draw.choice((0.01, 0.1, 1.0, 5.0)))
+        return answer
+
+    def _begin_outage(self, of: str) -> None:
+        """For a while this process hardly reaches the log, or the blobs, or (`""`) either."""
+        self._outage_of = of
+        self._outage_us = self.world.baton.now_us + int(self.world.draw.choice((0.3, 2, 10)) * 1e6)
+
+    def _in_outage(self, operation: str) -> str:
+        if self.world.baton.now_us >= self._outage_us or not operation.startswith(self._outage_of):
+            return ""
+        return self.world.draw.choice(("unavailable", "unavailable", "unknown, without effect", ""))
+
+    def _late(self, operation: str, effect: Callable[[], T]) -> None:
+        """The effect of a call whose caller was told that nobody knows; its answer goes nowhere."""
+        self.world.note(f"late {operation} of {self.name}")
+        try:
+            effect()
+        except TidelakeError as error:
+            self.world.note(f"late {operation}: {type(error).__name__}")
+
+    def _drawn(self, operation: str) -> str:
+        """The fault of a call that is under way; those of the whole process happen here at once."""
+        world, draw = self.world, self.world.draw
+        kind, point = "", draw.random() / (_COMMITS_WORSE if operation == _COMMIT else 1)
+        for name, rate in world.options.rates.items():
+            point -= rate
+            if point < 0:
+                kind = name
+                break
+        if kind == "unknown, effect later" and operation not in (_LOG_WRITES if self._files else _WRITES):
+            return "unknown, without effect"
+        if kind not in _OF_PROCESSES:
+            return kind
+        world.inject(kind)
+        if kind == "stall":
+            self.stalled_us = world.baton.now_us + int(draw.choice((1, 5, 20, 60)) * 1e6)
+            world.baton.pause()
+        elif kind == "outage":
+            self._begin_outage(draw.choice(("", "log.", "blob.")))
+        elif kind == "clock jump":
+            self._offset_ms += draw.choice((-CLOCK_JUMP_MS, -1_000, 1_000, CLOCK_JUMP_MS))
+        elif kind == "machine crash":
+            raise self._crash_machine(operation)
+        return ""
+
+    def _crash(self, operation: str) -> SimulatedCrash:
+        self.dead = True
+        if self._files is not None:
+            self._files.kill()
+        return SimulatedCrash(f"{self.name} crashed in {operation}")
+
+    def _at_file(self, operation: str) -> None:
+        """Before an operation on the disk: others may go on here, and the process or the machine may end."""
+        if operation not in _FILE_WRITES:
+            return
+        self._pause(operation)
+        rates = self.world.options.rates
+        point = self.world.draw.random()
+        if point < rates.get("crash", 0):
+            self.world.inject("crash")
+            raise self._crash(operation)
+        if point > 1 - rates.get("machine crash", 0):
+            self.world.inject("machine crash")
+            raise self._crash_machine(operation)
+
+    def _crash_machine(self, operation: str) -> SimulatedCrash:
+        self.world.crash_machine()
+        self._observer.survived()
+        return SimulatedCrash(f"the machine crashed before {operation}")
+
+    def _wait(self, seconds: float) -> None:
+        self.world.baton.pause(self.world.baton.now_us + int(seconds * 1e6))
+
+    def _pause(self, what: str) -> None:
+        self._alive()
+        self.world.baton.pause()
+        self.world.note(what)
+
+    def _alive(self) -> None:
+        # Also for a generator of a dead process that is closed late, by whichever thread.
+        if self.dead:
+            raise SimulatedCrash(f"{self.name} is dead")
+
+
+class _SimulatedThread:
+    """A thread that a process started: what tells it to stop, and what waits for its end."""
+
+    def __init__(self, process: SimulatedProcess, name: str, work: Callable[[Stop], None]) -> None:
+        self._process, self._baton = process, process.world.baton
+        self._stopped = False
+        self._strand: Strand = process.world.start(process, f"{process.name}/{name}", lambda: work(self))
+
+    def wait(self, timeout: float) -> bool:
+        """Pause; see `Stop`."""
+        self._process._alive()
+        self._baton.pause(self._baton.now_us + int(timeout * 1e6), lambda: self._stopped)
+        return self._stopped
+
+    def stop(self) -> None:
+        """Tell it to end, and wait; see `Spawned`."""
+        self._stopped = True
+        if self._strand is not self._baton.current and not self._process.dead:
+            self._baton.block(lambda: self._strand.ended)

@@ -1,0 +1,218 @@
+"""One run of the simulation, several, and the shortest one that fails.
+
+Owns the beginning and the end of a run: setting up, starting clients and starting them again after a crash,
+and what must hold when all of them are gone.
+"""
+
+import gc
+import random
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+
+from tidelake.errors import TidelakeError, TidelakeWarning
+from tidelake.shard.overlap import sequential
+from tidelake.testing.simulation.baton import BatonLock
+from tidelake.testing.simulation.clients import NAME, ROLES, SCHEMA, Client
+from tidelake.testing.simulation.judge import Judge, only_time
+from tidelake.testing.simulation.options import Options
+from tidelake.testing.simulation.process import SimulatedProcess
+from tidelake.testing.simulation.world import World
+
+# Switches a bug on for as long as the block lasts; for tests of the simulation itself.
+Bug = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass
+class Figures:
+    """What was done in one run, or in several.
+
+    Attributes:
+        seeds: runs.
+        steps: store and clock calls.
+        counts: what clients did and were told.
+        injected: faults by kind.
+        digest: of the trace of one run; equal runs have equal ones.
+    """
+
+    seeds: int = 0
+    steps: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
+    digest: int = 0
+
+    def plus(self, other: "Figures") -> "Figures":
+        """Both together."""
+        return Figures(
+            self.seeds + other.seeds,
+            self.steps + other.steps,
+            self.counts + other.counts,
+            self.injected + other.injected,
+        )
+
+    def __str__(self) -> str:
+        def listed(counts: Counter[str]) -> str:
+            return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+        return (
+            f"simulation: seeds {self.seeds}, steps {self.steps}; {listed(self.counts)}; "
+            f"faults {self.injected.total()}: {listed(self.injected)}"
+        )
+
+
+class SimulationFailed(AssertionError):
+    """A seed that fails: the command line that repeats it, the error, and what came before it.
+
+    Attributes:
+        seed: of the run.
+        steps: the fewest that fail, if it was shrunk.
+        error: what was wrong.
+    """
+
+    def __init__(self, seed: int, steps: int, error: BaseException, trace: Sequence[str]) -> None:
+        lines = "\n".join(trace[-60:])
+        super().__init__(
+            f"make sim SEED={seed} STEPS={steps}\n{type(error).__name__}: {error}\nthe last steps:\n{lines}"
+        )
+        self.seed, self.steps, self.error = seed, steps, error
+
+
+def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
+    """Run one seed for so many steps. The answer depends on nothing else.
+
+    Raises:
+        SimulationFailed: an answer was wrong, or a rule was broken.
+    """
+    world = World(seed, steps, options)
+    judge = Judge(
+        lambda: (world.baton.steps, world.baton.now_us),
+        world.short_read_us(),
+        world.baton.fail,
+        world.is_present,
+    )
+    error: BaseException | None = None
+    with _repeatable(world):
+        try:
+            judge.shard_id = world.calm_lake(judge).create(NAME, SCHEMA, key=["k"]).id
+            for i, role in enumerate(world.options.roles):
+                _start(world, judge, f"{role}{i}", role)
+            world.baton.run()
+            if world.baton.trouble is None:
+                _check_end(world, judge)
+        except (AssertionError, TidelakeError) as caught:
+            error = caught
+    error = world.baton.trouble or error
+    if error is not None:
+        raise SimulationFailed(seed, world.baton.steps, error, list(world.trace.lines)) from error
+    return Figures(1, world.baton.steps, judge.counts, world.injected, world.trace.digest)
+
+
+def _start(world: World, judge: Judge, name: str, role: str, life: int = 0) -> None:
+    """Start a client; when its process dies, another one takes its place after a while."""
+    process = SimulatedProcess(world, judge, f"{name}.{life}" if life else name)
+    draw = random.Random(f"{world.seed} {name} {life}")  # noqa: S311
+    client = Client(world, judge, process, draw)
+
+    def work() -> None:
+        try:
+            ROLES[role](client)
+        finally:
+            if process.dead and not world.baton.over:
+                judge.counts["crashes"] += 1
+                _start(world, judge, name, role, life + 1)
+
+    world.start(process, process.name, work, int(draw.choice((0.01, 0.5, 5.0)) * 1e6) if life else 0)
+
+
+def _check_end(world: World, judge: Judge) -> None:
+    """What must hold when all clients are gone: everything can still be read, and is as it must be."""
+    judge.check_order()
+    judge.survived()
+    collection = world.calm_lake(judge).collection(NAME)
+    state = judge.state
+    if collection.state().seqno != state.seqno:
+        judge.wrong(f"the newest state is {collection.state().seqno}, expected {state.seqno}")
+    since, upper = only_time(state.since), only_time(state.upper)
+    for time in sorted({since, (since + upper - 1) // 2, upper - 1}) if upper > since else ():
+        judge.snapshot(judge.asked(), time, collection.snapshot(time).read_all())
+    if state.since == state.minimum:
+        judge.updates(state.since, state.upper, collection.updates(state.since, state.upper).read_all())
+    for name, record in sorted(state.writers.items()):
+        opened = collection.writer(name)
+        judge.writer_opened(name, record.epoch + 1, opened.last_sequence)
+
+
+@contextmanager
+def _repeatable(world: World) -> Iterator[None]:
+    """Nothing happens by itself: locks hand the baton on, no real threads, no collector of cycles."""
+
+    def lock() -> BatonLock:
+        return BatonLock(world.baton)
+
+    shim = SimpleNamespace(**{**vars(threading), "Lock": lock})
+    patched = [module for name, module in sorted(sys.modules.items()) if _has_locks(name, module)]
+    for module in patched:
+        module.threading = shim  # type: ignore[attr-defined]
+    gc.collect()
+    gc.disable()
+    try:
+        with warnings.catch_warnings(), sequential():
+            # A process that dies leaves batches behind; a merge that fails for good is a finding.
+            warnings.simplefilter("ignore", ResourceWarning)
+            warnings.simplefilter("error", TidelakeWarning)
+            yield
+    finally:
+        for module in patched:
+            module.threading = threading  # type: ignore[attr-defined]
+        gc.enable()
+
+
+def _has_locks(name: str, module: ModuleType) -> bool:
+    """Whether it is a module of the product that makes locks."""
+    is_product = name.startswith("tidelake.") and not name.startswith("tidelake.testing")
+    return is_product and getattr(module, "threading", None) is threading
+
+
+def shortest(seed: int, steps: int, bug: Bug = nullcontext) -> SimulationFailed | None:
+    """The failure of a seed with the fewest steps, found by halving; None if it does not fail."""
+    found = _failure(seed, steps, bug)
+    if found is None:
+        return None
+    low, high = 0, found.steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        failed = _failure(seed, middle, bug)
+        if failed is None:
+            low = middle
+        else:
+            found, high = failed, min(middle, failed.steps)
+    return found
+
+
+def _failure(seed: int, steps: int, bug: Bug) -> SimulationFailed | None:
+    try:
+        with bug():
+            simulate(seed, steps)
+    except SimulationFailed as failed:
+        return failed
+    return None
+
+
+def simulate_all(seeds: Sequence[int], steps: int) -> Figures:
+    """Run several seeds, each for so many steps.
+
+    Raises:
+        SimulationFailed: of the first seed that fails, with the fewest steps that do.
+    """
+    figures = Figures()
+    for seed in seeds:
+        try:
+            figures = figures.plus(simulate(seed, steps))
+        except SimulationFailed as failed:
+            raise (shortest(seed, failed.steps) or failed) from failed.error
+    return figures

@@ -1,0 +1,105 @@
+"""The true stores, with somebody who sees every effect at the moment it happens.
+
+Must not know what an effect means, nor change any answer.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Whose doing an effect is.
+
+    Attributes:
+        process: its name.
+        about: what the thread was about that asked for it; None: nothing in particular.
+    """
+
+    process: str
+    about: object
+
+
+class Observer(Protocol):
+    """Is told of effects, at the moment of each."""
+
+    def entered(self, key: str, entry: Entry, actor: Actor) -> None:
+        """A log has got an entry; `actor` is whose doing it is."""
+
+    def survived(self) -> None:
+        """The machine has crashed; what is in the stores now is all there is."""
+
+    def deleting(self, name: str) -> None:
+        """A blob is about to be deleted."""
+
+
+class WitnessedBlobs:
+    """A `BlobStore` whose deletions are seen."""
+
+    def __init__(self, inner: BlobStore, observer: Observer) -> None:
+        self._inner, self._observer = inner, observer
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a range; see `BlobStore.get`."""
+        return self._inner.get(name, start, length)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put if absent; see `BlobStore.put`."""
+        self._inner.put(name, data)
+
+    def delete(self, name: str) -> bool:
+        """Remove; see `BlobStore.delete`."""
+        self._observer.deleting(name)
+        return self._inner.delete(name)
+
+    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Ascending names; see `BlobStore.list`."""
+        return self._inner.list(prefix)
+
+    def open(self, name: str) -> BinaryIO:
+        """A reader; see `BlobStore.open`."""
+        return self._inner.open(name)
+
+    def close(self) -> None:
+        """Nothing: other processes use it."""
+
+
+class WitnessedLog:
+    """A `VersionLog` whose new entries are seen."""
+
+    def __init__(self, inner: VersionLog, observer: Observer, acting: Callable[[], Actor]) -> None:
+        self._inner, self._observer, self._acting = inner, observer, acting
+
+    def head(self, key: str) -> Entry | None:
+        """The newest entry; see `VersionLog.head`."""
+        return self._inner.head(key)
+
+    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
+        """Entries from `start` on; see `VersionLog.scan`."""
+        return self._inner.scan(key, start, limit)
+
+    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
+        """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
+        won = self._inner.compare_and_set(key, expected, data)
+        if won:
+            entry = Entry(0 if expected is None else expected + 1, data)
+            self._observer.entered(key, entry, self._acting())
+        return won
+
+    def truncate(self, key: str, seqno: int) -> int:
+        """Remove entries before `seqno`; see `VersionLog.truncate`."""
+        return self._inner.truncate(key, seqno)
+
+    def delete(self, key: str) -> bool:
+        """Remove the key; see `VersionLog.delete`."""
+        return self._inner.delete(key)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Ascending keys; see `VersionLog.keys`."""
+        return self._inner.keys(prefix)
+
+    def close(self) -> None:
+        """Nothing: other processes use it."""

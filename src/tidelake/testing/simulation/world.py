@@ -1,0 +1,180 @@
+"""The world of a simulation: true stores, true time, and what all processes share.
+
+Owns the seeded choices about the world, and the trace of it. Must not know what is stored, nor what the
+clients are for.
+"""
+
+import random
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tidelake.env import Counters, Env, Spawned, Stop
+from tidelake.errors import BlobNotFound
+from tidelake.lake.lake import Lake
+from tidelake.shard.overlap import sequential
+from tidelake.store.files import Files
+from tidelake.store.local import LocalBlobStore
+from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.protocols import BlobStore, VersionLog
+from tidelake.store.url import Stores
+from tidelake.testing.files import SimulatedDisk
+from tidelake.testing.simulation.baton import Baton, Process, Strand
+from tidelake.testing.simulation.options import Options
+from tidelake.testing.simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
+
+URL = "memory://simulation"
+CLOCK_JUMP_MS = 60_000
+_NOBODY = Actor("world", None)
+_ROOT = "/simulated/blobs"
+_START_MS = 1_700_000_000_000
+
+
+@dataclass
+class Trace:
+    """The last lines of what happened, and a digest of all of them."""
+
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=400))
+    digest: int = 0
+
+    def add(self, line: str) -> None:
+        """One more line."""
+        self.lines.append(line)
+        self.digest = zlib.crc32(line.encode(), self.digest)
+
+
+class World:
+    """Everything that is outside of the processes.
+
+    Attributes:
+        baton: who runs, and the time.
+        disk: that holds the blobs; None: they are in a store of their own, which loses nothing.
+        options: of the run.
+        injected: faults by kind.
+        trace: of the run.
+    """
+
+    def __init__(self, seed: int, steps: int, options: Options | None = None) -> None:
+        self.seed = seed
+        draw = random.Random(f"{seed} world")  # noqa: S311 - a run must repeat
+        self.options = options or Options.drawn(random.Random(f"{seed} options"))  # noqa: S311
+        self.baton = Baton(random.Random(f"{seed} baton"), steps)  # noqa: S311
+        self.draw = draw
+        self.injected: Counter[str] = Counter()
+        self.trace = Trace()
+        self.processes: list[Process] = []
+        self.acting = _NOBODY
+        self._id_draw = random.Random(f"{seed} ids")  # noqa: S311
+        self._true_log, self._memory_blobs = MemoryVersionLog(), MemoryBlobStore(self)
+        self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
+
+    def log(self, observer: Observer) -> VersionLog:
+        """The true log, whose effects are seen."""
+        return WitnessedLog(self._true_log, observer, lambda: self.acting)
+
+    def blobs(self, files: Files | None) -> BlobStore:
+        """The true blobs: the one place where the store of the blobs is made.
+
+        Args:
+            files: as the process sees them whose store it is; None: nobody's.
+        """
+        if self.disk is None:
+            return self._memory_blobs
+        return LocalBlobStore(_ROOT, files or self.disk.process())
+
+    def short_read_us(self) -> int:
+        """How long a read without a hold may take and still find all parts, whatever the clocks say."""
+        options = self.options
+        wrong_ms = 2 * options.skew_ms_max + (CLOCK_JUMP_MS * 1000 if options.rates.get("clock jump") else 0)
+        return max(0, int(options.config.garbage_age_s * 1e6) - wrong_ms * 1000)
+
+    def is_present(self, name: str) -> bool:
+        """Whether there is a blob of this name."""
+        try:
+            self.blobs(None).get(name, 0, 0)
+        except BlobNotFound:
+            return False
+        return True
+
+    def start(self, process: Process, name: str, work: Callable[[], None], delay_us: int = 0) -> Strand:
+        """Start a thread whose work in the product starts no real threads."""
+
+        def alone() -> None:
+            with sequential():
+                work()
+
+        return self.baton.start(process, name, alone, delay_us)
+
+    def actor(self) -> Actor:
+        """Whose doing it is what happens now."""
+        if not self.baton.running:
+            return _NOBODY
+        return Actor(self.baton.current.process.name, self.baton.current.about)
+
+    @contextmanager
+    def acts(self, actor: Actor) -> Iterator[None]:
+        """Effects on the stores inside of the block are this actor's doing."""
+        before, self.acting = self.acting, actor
+        try:
+            yield
+        finally:
+            self.acting = before
+
+    def fresh(self) -> str:
+        """An id that no process has used; see `IdSource`."""
+        return f"{self._id_draw.getrandbits(128):032x}"
+
+    def true_ms(self) -> int:
+        """True time, milliseconds since 1970 UTC."""
+        return _START_MS + self.baton.now_us // 1000
+
+    def now_ms(self) -> int:
+        """True time, for the stores; see `Clock`."""
+        return self.true_ms()
+
+    def monotonic_s(self) -> float:
+        """True time since the start, for the stores."""
+        return self.baton.now_us / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes; only outside of the run."""
+        self.baton.now_us += int(seconds * 1e6)
+
+    def note(self, line: str) -> None:
+        """Add a line to the trace; nothing once the run is ending."""
+        if self.baton.over:
+            return
+        current = self.baton.current.name if self.baton.running else "world"
+        self.trace.add(f"{self.baton.steps:6d} {self.baton.now_us / 1e6:10.4f} {current:14s} {line}")
+
+    def inject(self, kind: str) -> None:
+        """Count a fault."""
+        self.injected[kind] += 1
+        self.note(f"! {kind}")
+
+    def crash_machine(self) -> None:
+        """All processes die at once; what was not synced is lost."""
+        for process in self.processes:
+            process.dead = True
+        self.processes.clear()
+        if self.disk is not None:
+            self.disk.crash(self.draw)
+
+    def calm_lake(self, observer: Observer) -> Lake:
+        """The lake as a process sees it that nothing happens to, for before and after the run."""
+        env = Env(self, self, Counters(), _NoThreads())
+        stores = Stores(WitnessedBlobs(self.blobs(None), observer), self.log(observer))
+        return Lake(URL, stores, self.options.config, env)
+
+
+class _NoThreads:
+    """A `Spawner` for where no time passes: what would run beside its caller has no turn."""
+
+    def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:  # noqa: ARG002 - the signature
+        """Start nothing; see `Spawner`."""
+        return self
+
+    def stop(self) -> None:
+        """There is nothing to stop."""

@@ -1,0 +1,87 @@
+"""Bugs that the simulation must find, each switched on for as long as a block lasts."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tidelake.errors import TidelakeError, WriterFenced
+from tidelake.shard import append as appending
+from tidelake.shard.history import History
+from tidelake.shard.machine import Machine
+from tidelake.state import append as append_command
+from tidelake.state import collection as collection_commands
+from tidelake.state import invariants
+from tidelake.state.commands import Refused
+from tidelake.testing.simulation.options import Options
+
+
+@contextmanager
+def replaced(owner, **names):
+    """Other functions in the place of some, until the block is left."""
+    before = {name: getattr(owner, name) for name in names}
+    for name, other in names.items():
+        setattr(owner, name, other)
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            setattr(owner, name, own)
+
+
+def believed_stale_refusal():
+    """A refusal counts, however old the state that it was computed on."""
+    run, preview = Machine.run, Machine.preview
+
+    def believe(machine, command):
+        if machine._known is not None:
+            outcome = command(machine._known.state, machine._env.clock.now_ms())
+            if isinstance(outcome, Refused):
+                raise outcome.error
+
+    def run_believing(self, command):
+        believe(self, command)
+        return run(self, command)
+
+    def preview_believing(self, command):
+        believe(self, command)
+        return preview(self, command)
+
+    return replaced(Machine, run=run_believing, preview=preview_believing)
+
+
+def lost_reply_taken_for_a_defeat():
+    """A commit without an answer counts as one that somebody else was faster than."""
+    return replaced(History, _decided=lambda self, expected, seqno, data: False)
+
+
+def fence_with_a_hole():
+    """An older epoch of a writer goes on writing."""
+    settled = append_command._settled
+
+    def unfenced(record, claim):
+        outcome = settled(record, claim)
+        fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
+        return None if fenced else outcome
+
+    return replaced(append_command, _settled=unfenced)
+
+
+def hasty_tidying():
+    """The parts of an append whose outcome is unknown are deleted."""
+    return replaced(appending, REFUSALS=(TidelakeError,))
+
+
+def skipped_flush(of):
+    """A disk whose flushes of files, or of folders, do nothing."""
+    drawn = Options.drawn
+    return replaced(Options, drawn=lambda draw: replace(drawn(draw), on_disk=True, skipped_flush=of))
+
+
+@contextmanager
+def collection_that_ignores_holds():
+    """Garbage is free once it is old enough, whoever reads it; nor does the rule look that forbids it."""
+    free = collection_commands.free
+    with (
+        replaced(collection_commands, free=lambda garbage, pins, before_ms: free(garbage, (), before_ms)),
+        replaced(invariants, _check_pins=lambda before, edits: None),
+    ):
+        yield
