@@ -5,11 +5,18 @@ import functools
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from run_page import blocks, run
+
+from tidelake.cli.main import cli
+from tidelake.model import batch, bounds, schema, time
+from tidelake.shard import plan, spec, uploader
+from tidelake.shard.batch import SentBatch
+from tidelake.state import codec, garbage, spine, state
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -154,3 +161,26 @@ def test_every_rule_of_the_code_stands_on_the_page_of_promises_and_no_other() ->
     source = (REPOSITORY / "src/tidelake/state/invariants.py").read_text(encoding="utf-8")
     codes = {code for line in _prose(REPOSITORY / "docs/correctness.md") for code in _CODE.findall(line)}
     assert set(_RULE.findall(source)) == {code for code in codes if _RULE.fullmatch(f'"{code}"')}
+
+
+# What is stored, or travels between processes: all of it is JSON by the names of its fields.
+STORED = (
+    *(batch.ColumnStats, batch.HollowBatch, batch.Part, batch.Run, bounds.Bounds, time.TimeDomain),
+    *(schema.Column, schema.DataType, schema.Schema, schema.SchemaVersion),
+    *(garbage.Garbage, garbage.Sweep, spine.FuelingMerge, spine.Member, spine.SpineBatch, spine.SpineEdit),
+    *(state.CriticalHold, state.Delta, state.Edits, state.Hold, state.MergeClaim, state.Move, state.Retention),
+    *(state.Rollup, state.WriterRecord, state.Written, codec._Image),
+    *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader),
+)
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.__name__)
+def test_every_stored_field_stands_on_the_page_of_formats(stored: type) -> None:
+    lines = _prose(REPOSITORY / "docs/formats.md")
+    codes = {code for line in lines for code in _CODE.findall(line)}
+    assert {field.name for field in fields(stored)} <= codes
+
+
+def test_every_command_stands_on_the_first_page() -> None:
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert [name for name in cli.commands if not re.search(rf"`{name}`|tidelake {name}\b", page)] == []
