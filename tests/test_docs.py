@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from run_page import blocks, run
-
 from tidelake.cli.main import cli
 from tidelake.model import batch, bounds, schema, time
 from tidelake.shard import plan, spec, uploader
@@ -168,8 +167,8 @@ STORED = (
     *(batch.ColumnStats, batch.HollowBatch, batch.Part, batch.Run, bounds.Bounds, time.TimeDomain),
     *(schema.Column, schema.DataType, schema.Schema, schema.SchemaVersion),
     *(garbage.Garbage, garbage.Sweep, spine.FuelingMerge, spine.Member, spine.SpineBatch, spine.SpineEdit),
-    *(state.CriticalHold, state.Delta, state.Edits, state.Hold, state.MergeClaim, state.Move, state.Retention),
-    *(state.Rollup, state.WriterRecord, state.Written, codec._Image),
+    *(state.CriticalHold, state.Delta, state.Edits, state.Hold, state.MergeClaim, state.Move),
+    *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
     *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader),
 )
 
