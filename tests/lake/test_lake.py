@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from damage import SMALL, World
 from lakes import SCHEMA, SetClock, at, contents, place_of, rows
 
 import tidelake
@@ -25,6 +27,7 @@ from tidelake.errors import (
     NotALake,
     UsageError,
 )
+from tidelake.shard.maintain import Maintainer
 
 OTHER = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
@@ -533,3 +536,33 @@ def test_frontiers_of_a_conflict_survive_pickling(collection):
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.current == collection.upper
     assert again.expected != again.current
+
+
+def test_the_catalog_is_read_again_when_others_delete_what_they_have_folded():
+    world = World(replace(SMALL, garbage_age_s=0.0))
+    for name in "abc":
+        world.lake().create(name, SCHEMA, key=["id"])
+    reading, collected = world.blobs.open, []
+
+    def meanwhile(name):
+        if name.startswith("catalog/parts/") and not collected:
+            catalog = world.lake()._catalog
+            collected.append(name)
+            catalog._shard.advance_since(catalog._shard.state().upper.just_before())
+            Maintainer(catalog._shard).merge_all()
+            world.clock.ms += 1
+            assert catalog.collect().blobs
+        return reading(name)
+
+    world.blobs.open = meanwhile
+    assert world.lake().list() == ["a", "b", "c"]
+    assert collected and collected[0] not in world.blobs._blobs
+
+
+def test_a_catalog_that_has_lost_a_part_is_damaged():
+    world = World()
+    world.lake().create("a", SCHEMA, key=["id"])
+    [part] = [name for name in world.blobs._blobs if name.startswith("catalog/parts/")]
+    world.blobs.delete(part)
+    with pytest.raises(CorruptionError, match="missing"):
+        world.lake().list()

@@ -12,12 +12,20 @@ import pyarrow as pa
 from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import HistoryCompacted, OutcomeUnknown, StoreUnavailable, UpperMismatch
+from tidelake.errors import (
+    BlobNotFound,
+    HistoryCompacted,
+    LeaseExpired,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UpperMismatch,
+)
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.append import compare_and_append
 from tidelake.shard.collector import Collector, CollectReport
+from tidelake.shard.lease import explained
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.query import stream
 from tidelake.shard.shard import Shard
@@ -65,6 +73,11 @@ class Catalog:
                 rows = stream(self._shard, AsOf(upper - 1), 0, brief=True).read_all()
             except HistoryCompacted:
                 continue  # Others changed and folded the catalog in between: read it as it is now.
+            except BlobNotFound as error:
+                why = explained(self._shard, error.name)
+                if not isinstance(why, LeaseExpired):
+                    raise why from error
+                continue  # Others also deleted what they had folded.
             return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
