@@ -739,3 +739,16 @@ def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_els
     world.settle()
     world.check_clean()
     assert ids(world.process()) == dict.fromkeys(world.held, 1)
+
+
+def test_a_past_state_that_lost_nothing_but_a_rollup_or_a_chunk_can_be_pinned():
+    """Readers of a state need neither: a plan that is held late must not be refused for them."""
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    shard = world.c._shard
+    shard.write_rollup()
+    past = world.c.state().seqno
+    world.append()
+    shard.write_rollup()
+    world.later(GARBAGE_S)
+    assert world.c.collect().blobs == 1
+    open_hold(world.c, "late", pins=(past,))
