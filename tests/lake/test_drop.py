@@ -379,3 +379,55 @@ def test_the_catalog_is_collected_as_well(site):
     left = lake._catalog._shard.state().garbage
     assert not left.keys() & state.garbage.keys()
     assert len(site.lake().list()) == 62
+
+
+def test_a_copy_that_nobody_has_written_to_loses_no_row_when_the_catalog_is_lost(site):
+    site.lake().backup("c", site.lake(), as_name="copy")
+    copy = site.lake().collection("copy")
+    stored = {info.name for info in site.stores.blobs.list() if not info.name.startswith("catalog/")}
+    site.stores.log.delete("catalog")
+    site.later(2 * CONFIG.upload_age_s)
+    # Whoever opens a collection makes a catalog again; the second time it has a name.
+    for name in ("new", "newer"):
+        lake = site.lake()
+        assert lake.collect() == Removed()
+        lake.create(name, SCHEMA, key=["id"])
+    assert len(contents(copy)) == 5
+    assert stored <= {info.name for info in site.stores.blobs.list()}
+
+
+def test_a_copy_whose_name_is_given_late_loses_no_row(site):
+    lake = site.lake()
+    whole = lake._catalog.set
+
+    def slept(*args):
+        site.later(2 * CONFIG.upload_age_s)
+        assert site.lake().collect() == Removed()
+        return whole(*args)
+
+    lake._catalog.set = slept
+    site.lake().backup("c", lake, as_name="copy")
+    assert len(contents(site.lake().collection("copy"))) == 5
+
+
+def test_nothing_is_removed_while_there_is_no_catalog(site):
+    """Shards and objects without a name may be all that is left of a lake whose logs were lost."""
+    empty, stored = shard_without_name(site).spec.shard_id, site.left()[:-1]
+    assert stored
+    for key in [*site.stores.log.keys()]:
+        if key != empty:
+            site.stores.log.delete(key)
+    site.later(2 * CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed()
+    assert site.left() == stored
+    assert site.stores.log.head(empty) is not None
+
+
+def test_objects_of_a_copy_that_is_being_made_stay_however_long_it_takes(site):
+    shard = "ab" * 16
+    for n in range(3):
+        site.stores.blobs.put(names.part(shard, 0, f"{n:032x}"), b"12345")
+        site.later(0.7 * CONFIG.upload_age_s)
+        assert site.lake().collect() == Removed()
+    site.later(0.3 * CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed(0, 3, 15)
