@@ -15,12 +15,15 @@ from tidelake.errors import (
     CollectionExists,
     CollectionInUse,
     CollectionNotFound,
+    CorruptionError,
     InternalError,
     OutcomeUnknown,
 )
 from tidelake.lake.lake import Lake
 from tidelake.model import names
+from tidelake.shard.collector import Collector
 from tidelake.shard.ending import Ending, Removed
+from tidelake.shard.maintain import Maintainer
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state import commands, holds
@@ -431,3 +434,33 @@ def test_objects_of_a_copy_that_is_being_made_stay_however_long_it_takes(site):
         assert site.lake().collect() == Removed()
     site.later(0.3 * CONFIG.upload_age_s)
     assert site.lake().collect() == Removed(0, 3, 15)
+
+
+def test_a_list_that_slept_while_others_tidied_the_catalog_is_read_again(site):
+    """Its parts were merged away, and deleted, between its look at the state and its look at the parts."""
+    lake, late = site.lake(), site.lake()
+    for n in range(3):
+        lake.create(f"x{n}", SCHEMA, key=["id"])
+
+    def slept():
+        shard = lake._catalog._shard
+        Maintainer(shard).merge_all()
+        site.later(CONFIG.garbage_age_s)
+        assert Collector(shard).run().blobs
+
+    late._catalog._shard.state()
+    whole = site.stores.blobs.open
+
+    def opened(name):
+        site.stores.blobs.open = whole
+        slept()
+        return whole(name)
+
+    site.stores.blobs.open = opened
+    assert late.list() == ["c", "other", "x0", "x1", "x2"]
+
+
+def test_a_part_of_the_catalog_that_is_lost_is_no_endless_loop(site):
+    [site.stores.blobs.delete(info.name) for info in [*site.stores.blobs.list("catalog/parts/")]]
+    with pytest.raises(CorruptionError, match="named by the state but missing"):
+        site.lake().list()

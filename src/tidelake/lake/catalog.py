@@ -12,12 +12,20 @@ import pyarrow as pa
 from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import HistoryCompacted, OutcomeUnknown, StoreUnavailable, UpperMismatch
+from tidelake.errors import (
+    BlobNotFound,
+    HistoryCompacted,
+    LeaseExpired,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UpperMismatch,
+)
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.append import compare_and_append
 from tidelake.shard.collector import Collector, CollectReport
+from tidelake.shard.lease import explained
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.query import stream
 from tidelake.shard.shard import Shard
@@ -56,7 +64,11 @@ class Catalog:
         return Shard.create(self._stores, self._env, spec)
 
     def read(self) -> Listing:
-        """All names. Costs a scan of the log, and a few reads a part of the catalog."""
+        """All names. Costs a scan of the log, and a few reads a part of the catalog.
+
+        Raises:
+            CorruptionError: a part of the catalog is lost.
+        """
         while True:
             upper = self._shard.state().upper.elements[0]
             if not isinstance(upper, int) or upper == 0:
@@ -65,6 +77,12 @@ class Catalog:
                 rows = stream(self._shard, AsOf(upper - 1), 0, brief=True).read_all()
             except HistoryCompacted:
                 continue  # Others changed and folded the catalog in between: read it as it is now.
+            except BlobNotFound as error:
+                # Or collected it as well, while this process slept.
+                reason = explained(self._shard, error.name)
+                if not isinstance(reason, LeaseExpired):
+                    raise reason from error
+                continue
             return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
