@@ -17,12 +17,14 @@ from tidelake.errors import (
     CollectionNotFound,
     CorruptionError,
     InternalError,
+    LeaseExpired,
     OutcomeUnknown,
 )
 from tidelake.lake.lake import Lake
 from tidelake.model import names
 from tidelake.shard.collector import Collector
 from tidelake.shard.ending import Ending, Removed
+from tidelake.shard.history import History
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -464,3 +466,22 @@ def test_a_part_of_the_catalog_that_is_lost_is_no_endless_loop(site):
     [site.stores.blobs.delete(info.name) for info in [*site.stores.blobs.list("catalog/parts/")]]
     with pytest.raises(CorruptionError, match="named by the state but missing"):
         site.lake().list()
+
+
+def test_a_copy_that_slept_before_its_log_was_made_is_given_up(site, monkeypatch):
+    """A collector that looked before may be about to delete the copied objects, and wake up at any time."""
+    whole = History.create
+
+    def create(history, state):
+        if state.shard_id not in {"catalog", site.id}:
+            site.later(CONFIG.upload_age_s)
+        return whole(history, state)
+
+    monkeypatch.setattr(History, "create", create)
+    with pytest.raises(LeaseExpired):
+        site.lake().backup("c", site.lake(), as_name="copy")
+    assert site.lake().list() == ["c", "other"]
+    assert {info.name.partition("/")[0] for info in site.stores.blobs.list()} <= {
+        "catalog",
+        *site.stores.log.keys(),
+    }
