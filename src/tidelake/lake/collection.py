@@ -140,8 +140,10 @@ class Collection:
             lower: all times must be beyond it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
-        start = self._shard.alive().upper if lower is None else self.frontier(lower, "lower")
         shard = self._shard
+        # Also with a lower: the names of uploads say which state was known, and old ones are given up.
+        upper = shard.alive().upper
+        start = upper if lower is None else self.frontier(lower, "lower")
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
     def append_batches(
@@ -173,7 +175,11 @@ class Collection:
         )
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
-        """Something that uploads updates from other processes; times are checked against the interval."""
+        """Something that uploads updates from other processes; times are checked against the interval.
+
+        One log scan. What is uploaded by it more than `upload_age_s` from now may be refused.
+        """
+        self._shard.alive()
         return Uploader(
             self._shard.spec,
             None if lower is None else self.frontier(lower, "lower"),
