@@ -81,6 +81,23 @@ def test_a_log_on_a_full_disk_keeps_what_it_acknowledged(small_disk: Path) -> No
     again.close()
 
 
+def test_a_log_that_cannot_be_opened_on_a_full_disk_says_so_at_once(small_disk: Path) -> None:
+    log = SqliteVersionLog(str(small_disk / "log"))
+    assert log.compare_and_set("k", None, b"0")
+    log.close()
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    again = SqliteVersionLog(str(small_disk / "log"))
+    with pytest.raises(StoreUnavailable, match="cannot open key 'k': no space left on device") as caught:
+        again.head("k")
+    assert not caught.value.retryable
+    filler.unlink()
+    assert again.head("k") == Entry(0, b"0")
+    again.close()
+
+
 def test_the_file_is_flushed_before_its_folders(tmp_path: Path) -> None:
     flushes = Flushes()
     store = LocalBlobStore(str(tmp_path / "new" / "root"), SystemFiles(flushes))
