@@ -12,7 +12,14 @@ import pyarrow as pa
 from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import HistoryCompacted, OutcomeUnknown, StoreUnavailable, UpperMismatch
+from tidelake.errors import (
+    CollectionNotFound,
+    CorruptionError,
+    HistoryCompacted,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UpperMismatch,
+)
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
@@ -51,9 +58,25 @@ class Catalog:
     @cached_property
     def _shard(self) -> Shard:
         """Made by whoever needs it first: a lake whose catalog is damaged opens, and can be checked."""
+        try:
+            return Shard.open(self._stores, self._env, self._url, SHARD_ID, self._config)
+        except CollectionNotFound:
+            self._check_new()
         schema = schema_from_arrow(_SCHEMA, ["name"], None)
         spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
         return Shard.create(self._stores, self._env, spec)
+
+    def _check_new(self) -> None:
+        """Check that there was no catalog yet: it is made before the first shard.
+
+        Raises:
+            CorruptionError: there are shards; a new catalog would hide them.
+        """
+        log = self._stores.log
+        shards = sum(1 for key in log.keys() if key != SHARD_ID)  # noqa: SIM118 - it is no dict
+        # Looked at again, for others may be creating the catalog and shards right now.
+        if shards and log.head(SHARD_ID) is None:
+            raise CorruptionError(SHARD_ID, f"it is missing, and {shards} shards have lost their names")
 
     def read(self) -> Listing:
         """All names. Costs a scan of the log, and a few reads a part of the catalog."""

@@ -14,6 +14,7 @@ from tidelake.errors import (
     CollectionExists,
     CollectionInUse,
     CollectionNotFound,
+    CorruptionError,
     IncompatibleSchema,
     UsageError,
 )
@@ -181,7 +182,7 @@ class Lake:
 
     def _existing(self, name: str, shard_id: str, wanted: ShardSpec) -> Collection:
         try:
-            shard = self._open(shard_id)
+            shard = self._named(name, shard_id)
         except CollectionDropped as error:
             raise CollectionExists(_dropped(name)) from error
         spec = shard.spec
@@ -211,8 +212,21 @@ class Lake:
         if shard_id is None:
             raise CollectionNotFound(not_found(name, shards))
         try:
-            return self._open(shard_id)
+            return self._named(name, shard_id)
         except CollectionDropped as error:
+            raise CollectionDropped(name) from error
+
+    def _named(self, name: str, shard_id: str) -> Shard:
+        """Open the shard that a name led to a moment ago."""
+        try:
+            return self._open(shard_id)
+        except CollectionDropped:
+            raise
+        except CollectionNotFound as error:
+            # A drop takes the name away before the log; nothing else deletes a log that has a name.
+            shards = self._catalog.read().shards
+            if shards.get(name) == shard_id:
+                raise CorruptionError(shard_id, f"collection {name!r} has lost its log") from error
             raise CollectionDropped(name) from error
 
     def _open(self, shard_id: str) -> Shard:
