@@ -9,6 +9,9 @@ from crew import Crew
 from mounts import SHUTDOWN_FLAGS, ext4, tmpfs
 from test_kills import CREW
 
+from tidelake.errors import StoreUnavailable
+from tidelake.store.sqlite import SqliteVersionLog
+
 ROUND_MIB = 12  # what the work of a round may leave behind
 
 
@@ -77,6 +80,24 @@ def pulled(tmp_path, rng, rounds):
         crew.check_at_rest()
     assert min(crew.acknowledged.values()) > 0
     return f"disk pulled out {rounds} times; {crew.figures()}"
+
+
+@pytest.mark.parametrize("flag", SHUTDOWN_FLAGS)
+def test_a_log_on_a_disk_that_went_away_is_not_called_damaged(tmp_path, flag):
+    with ext4(tmp_path) as disk:
+        writer, reader = (SqliteVersionLog(str(disk.place / "log")) for _ in range(2))
+        assert writer.compare_and_set("a", None, b"first")
+        assert reader.head("a").data == b"first"
+        # The reader has to read again.
+        assert writer.compare_and_set("a", 0, b"second")
+        disk.shut_down(flag)
+        with pytest.raises(StoreUnavailable, match="input/output error") as refused:
+            reader.head("a")
+        assert refused.value.retryable
+        writer.close()
+        reader.close()
+        disk.plug_in_again()
+        assert SqliteVersionLog(str(disk.place / "log")).head("a").data == b"second"
 
 
 def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):

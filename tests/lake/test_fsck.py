@@ -754,6 +754,30 @@ def test_a_drop_that_stopped_half_way_is_told_and_finished(world, c, named):
     assert c.id not in world.log._entries and world.lake().list() == []
 
 
+def test_a_tombstone_whose_rollup_went_before_its_log_is_told_and_finished(world, rolled):
+    rolled._shard.run(drop_shard)
+    listing = world.lake()._catalog.read()
+    assert world.lake()._catalog.set(listing, "c", None)
+    world.blobs.delete(rollup_name(rolled))
+    assert world.fsck().findings == ()
+    world.clock.ms += DAY_MS + 1
+    assert world.kinds() == {"half-dropped"}
+    assert world.fsck(repair=True).clean and world.fsck().findings == ()
+    assert rolled.id not in world.log._entries
+
+
+def test_a_collection_that_is_dropped_before_its_turn_is_not_missing(world, c):
+    world.filled("d")
+
+    def meanwhile(name, done, total):
+        if name == "c" and "d" in world.lake().list():
+            world.lake().drop("d")
+
+    report = world.lake().fsck(watch=meanwhile)
+    assert (report.findings, report.collections) == ((), 1)
+    assert world.lake().list() == ["c"]
+
+
 def test_without_the_flag_nothing_is_repaired(world, rolled):
     leak(world, rolled)
     world.blobs.put(names.rollup(rolled.id, 1, "ab" * 16), b"late")

@@ -5,7 +5,6 @@ time is a counter. Every change is one compare-and-append at the upper that was 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import pyarrow as pa
 
@@ -13,9 +12,11 @@ from tidelake.config import Config
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.errors import (
+    BlobNotFound,
     CollectionNotFound,
     CorruptionError,
     HistoryCompacted,
+    LeaseExpired,
     OutcomeUnknown,
     StoreUnavailable,
     UpperMismatch,
@@ -25,6 +26,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.append import compare_and_append
 from tidelake.shard.collector import Collector, CollectReport
+from tidelake.shard.lease import explained
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.query import stream
 from tidelake.shard.shard import Shard
@@ -54,10 +56,18 @@ class Catalog:
 
     def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
         self._stores, self._env, self._url, self._config = stores, env, url, config
+        self._opened: Shard | None = None
 
-    @cached_property
+    @property
     def _shard(self) -> Shard:
         """Made by whoever needs it first: a lake whose catalog is damaged opens, and can be checked."""
+        if self._opened is None:
+            # No `cached_property`: before Python 3.12 all catalogs of a process share the lock of one, which
+            # is held across the calls of the store. Of two threads that come at once either handle will do.
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> Shard:
         try:
             return Shard.open(self._stores, self._env, self._url, SHARD_ID, self._config)
         except CollectionNotFound:
@@ -88,6 +98,11 @@ class Catalog:
                 rows = stream(self._shard, AsOf(upper - 1), 0, brief=True).read_all()
             except HistoryCompacted:
                 continue  # Others changed and folded the catalog in between: read it as it is now.
+            except BlobNotFound as error:
+                why = explained(self._shard, error.name)
+                if not isinstance(why, LeaseExpired):
+                    raise why from error
+                continue  # Others also deleted what they had folded.
             return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:

@@ -66,7 +66,11 @@ class Ending:
 
     def is_tombstone(self) -> bool:
         """Whether its log says that it was dropped. One store call."""
-        return self._history.is_tombstone()
+        return self.dropped_ms() is not None
+
+    def dropped_ms(self) -> int | None:
+        """When it was dropped; None: it was not, or is gone. One store call."""
+        return self._history.dropped_ms()
 
     def remove(self) -> Removed:
         """Delete all objects of a tombstone, and then its log. A listing, and a call for each object.
