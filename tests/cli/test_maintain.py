@@ -127,18 +127,23 @@ def started(place, *options):
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
 def test_an_interrupt_ends_it_cleanly(place, options):
     process = started(place, *options)
-    told = [process.stdout.readline(), process.stdout.readline()]
+    told: list[str] = []
+    # A slow machine takes several looks at a collection, with a line each.
+    while not all(any(name in line for line in told) for name in ("orders", "users")):
+        told.append(process.stdout.readline())
+        assert told[-1]
     if options:
         lines = [json.loads(line) for line in told]
         assert {line["collection"] for line in lines} == {"orders", "users"}
-        assert all(line["updates_read"] >= 7 for line in lines)
+        assert all(line["updates_read"] > 0 for line in lines)
     else:
         assert re.match(r"orders: \d merges, \d+ updates became \d+, \d+\.\d s\n", told[0])
     # New work is found while it runs.
     with tidelake.open(place, config=Config(merge_budget_s=0)) as lake:
         for n in range(10, 14):
             lake.collection("users").append(rows(n))
-    assert "users" in process.stdout.readline()
+    while "users" not in (line := process.stdout.readline()):
+        assert line
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err.strip()) == (130, "tidelake: interrupted")
