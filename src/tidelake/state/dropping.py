@@ -45,7 +45,8 @@ def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
     """Make a shard a tombstone that was made before a time and is as it was made; False for any other."""
     if state.seqno > 0 or state.committed_ms > before_ms:
         return NoOp(False)
-    return drop_shard(state, now_ms)
+    # A copy has the critical holds of its source; of one without a name nobody can use them.
+    return drop_shard(state, now_ms, force=True)
 
 
 def vanished(state: ShardState) -> ShardState:
