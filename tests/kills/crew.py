@@ -179,6 +179,8 @@ def _consistent(c):
     """A state, and the contents as of its last time: others may be at work."""
     while True:
         state = c.state()
+        if state.dropped:
+            raise CollectionDropped(c.name)
         if state.upper == Frontier.of(0):
             return state, Counter()
         try:
