@@ -17,7 +17,7 @@ class Config:
         row_group_rows: rows of a Parquet row group; small, so that a look-up reads little.
         merge_chunk_rows: rows, over all runs, that the merge kernel sorts at once. It bounds memory.
         merge_memory_bytes: what a merge or a sorted read of up to 16 runs may hold in memory. Chunks end at a
-            thirty-second of it and merged parts at an eighth.
+            thirty-second of it and merged parts at a twelfth.
         fold_rows: the smallest runs, of together at most so many rows, are read whole and merged in memory.
         stats_budget_bytes: bytes of column statistics that a part may put into the state.
         bound_bytes: length to which key bounds and statistics of strings are truncated.

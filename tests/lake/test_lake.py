@@ -428,6 +428,32 @@ def test_threads_that_create_at_once_lose_no_name(lake):
     assert lake.list() == sorted(["shared", *(f"own-{n}-{i}" for n in range(4) for i in range(6))])
 
 
+class ClockThatWaits(SetClock):
+    """Does not tell the time before something has happened, or five seconds are over."""
+
+    def __init__(self, happened):
+        super().__init__()
+        self.happened, self.asked, self.waited_in_vain = happened, threading.Event(), False
+
+    def now_ms(self):
+        self.asked.set()
+        self.waited_in_vain |= not self.happened.wait(5)
+        return super().now_ms()
+
+
+def test_a_lake_does_not_wait_for_the_catalog_of_another():
+    listed = threading.Event()
+    clock = ClockThatWaits(listed)
+    slow = tidelake.open(place_of("memory", None), env=Env(clock=clock))
+    work = threading.Thread(target=slow.list)
+    work.start()
+    assert clock.asked.wait(30)
+    assert tidelake.open(place_of("memory", None)).list() == []
+    listed.set()
+    work.join()
+    assert not clock.waited_in_vain
+
+
 CREATOR = """
 import sys, pyarrow as pa, tidelake
 lake = tidelake.open(sys.argv[1])

@@ -113,6 +113,22 @@ def test_the_log_is_truncated_to_the_oldest_rollup_that_is_left():
     world.check_readable()
 
 
+def test_a_reader_keeps_parts_and_not_the_log():
+    world = World(5)
+    with world.process().reader("slow") as reader:
+        pinned = world.c.state()
+        world.append()
+        world.c.merge()
+        world.c._shard.write_rollup()
+        world.later(GARBAGE_S)
+        assert world.c.collect().entries > 0
+        # Of the state that is read there is no entry and no rollup any more, and all of its parts.
+        assert world.entries()[0] > pinned.seqno
+        assert {part.name for m in pinned.spine for part in m.batch.parts()} <= world.stored()
+        assert ids(reader, 4) == dict.fromkeys(range(5), 1)
+    world.check_readable()
+
+
 def test_without_a_rollup_the_log_stays_whole():
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
     world.c.merge()
@@ -723,3 +739,16 @@ def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_els
     world.settle()
     world.check_clean()
     assert ids(world.process()) == dict.fromkeys(world.held, 1)
+
+
+def test_a_past_state_that_lost_nothing_but_a_rollup_or_a_chunk_can_be_pinned():
+    """Readers of a state need neither: a plan that is held late must not be refused for them."""
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    shard = world.c._shard
+    shard.write_rollup()
+    past = world.c.state().seqno
+    world.append()
+    shard.write_rollup()
+    world.later(GARBAGE_S)
+    assert world.c.collect().blobs == 1
+    open_hold(world.c, "late", pins=(past,))

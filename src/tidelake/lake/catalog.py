@@ -5,7 +5,6 @@ time is a counter. Every change is one compare-and-append at the upper that was 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import pyarrow as pa
 
@@ -55,13 +54,18 @@ class Catalog:
 
     def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
         self._stores, self._env, self._url, self._config = stores, env, url, config
+        self._opened: Shard | None = None
 
-    @cached_property
+    @property
     def _shard(self) -> Shard:
         """Made by whoever needs it first: a lake whose catalog is damaged opens, and can be checked."""
-        schema = schema_from_arrow(_SCHEMA, ["name"], None)
-        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
-        return Shard.create(self._stores, self._env, spec)
+        if self._opened is None:
+            # No `cached_property`: before Python 3.12 all catalogs of a process share the lock of one, which
+            # is held across the calls of the store. Of two threads that come at once either handle will do.
+            schema = schema_from_arrow(_SCHEMA, ["name"], None)
+            spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
+            self._opened = Shard.create(self._stores, self._env, spec)
+        return self._opened
 
     def read(self) -> Listing:
         """All names. Costs a scan of the log, and a few reads a part of the catalog."""

@@ -1,4 +1,4 @@
-"""A lake: create, open, list and drop collections by name."""
+"""A lake: create, open, list, drop, check and copy collections by name, and look after them."""
 
 import difflib
 import os

@@ -36,6 +36,8 @@ class Frontier:
     def of_all(cls, elements: Iterable[Time]) -> "Frontier":
         """The frontier of the minimal ones of `elements`."""
         distinct = set(elements)
+        if len(distinct) < 2:
+            return cls(tuple(distinct))
         minimal = (t for t in distinct if not any(times.less_than(s, t) for s in distinct))
         return cls(tuple(sorted(minimal, key=times.parts)))
 

@@ -147,10 +147,13 @@ class Batch:
         return encode_record("batch", SentBatch(self.shard_id, self.hollow))
 
     def delete(self) -> None:
-        """Delete the parts. One store call each; what the store does not delete now is left to collection."""
+        """Delete the parts. One store call each; what the store does not delete now is left to collection.
+
+        So are the parts of a batch that came from bytes: a copy of these may be appended by somebody else.
+        """
         self.take("deleted")
         # SUBTLE: after an append that failed otherwise than by a refusal, a state might name the parts.
-        if not self._offered:
+        if not (self._offered or self.sent):
             discard(self._blobs, self._env, self.hollow.runs)
 
     def take(self, use: str) -> None:

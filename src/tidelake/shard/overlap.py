@@ -1,9 +1,10 @@
 """Overlap: an iterator that runs ahead of its reader, and jobs that run beside their caller.
 
-The one file that starts threads: owns their start and end; must not know what they carry. Invariant: the
-reader of `prefetch` sees the same items, then the same exception or end, as without the thread; once
-the generator is closed, exhausted or collected, the thread has ended and the source is closed. A
-`Background` runs every job that it takes to its end, and hands every error to its caller.
+Owns the start and the end of all threads whose work somebody waits for (what goes on by itself is started by
+the `Spawner` of `tidelake.env`); must not know what they carry. Invariant: the reader of `prefetch` sees the
+same items, then the same exception or end, as without the thread; once the generator is closed, exhausted
+or collected, the thread has ended and the source is closed. A `Background` runs every job that it takes to
+its end, and hands every error to its caller.
 
 Threads start when there is work, belong to one process, and are never kept across a fork. Inside of
 `sequential()` none is started at all: for a debugger, and for runs that must repeat exactly.

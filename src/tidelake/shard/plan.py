@@ -30,7 +30,7 @@ from tidelake.store.protocols import BlobStore
 
 _TASK_BYTES_MIN = 1024 * 1024
 # A part is held whole while it is written, beside the chunks of the kernel.
-_PART_SHARE = 8
+_PART_SHARE = 12
 
 
 @dataclass(frozen=True)
