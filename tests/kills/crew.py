@@ -24,6 +24,8 @@ from tied_process import tied
 PATIENCE_S = 60.0
 # What the killed leave behind, and others remove.
 LEAKS = {"old-garbage", "leaked-part", "leaked-rollup", "half-dropped", "empty-shard", "unknown-shard"}
+# A copy that was not named is data to a check, and goes as long as nobody has written to it.
+LEAKED_COPIES = {*LEAKS, "unnamed-shard"}
 
 
 class Child:
@@ -132,7 +134,7 @@ class Crew:
                 for name in copies.list():
                     with suppress(CollectionDropped, CollectionNotFound):
                         self._check_contents(copies.collection(name))
-                _check_whole(copies)
+                _check_whole(copies, LEAKED_COPIES)
 
     def _check_contents(self, collection):
         """The contents are those of the appends that the state knows; the last one of each writer."""
@@ -177,6 +179,8 @@ def _consistent(c):
     """A state, and the contents as of its last time: others may be at work."""
     while True:
         state = c.state()
+        if state.dropped:
+            raise CollectionDropped(c.name)
         if state.upper == Frontier.of(0):
             return state, Counter()
         try:
@@ -187,8 +191,8 @@ def _consistent(c):
         return state, Counter(dict(zip(rows, read["_diff"].to_pylist(), strict=True)))
 
 
-def _check_whole(lake):
-    found = [str(one) for one in lake.fsck().findings if one.kind not in LEAKS]
+def _check_whole(lake, leaks=LEAKS):
+    found = [str(one) for one in lake.fsck().findings if one.kind not in leaks]
     assert not found
 
 

@@ -48,7 +48,8 @@ def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
     """
     if state.seqno > 0 or len(state.spine) or state.committed_ms > before_ms:
         return NoOp(False)
-    return drop_shard(state, now_ms)
+    # A copy has the critical holds of its source; of one without a name nobody can use them.
+    return drop_shard(state, now_ms, force=True)
 
 
 def vanished(state: ShardState) -> ShardState:
