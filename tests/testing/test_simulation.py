@@ -71,7 +71,7 @@ def found_within(bug, seeds):
         (partial(bugs.skipped_flush, "folder"), "not there"),
         (bugs.lost_reply_taken_for_a_defeat, ""),
         (bugs.collection_that_ignores_holds, "which names it"),
-        (bugs.fence_with_a_hole, "epoch"),
+        (bugs.fence_with_a_hole, "writer"),
     ],
 )
 def test_a_bug_is_found_within_200_seeds(bug, symptom):
@@ -82,7 +82,7 @@ def test_a_bug_is_found_within_200_seeds(bug, symptom):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("bug", [bugs.hasty_tidying])
+@pytest.mark.parametrize("bug", [bugs.hasty_tidying, bugs.collection_without_an_age_limit])
 def test_a_rare_bug_is_found_within_200_seeds(bug):
     assert found_within(bug, range(200)) is not None
 
