@@ -9,10 +9,8 @@ import random
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 
 from tidelake.errors import TidelakeError, TidelakeWarning
@@ -20,6 +18,7 @@ from tidelake.shard.overlap import sequential
 from tidelake.testing.simulation.baton import BatonLock, Stuck
 from tidelake.testing.simulation.clients import NAME, SCHEMA, Client
 from tidelake.testing.simulation.court import Court
+from tidelake.testing.simulation.figures import Figures
 from tidelake.testing.simulation.judge import Judge
 from tidelake.testing.simulation.options import Options
 from tidelake.testing.simulation.process import SimulatedProcess
@@ -29,43 +28,6 @@ from tidelake.testing.simulation.world import World
 
 # Switches a bug on for as long as the block lasts; for tests of the simulation itself.
 Bug = Callable[[], AbstractContextManager[None]]
-
-
-@dataclass
-class Figures:
-    """What was done in one run, or in several.
-
-    Attributes:
-        seeds: runs.
-        steps: store and clock calls.
-        counts: what clients did and were told.
-        injected: faults by kind.
-        digest: of the trace of one run; equal runs have equal ones.
-    """
-
-    seeds: int = 0
-    steps: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    injected: Counter[str] = field(default_factory=Counter)
-    digest: int = 0
-
-    def plus(self, other: "Figures") -> "Figures":
-        """Both together."""
-        return Figures(
-            self.seeds + other.seeds,
-            self.steps + other.steps,
-            self.counts + other.counts,
-            self.injected + other.injected,
-        )
-
-    def __str__(self) -> str:
-        def listed(counts: Counter[str]) -> str:
-            return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
-
-        return (
-            f"simulation: seeds {self.seeds}, steps {self.steps}; {listed(self.counts)}; "
-            f"faults {self.injected.total()}: {listed(self.injected)}"
-        )
 
 
 class SimulationFailed(AssertionError):
