@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
+from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state.state import Delta, ShardState
 from tidelake.testing.oracle import Oracle, Row
@@ -66,6 +67,8 @@ class TrueHistory:
         self.held = [False]
         # The parts as of each entry, for those who read old states.
         self.parts_at = [frozenset(parts(state))]
+        # Token and `since` of the critical hold after each entry; None: there is none.
+        self.critical: list[tuple[str, Frontier] | None] = [None]
 
     def asked(self) -> Asked:
         """When a call begins."""
@@ -81,6 +84,8 @@ class TrueHistory:
         self.uppers.append(after.upper)
         self.held.append(bool(after.holds or after.critical))
         self.parts_at.append(frozenset(parts(after)))
+        held = after.critical.get("pipeline")
+        self.critical.append(None if held is None else (held.token, held.since))
         if not (before.upper <= after.upper and before.since <= after.since):
             self.wrong(f"seqno {after.seqno}: upper or since went back")
         self.oracle.since = after.since

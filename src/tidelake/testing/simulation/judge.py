@@ -12,6 +12,7 @@ from tidelake.errors import (
     UpperMismatch,
     WriterFenced,
 )
+from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
 from tidelake.testing.simulation.reads import JudgeOfReads
 from tidelake.testing.simulation.record import Append, Asked, only_time
@@ -84,6 +85,13 @@ class Judge(JudgeOfReads):
         expected = self.opened[name, epoch]
         if last != expected:
             self.wrong(f"writer {name} was told that {last} is in at epoch {epoch}, not {expected}")
+
+    def moved(self, asked: Asked, token: str, since: int) -> None:
+        """A move of the critical hold was answered as done: some state since the call has it so."""
+        self.counts["critical holds moved"] += 1
+        seen = self.critical[asked.entries - 1 :]
+        if not any(held and held[0] == token and Frontier.of(since) <= held[1] for held in seen):
+            self.wrong(f"the critical hold was moved to {since} by {token}, and never was there: {seen[-3:]}")
 
     def check_order(self) -> None:
         """The answers to all appends are those of one list, in an order that keeps to real time."""

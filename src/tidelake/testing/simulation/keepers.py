@@ -1,5 +1,7 @@
 """Clients that look after a collection: merges, upkeep, history that is let go, garbage that is deleted."""
 
+from tidelake.errors import UsageError
+from tidelake.lake.readers import CollectionCriticalHold
 from tidelake.testing.simulation.clients import FAILED, Client
 from tidelake.testing.simulation.record import only_time
 from tidelake.testing.simulation.writers import append_now
@@ -64,3 +66,35 @@ def collector(client: Client) -> None:
         except FAILED as error:
             client.world.note(f"< collect: {error!r}")
         client.rest()
+
+
+def critical(client: Client) -> None:
+    """Keeps history by a critical hold, which others move as well: whoever has the token."""
+    while True:
+        collection, asked = client.collection(), client.judge.asked()
+        token = f"{client.process.name} {client.draw.randrange(2**32)}"
+        try:
+            hold = collection.critical_hold("pipeline", token)
+            while client.draw.random() < 0.8:
+                client.rest()
+                _move(client, hold, token)
+            if client.draw.random() < 0.2:
+                hold.drop()
+            collection.retain(client.draw.choice((None, None, 5, 50)))
+        except FAILED as error:
+            client.world.note(f"< critical: {error!r}")
+        except UsageError as error:
+            # Only whoever opened it before another one dropped it is told so.
+            if all(client.judge.critical[asked.entries - 1 :]):
+                client.judge.wrong(f"a critical hold that is there was refused: {error!r}")
+        client.rest()
+
+
+def _move(client: Client, hold: CollectionCriticalHold, token: str) -> None:
+    """Move the hold; what is answered as done keeps history until the next move."""
+    since = max(only_time(hold.since), client.known_upper() - client.draw.randint(1, 5))
+    client.world.note(f"> move the critical hold to {since} as {token}")
+    before = client.judge.asked()
+    moved = hold.compare_and_downgrade_since(hold.token, (token, since))
+    if moved.done:
+        client.judge.moved(before, token, since)

@@ -70,6 +70,8 @@ class Options:
             roles.append("owner")
         if draw.random() < 0.6:
             roles += ["collector", "holder"]
+        if draw.random() < 0.2:
+            roles += ["critical"] * draw.randint(1, 2)
         if draw.random() < 0.4:
             roles += ["dropper"] * draw.randint(1, 3)
         skew_ms = draw.choice((0, 100, 5_000, 60_000))

@@ -15,5 +15,6 @@ ROLES: dict[str, Callable[[Client], None]] = {
     "upkeep": keepers.upkeep,
     "owner": keepers.owner,
     "collector": keepers.collector,
+    "critical": keepers.critical,
     "dropper": droppers.dropper,
 }
