@@ -28,7 +28,8 @@ from tidelake.shard.history import History
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands, holds
+from tidelake.state import commands, holds, maintenance
+from tidelake.state.merging import request as request_of
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -485,3 +486,15 @@ def test_a_copy_that_slept_before_its_log_was_made_is_given_up(site, monkeypatch
         "catalog",
         *site.stores.log.keys(),
     }
+
+
+def test_a_claim_on_the_catalog_ends_with_the_process_that_had_it(site):
+    """Nobody else looks after the catalog of an idle lake, and what a claim has recorded stays with it."""
+    shard = site.lake()._catalog._shard
+    request = request_of(list(shard.state().spine)[:1])
+    claim = partial(maintenance.claim_merge, request=request, runner="gone", lease_ms=1_000, cuts=())
+    assert shard.run(claim).claim is not None
+    assert site.lake().collect() == Removed() and shard.state().claims
+    site.later(1.001)
+    site.lake().collect()
+    assert not shard.state().claims

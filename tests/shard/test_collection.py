@@ -340,6 +340,17 @@ def test_a_rollup_that_is_about_to_be_added_stays():
     world.check_readable()
 
 
+def test_a_rollup_whose_writer_died_goes_also_if_no_newer_one_is_due():
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    slow = world.process()
+    rollup = slow._shard._history.write_rollup(slow.state())
+    world.later(UPLOAD_S + 1)
+    world.process().collect(thorough=True)
+    assert names.rollup(world.id, rollup.seqno, rollup.id) not in world.stored()
+    assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is False
+    world.check_readable()
+
+
 def test_objects_of_others_in_the_folder_are_left_alone():
     world = World(3)
     world.place.stores.blobs.put(f"{world.id}/parts/notes.txt", b"x")

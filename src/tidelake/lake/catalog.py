@@ -26,6 +26,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
 from tidelake.shard.append import compare_and_append
 from tidelake.shard.collector import Collector, CollectReport
+from tidelake.shard.compactor import Compactor
 from tidelake.shard.lease import explained
 from tidelake.shard.maintain import Maintainer
 from tidelake.shard.query import stream
@@ -126,7 +127,11 @@ class Catalog:
         return True
 
     def collect(self) -> CollectReport:
-        """Delete what the catalog no longer needs; see `Collection.collect`."""
+        """Delete what the catalog no longer needs; see `Collection.collect`.
+
+        Claims of whoever died in a merge end as well: the next one may be many changes away.
+        """
+        Compactor(self._shard).end_expired()
         return Collector(self._shard).run()
 
     def _tidy(self) -> None:
