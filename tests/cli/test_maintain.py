@@ -16,7 +16,7 @@ import pytest
 import tidelake
 from tidelake.cli.main import main
 from tidelake.config import Config
-from tidelake.shard.compactor import Workers
+from tidelake.shard.upkeep.compactor import Workers
 from tied_process import tied
 
 TIDELAKE = "from tidelake.cli.main import main; main()"

@@ -15,7 +15,7 @@ import tidelake
 from tidelake.errors import CollectionDropped, CollectionNotFound, HistoryCompacted, LeaseExpired
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
-from tidelake.shard.parts import named_parts
+from tidelake.shard.checking.parts import named_parts
 from tidelake.state.invariants import check_state
 from tidelake.state.state import FIRST
 from tidelake.store.local import LocalBlobStore

@@ -24,7 +24,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.copy import ShardCopy
+from tidelake.shard.checking.copy import ShardCopy
 from tidelake.state import holds
 from tidelake.state.collection import bury, doom, raise_floor
 from tidelake.state.dropping import drop_shard

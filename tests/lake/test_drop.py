@@ -22,12 +22,12 @@ from tidelake.errors import (
 )
 from tidelake.lake.lake import Lake
 from tidelake.model import names
-from tidelake.shard.collector import Collector
-from tidelake.shard.ending import Ending, Removed
 from tidelake.shard.history import History
-from tidelake.shard.maintain import Maintainer
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.ending import Ending, Removed
+from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.state import commands, holds, maintenance
 from tidelake.state.merging import request as request_of
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog

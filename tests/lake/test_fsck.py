@@ -18,7 +18,7 @@ from tidelake.errors import CollectionNotFound, CorruptionError
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.shard.leftovers import leftovers
+from tidelake.shard.checking.leftovers import leftovers
 from tidelake.state import codec, commands
 from tidelake.state.dropping import drop_shard
 from tidelake.state.garbage import Sweep

@@ -21,9 +21,9 @@ from tidelake.errors import (
 )
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
-from tidelake.shard.collector import Collector, CollectReport
-from tidelake.shard.compactor import Workers
-from tidelake.shard.upload import write_table
+from tidelake.shard.runs.upload import write_table
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import Workers
 from tidelake.state import collection, commands, holds
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
@@ -140,7 +140,7 @@ def test_without_a_rollup_the_log_stays_whole():
 
 
 def test_many_blobs_take_several_commits(monkeypatch):
-    monkeypatch.setattr("tidelake.shard.collector._NAMES_MAX", 7)
+    monkeypatch.setattr("tidelake.shard.upkeep.collector._NAMES_MAX", 7)
     world = World(30)
     world.c.merge()
     world.later(GARBAGE_S)

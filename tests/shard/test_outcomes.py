@@ -30,10 +30,10 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.query import Fold
-from tidelake.shard.compactor import Workers
-from tidelake.shard.maintain import settled
-from tidelake.shard.plan import between, decode_run, run_merge_task
-from tidelake.shard.read import Source
+from tidelake.shard.runs.plan import between, decode_run, run_merge_task
+from tidelake.shard.runs.read import Source
+from tidelake.shard.upkeep.compactor import Workers
+from tidelake.shard.upkeep.maintain import settled
 from tidelake.state import maintenance
 from tidelake.state.codec import encode_record
 from tidelake.state.commands import NoOp
@@ -651,7 +651,7 @@ def test_an_append_at_commit_that_meets_a_conflict_gets_its_time_without_another
 
 
 def test_wide_rows_are_streamed_rather_than_folded(monkeypatch):
-    from tidelake.shard import read
+    from tidelake.shard.runs import read
 
     monkeypatch.setattr(read, "_FOLD_BYTES_MAX", 4096)
     c = place_with_collection().lake().collection("c")

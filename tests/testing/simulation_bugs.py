@@ -4,9 +4,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError, WriterFenced
-from tidelake.shard import append as appending
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
+from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
 from tidelake.state import collection as collection_commands
 from tidelake.state import invariants

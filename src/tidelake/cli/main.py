@@ -18,7 +18,7 @@ from tidelake import errors
 
 if TYPE_CHECKING:
     from tidelake.lake.lake import Lake
-    from tidelake.shard.compactor import Workers
+    from tidelake.shard.upkeep.compactor import Workers
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),

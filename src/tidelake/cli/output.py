@@ -21,8 +21,8 @@ from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.compactor import MergeReport, Shape, Workers
-from tidelake.shard.maintain import MaintenanceReport
+from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
+from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.merging import MergeRequest
 from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState

@@ -24,14 +24,14 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
-from tidelake.shard.append import compare_and_append
-from tidelake.shard.collector import Collector, CollectReport
-from tidelake.shard.compactor import Compactor
 from tidelake.shard.lease import explained
-from tidelake.shard.maintain import Maintainer
-from tidelake.shard.query import stream
+from tidelake.shard.reading.query import stream
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import Compactor
+from tidelake.shard.upkeep.maintain import Maintainer
+from tidelake.shard.writing.append import compare_and_append
 from tidelake.store.url import Stores
 
 SHARD_ID = "catalog"

@@ -19,18 +19,19 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard import append, batches, query
-from tidelake.shard.batch import Batch
-from tidelake.shard.builder import BatchBuilder
-from tidelake.shard.collector import Collector, CollectReport
-from tidelake.shard.compactor import MergeReport, Shape, Workers
-from tidelake.shard.critical import CriticalHold
 from tidelake.shard.lease import hold_states
-from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
-from tidelake.shard.plan import ReadPlan
-from tidelake.shard.reader import Reader, Step
+from tidelake.shard.reading import query
+from tidelake.shard.reading.critical import CriticalHold
+from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
+from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
+from tidelake.shard.writing import append, batches
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.state import holds
 from tidelake.state.append import Appended
 from tidelake.state.schemas import schema_id_at
@@ -411,7 +412,7 @@ class Collection:
         timeout_s: float | None = None,
         schema_id: int | None = None,
     ) -> ReadPlan:
-        """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
+        """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
         None asks for the contents at the last closed time; `schema_id` as for `snapshot`. Tasks that are
         carried out later than `garbage_age_s` from now need `hold`.

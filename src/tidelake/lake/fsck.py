@@ -1,7 +1,8 @@
 """Checking a whole lake: each collection, the catalog, and what lies beside them.
 
 Owns the comparison of the catalog with the shards that there are; what is checked within one shard is
-`tidelake.shard.fsck`. Data is never removed: a shard with rows that no name leads to is told of and stays.
+`tidelake.shard.checking.fsck`. Data is never removed: a shard with rows that no name leads to is told of
+and stays.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +14,8 @@ from tidelake.errors import BlobNotFound, CollectionDropped, CollectionNotFound,
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import not_found
-from tidelake.shard.finding import Finding
-from tidelake.shard.fsck import Checked, ShardCheck
+from tidelake.shard.checking.finding import Finding
+from tidelake.shard.checking.fsck import Checked, ShardCheck
 from tidelake.shard.history import History
 from tidelake.store.url import Stores
 

@@ -29,10 +29,10 @@ from tidelake.lake.names import check_columns, check_list, check_name, not_found
 from tidelake.lake.readers import duration_s
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
-from tidelake.shard.copy import Watch as CopyWatch
-from tidelake.shard.ending import Removed
+from tidelake.shard.checking.copy import Watch as CopyWatch
 from tidelake.shard.shard import Shard, keeper_of
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.ending import Removed
 from tidelake.store.url import Stores, normalize_url, open_stores
 
 

@@ -11,7 +11,7 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.model import names
-from tidelake.shard.ending import Ending, Removed
+from tidelake.shard.upkeep.ending import Ending, Removed
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
 

@@ -12,8 +12,8 @@ from tidelake.lake.names import check_token
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
 from tidelake.model.time import TIME_MAX, Time, TimeDomain
-from tidelake.shard.critical import CriticalHold, Moved
-from tidelake.shard.reader import Reader, Step
+from tidelake.shard.reading.critical import CriticalHold, Moved
+from tidelake.shard.reading.reader import Reader, Step
 
 _LONGEST_S = 100 * 366 * 86_400
 _PER_UNIT = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
@@ -90,7 +90,7 @@ class CollectionReader:
 
 
 class CollectionCriticalHold:
-    """A hold by name that lasts until it is dropped; see `tidelake.shard.critical.CriticalHold`."""
+    """A hold by name that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
 
     def __init__(self, hold: CriticalHold, domain: TimeDomain) -> None:
         self._hold = hold
