@@ -13,8 +13,8 @@ import pyarrow as pa
 from tidelake.data.types import row_schema, schema_from_arrow, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.names import check_columns, check_name
-from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, patience, seconds, window
+from tidelake.lake.names import check_columns, check_name, check_token
+from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, duration_s, patience, window
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
@@ -140,8 +140,10 @@ class Collection:
             lower: all times must be beyond it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
-        start = self._shard.alive().upper if lower is None else self.frontier(lower, "lower")
         shard = self._shard
+        # Also with a lower: the names of uploads say which state was known, and old ones are given up.
+        upper = shard.alive().upper
+        start = upper if lower is None else self.frontier(lower, "lower")
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
     def append_batches(
@@ -173,7 +175,11 @@ class Collection:
         )
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
-        """Something that uploads updates from other processes; times are checked against the interval."""
+        """Something that uploads updates from other processes; times are checked against the interval.
+
+        One log scan. What is uploaded by it more than `upload_age_s` from now may be refused.
+        """
+        self._shard.alive()
         return Uploader(
             self._shard.spec,
             None if lower is None else self.frontier(lower, "lower"),
@@ -218,6 +224,8 @@ class Collection:
         Raises:
             UsageError: there is no such state.
         """
+        if isinstance(seqno, bool) or not isinstance(seqno, int):
+            raise UsageError(f"seqno={seqno!r} must be a whole number, such as collection.state().seqno")
         state = self.state()
         return row_schema(state.schemas[schema_id_at(state, seqno)].schema)
 
@@ -305,12 +313,11 @@ class Collection:
 
         Args:
             name: of the hold.
-            token: of its owner; any text.
+            token: of its owner; any text of at most 255 bytes.
             since: where a new one starts; default: the current `since`.
         """
         check_name(name, "name of a critical hold")
-        if not isinstance(token, str):
-            raise UsageError(f"token {token!r} of critical hold {name!r} must be a text")
+        check_token(token, name)
         start = None if since is None else self.frontier(since, "since")
         return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
 
@@ -375,7 +382,8 @@ class Collection:
             workers: who carries the merges out; default: this process.
             watch: is told of each merge before it begins.
         """
-        return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
+        budget_s = None if seconds is None else duration_s(seconds, "seconds")
+        return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=budget_s)
 
     def collect(self, *, thorough: bool = False) -> CollectReport:
         """Delete what the collection no longer needs and nobody reads: objects first, then log entries.
@@ -425,8 +433,14 @@ class Collection:
             LeaseExpired: a part is given up already: plan again.
         """
         check_name(purpose, "purpose of a hold")
-        hold_for_s = seconds(hold_for, "hold_for")
-        seqnos = {plan.seqno for plan in plans if plan.seqno is not None}
+        hold_for_s = duration_s(hold_for, "hold_for")
+        given: object = plans
+        planned = tuple(given) if isinstance(given, Iterable) else (None,)
+        if not all(isinstance(plan, ReadPlan) for plan in planned):
+            raise UsageError(
+                f"plans is a {type(given).__name__}: give a list of what collection.plan returned"
+            )
+        seqnos = {plan.seqno for plan in planned if plan.seqno is not None}
         return hold_states(self._shard, seqnos, purpose, hold_for_s) if seqnos else None
 
     def release(self, hold: str) -> None:

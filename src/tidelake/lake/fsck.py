@@ -12,6 +12,7 @@ from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CollectionDropped, CollectionNotFound, CorruptionError, FormatTooNew
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.leftovers import Leftovers
+from tidelake.lake.names import not_found
 from tidelake.shard.finding import Finding
 from tidelake.shard.fsck import Checked, ShardCheck
 from tidelake.shard.history import History
@@ -95,7 +96,7 @@ class LakeCheck:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if shards.get(name) is None:
-                raise CollectionNotFound(f"no collection {name!r}")
+                raise CollectionNotFound(not_found(name, shards))
         for name in wanted:
             self._collection(name, shards[name] or "")
         return self._report()

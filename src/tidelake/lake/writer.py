@@ -33,6 +33,8 @@ class Writer:
     def __init__(self, shard: Shard, name: str, owner: str = "", take_over: bool = False) -> None:
         self._shard = shard
         self.name = check_name(name, "writer name")
+        if owner != "":
+            check_name(owner, f"owner of writer {name!r}")
         command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over)
         record = shard.run(command)
         self.epoch = record.epoch
