@@ -1,18 +1,33 @@
-"""The examples of README.md and docs/ run, and the links between pages lead somewhere."""
+"""The examples of README.md and docs/ run, links lead somewhere, and what pages name is there."""
 
+import ast
+import functools
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from run_page import blocks, run
+from tidelake.cli.main import cli
+from tidelake.model import batch, bounds, schema, time
+from tidelake.shard import spec
+from tidelake.shard.runs import plan
+from tidelake.shard.writing import uploader
+from tidelake.shard.writing.batch import SentBatch
+from tidelake.state import codec, garbage, spine, state
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 _LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?\)")
 _HEADING = re.compile(r"#{1,6} +(.*?) *#*")
+_CODE = re.compile(r"`([^`]+)`")
+_TEST = re.compile(r"([\w/]+\.(?:py|txt)|[\w/]+/\*\.txt)?(?:::(\w+))?")
+_RULE = re.compile(r'"([a-z]+(?:-[a-z]+)+)"')
+# Where the pages begin to count: a file is named from one of these on.
+_ROOTS = ("", "src/tidelake", "tests", "tests/store")
 
 
 def _name(page: Path) -> str:
@@ -50,6 +65,37 @@ def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = [m[1] for line in _prose(page) if (m := _HEADING.fullmatch(line))]
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def _files(name: str) -> list[Path]:
+    return [path for root in _ROOTS for path in (REPOSITORY / root).glob(name)]
+
+
+def _named(lines: list[str]) -> list[tuple[str, str]]:
+    """Each `file` or `file::test` of some lines; a `::test` is of the file that was named before it."""
+    found, file = [], ""
+    for code in (code for line in lines for code in _CODE.findall(line)):
+        match = _TEST.fullmatch(code)
+        if match and (match[1] or match[2]):
+            file = match[1] or file
+            found.append((file, match[2] or ""))
+    return found
+
+
+@functools.cache
+def _defined(file: str) -> set[str]:
+    """The functions and classes of the modules of a name."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in _files(file) if path.suffix == ".py"]
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, kinds)}
+
+
+def missing(lines: list[str]) -> set[str]:
+    """What some lines name in `code`, and what is not there: files, and tests in them."""
+    found = set(_named(lines))
+    gone = {file for file, _ in found if not _files(file)}
+    lost = {f"{file}::{test}" for file, test in found if test and test not in _defined(file)}
+    return gone | lost
 
 
 @pytest.mark.parametrize("page", _cases())
@@ -97,3 +143,45 @@ def test_an_example_that_fails_is_noticed(
     page.write_text(example)
     with pytest.raises((KeyError, SystemExit)):
         run(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_files_and_tests_that_the_page_names_exist(page: Path) -> None:
+    assert not missing(_prose(page))
+
+
+def test_a_file_or_a_test_that_is_not_there_is_found() -> None:
+    lines = [
+        "`state/state.py`, `test_docs.py::missing`, `::_named`, `state/spine/*.txt`: all there.",
+        "`state/gone.py`; `test_docs.py::test_gone`, `::test_gone_too`",
+    ]
+    assert missing(lines) == {"state/gone.py", "test_docs.py::test_gone", "test_docs.py::test_gone_too"}
+
+
+def test_every_rule_of_the_code_stands_on_the_page_of_promises_and_no_other() -> None:
+    source = (REPOSITORY / "src/tidelake/state/invariants.py").read_text(encoding="utf-8")
+    codes = {code for line in _prose(REPOSITORY / "docs/correctness.md") for code in _CODE.findall(line)}
+    assert set(_RULE.findall(source)) == {code for code in codes if _RULE.fullmatch(f'"{code}"')}
+
+
+# What is stored, or travels between processes: all of it is JSON by the names of its fields.
+STORED = (
+    *(batch.ColumnStats, batch.HollowBatch, batch.Part, batch.Run, bounds.Bounds, time.TimeDomain),
+    *(schema.Column, schema.DataType, schema.Schema, schema.SchemaVersion),
+    *(garbage.Garbage, garbage.Sweep, spine.FuelingMerge, spine.Member, spine.SpineBatch, spine.SpineEdit),
+    *(state.CriticalHold, state.Delta, state.Edits, state.Hold, state.MergeClaim, state.Move),
+    *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
+    *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader),
+)
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.__name__)
+def test_every_stored_field_stands_on_the_page_of_formats(stored: type) -> None:
+    lines = _prose(REPOSITORY / "docs/formats.md")
+    codes = {code for line in lines for code in _CODE.findall(line)}
+    assert {field.name for field in fields(stored)} <= codes
+
+
+def test_every_command_stands_on_the_first_page() -> None:
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert [name for name in cli.commands if not re.search(rf"`{name}`|tidelake {name}\b", page)] == []

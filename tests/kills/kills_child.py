@@ -1,21 +1,31 @@
 """A process that does one kind of work on one lake until it is killed.
 
 Usage: kills_child.py LAKE WORK NAME. It tells `ready` when it has opened the lake (a writer also the number
-of its last append that is in), `in N` when append N is in, and `error CLASS RETRYABLE MESSAGE` when the store
-refused something; then it tries again.
+of its last append that is in), and what it has done: `in N` when append N is in, `gone N` when it has deleted
+N objects and log entries, `dropped` and `copied`; and `error CLASS RETRYABLE MESSAGE` when the store refused
+something; then it tries again.
 """
 
 import itertools
 import sys
 import time
+from pathlib import Path
 
 import pyarrow as pa
 
 import tidelake
 from tidelake.config import Config
-from tidelake.errors import OutcomeUnknown, StoreUnavailable
+from tidelake.errors import (
+    BlobNotFound,
+    CollectionDropped,
+    CollectionExists,
+    LeaseExpired,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UploadExpired,
+)
 
-# Small enough that appends, merges in several key ranges and rollups all come within a second.
+# Small enough that appends, merges in several key ranges, rollups and collections all come within a second.
 CONFIG = Config(
     part_target_bytes=4096,
     row_group_rows=32,
@@ -29,6 +39,9 @@ CONFIG = Config(
     merge_claim_s=0.2,
     runs_max=12,
     fold_rows=1,
+    lease_s=2.0,
+    garbage_age_s=0.2,
+    upload_age_s=1.0,
     rollup_bytes_min=4096,
     retry_deadline_s=1.0,
 )
@@ -36,16 +49,26 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa
 ROWS = 12
 
 
-def updates_of(name, number):
-    """Append `number` of a writer as `((id, v), diff)`: it takes back half of the one before.
+def rows_of(name, number):
+    """The rows that append `number` of a writer brings. Every third one is too large to be kept inline."""
+    if number < 0:
+        return []
+    return [(number * 1000 + i, name) for i in range(ROWS * (8 if number % 3 == 0 else 1))]
 
-    Every third one is too large to be kept inline.
+
+def updates_of(name, number):
+    """Append `number` of a writer as `((id, v), diff)`.
+
+    It takes back half of the one before, and all that is left but for a row of the one before that.
     """
-    size = ROWS * (8 if number % 3 == 0 else 1)
-    added = [((number * 1000 + i, name), 1) for i in range(size)]
-    before = ROWS * (8 if (number - 1) % 3 == 0 else 1)
-    gone = [(((number - 1) * 1000 + i, name), -1) for i in range(0, before, 2)] if number else []
-    return added + gone
+    gone = rows_of(name, number - 1)[::2] + rows_of(name, number - 2)[3::2]
+    return [(row, 1) for row in rows_of(name, number)] + [(row, -1) for row in gone]
+
+
+def contents_of(name, last):
+    """The rows that are there after append `last` of a writer, each once."""
+    stayed = [rows_of(name, number)[1] for number in range(last - 1)]
+    return stayed + rows_of(name, last - 1)[1::2] + rows_of(name, last)
 
 
 def table_of(name, number):
@@ -56,22 +79,30 @@ def table_of(name, number):
     )
 
 
+def copies_of(place):
+    """Where copies of the collection of a lake are made."""
+    return Path(f"{place}-copies")
+
+
 def tell(*words):
     print(*words, flush=True)
 
 
 def again(work):
-    """The result of `work`, repeated while the store refuses it."""
+    """The result of `work`, repeated while the store refuses it, or it took longer than may be."""
     while True:
         try:
             return work()
         except (StoreUnavailable, OutcomeUnknown) as error:
             message = " ".join(str(error).split())
             tell("error", type(error).__name__, getattr(error, "retryable", "-"), message)
-            time.sleep(0.01)
+        except (UploadExpired, LeaseExpired):
+            pass
+        time.sleep(0.01)
 
 
-def appending(collection, name):
+def appending(lake, name):
+    collection = again(lambda: lake.collection("c"))
     writer = again(lambda: collection.writer(name))
     last = -1 if writer.last_sequence is None else writer.last_sequence
     tell("ready", last)
@@ -83,15 +114,71 @@ def appending(collection, name):
             again(lambda: collection.advance_since(collection.last_time()))
 
 
-def maintaining(collection, name):
+def maintaining(lake, name):
+    collection = again(lambda: lake.collection("c"))
     tell("ready")
     while True:
         again(collection.maintain)
 
 
-WORKS = {"append": appending, "maintain": maintaining}
+def collecting(lake, name):
+    collection = again(lambda: lake.collection("c"))
+    tell("ready")
+    while True:
+        collected, removed = again(lambda: collection.collect(thorough=True)), again(lake.collect)
+        if number := collected.total + removed.blobs:
+            tell("gone", number)
+
+
+def dropping(lake, name):
+    """Collections that come and go; one that a killed process left is dropped by its successor."""
+    drop_others(lake, name)
+    tell("ready")
+    while True:
+        passing = f"{name} {time.time_ns()}"
+        try:
+            made = again(lambda passing=passing: lake.create(passing, SCHEMA, key=["id"]))
+            for number in (0, 3, 6):
+                again(lambda made=made, number=number: made.append(table_of(name, number)))
+            again(lambda passing=passing: lake.drop(passing))
+            tell("dropped")
+        except (CollectionDropped, CollectionExists):
+            # It took so long to give it a name that a collector took it for a leak.
+            drop_others(lake, name)
+
+
+def backing_up(lake, name):
+    """Copies into another lake, of which the newest is kept."""
+    with again(lambda: tidelake.open(copies_of(lake.url.removeprefix("file://")), config=CONFIG)) as other:
+        tell("ready")
+        while True:
+            copy = f"{name} {time.time_ns()}"
+            try:
+                again(lambda copy=copy: lake.backup("c", other, as_name=copy))
+                tell("copied")
+            except (CollectionExists, BlobNotFound):
+                # In after all, though the reply was lost; or parts of it were taken for a leak.
+                continue
+            drop_others(other, name, copy)
+            again(other.collect)
+
+
+def drop_others(lake, name, kept=None):
+    for one in again(lake.list):
+        if one.startswith(f"{name} ") and one != kept:
+            again(lambda one=one: lake.drop(one, force=True))
+
+
+WORKS = {
+    "append": appending,
+    "maintain": maintaining,
+    "collect": collecting,
+    "drop": dropping,
+    "backup": backing_up,
+}
 
 
 if __name__ == "__main__":
     place, kind, own_name = sys.argv[1:]
-    WORKS[kind](again(lambda: tidelake.open(place, config=CONFIG).collection("c")), own_name)
+    with again(lambda: tidelake.open(place, config=CONFIG)) as opened:
+        WORKS[kind](opened, own_name)

@@ -5,17 +5,21 @@ import time
 from contextlib import suppress
 
 import pytest
-from crew import Crew
+from crew import PATIENCE_S, Crew
 from mounts import SHUTDOWN_FLAGS, ext4, tmpfs
 from test_kills import CREW
 
-ROUND_MIB = 12  # what the work of a round may leave behind
+from tidelake.errors import StoreUnavailable
+from tidelake.store.sqlite import SqliteVersionLog
+
+# Enough for any number of rounds, since what is not needed is collected.
+DISK = "48m"
 
 
 def full(tmp_path, rng, rounds):
     place = tmp_path / "disk"
     ballast = place / "ballast"
-    with tmpfs(place, f"{rounds * ROUND_MIB}m"), Crew(place / "lake", CREW) as crew:
+    with tmpfs(place, DISK), Crew(place / "lake", CREW) as crew:
         for number in range(rounds):
             if number % 3 == 2:  # one that met a full disk goes, and one starts on a disk that will be full
                 victim = rng.choice(crew.children)
@@ -25,9 +29,9 @@ def full(tmp_path, rng, rounds):
             for child in crew.children:
                 child.await_ready()
             writers = [child for child in crew.children if child.kind == "append"]
-            _fill(ballast, leave=rng.randrange(256 << 10))
-            for child in writers:
-                child.await_more("error", 3)
+            _fill_until(
+                ballast, rng.randrange(256 << 10), {child: child.count("error") + 3 for child in writers}
+            )
             # A little room, which ends in the middle of something.
             os.truncate(ballast, max(0, ballast.stat().st_size - rng.randrange(128 << 10)))
             time.sleep(rng.random() * 0.1)
@@ -42,11 +46,22 @@ def full(tmp_path, rng, rounds):
     return f"disk full {rounds} times, {len(crew.errors)} refusals; {crew.figures()}"
 
 
+def _fill_until(path, leave, errors):
+    """A file that takes all the space but some, and then all, until each child has told so many errors."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    _fill(path, leave)
+    while any(child.count("error") < count for child, count in errors.items()):
+        assert time.monotonic() < deadline_s, [child.told[-3:] for child in errors]
+        time.sleep(0.01)
+        # What was collected meanwhile.
+        _fill(path, 0)
+
+
 def _fill(path, leave):
-    """A file that takes all the space but some."""
+    """Take all the space but some."""
     free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
-    with path.open("wb") as file, suppress(OSError):  # the others were quicker, and it is full as it is
-        os.posix_fallocate(file.fileno(), 0, max(1, free - leave))
+    with path.open("ab") as file, suppress(OSError):  # the others were quicker, and it is full as it is
+        os.posix_fallocate(file.fileno(), 0, max(1, file.tell() + free - leave))
 
 
 def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path, rng, record_property):
@@ -55,7 +70,7 @@ def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path
 
 @pytest.mark.full
 def test_a_disk_that_is_full_again_and_again_loses_nothing(tmp_path, rng, record_property):
-    record_property("figures", full(tmp_path, rng, 10))
+    record_property("figures", full(tmp_path, rng, 20))
 
 
 def pulled(tmp_path, rng, rounds):
@@ -77,6 +92,24 @@ def pulled(tmp_path, rng, rounds):
         crew.check_at_rest()
     assert min(crew.acknowledged.values()) > 0
     return f"disk pulled out {rounds} times; {crew.figures()}"
+
+
+@pytest.mark.parametrize("flag", SHUTDOWN_FLAGS)
+def test_a_log_on_a_disk_that_went_away_is_not_called_damaged(tmp_path, flag):
+    with ext4(tmp_path) as disk:
+        writer, reader = (SqliteVersionLog(str(disk.place / "log")) for _ in range(2))
+        assert writer.compare_and_set("a", None, b"first")
+        assert reader.head("a").data == b"first"
+        # The reader has to read again.
+        assert writer.compare_and_set("a", 0, b"second")
+        disk.shut_down(flag)
+        with pytest.raises(StoreUnavailable, match="input/output error") as refused:
+            reader.head("a")
+        assert refused.value.retryable
+        writer.close()
+        reader.close()
+        disk.plug_in_again()
+        assert SqliteVersionLog(str(disk.place / "log")).head("a").data == b"second"
 
 
 def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):

@@ -1,10 +1,11 @@
-"""Real processes that append and maintain on one lake, killed with -9 at random moments."""
+"""Real processes that work on one lake, killed with -9 at random moments."""
 
 import time
+from collections import Counter
 
 import pytest
 from crew import Crew
-from kills_child import WORKS
+from kills_child import WORKS, contents_of, updates_of
 
 CREW = [("append", "a"), ("append", "b"), *((kind, kind) for kind in WORKS if kind != "append")]
 CHECK_EVERY = 5
@@ -26,7 +27,16 @@ def killed(tmp_path, rng, count):
         crew.check_at_rest()
     assert not crew.errors
     assert min(crew.acknowledged.values()) > 0
+    assert crew.done["gone"] and crew.done["dropped"] and crew.done["copied"]
     return crew.figures()
+
+
+def test_the_books_are_the_sum_of_the_appends():
+    found = Counter()
+    for last in range(10):
+        for row, diff in updates_of("a", last):
+            found[row] += diff
+        assert (+found == Counter(contents_of("a", last)) and min(found.values()) == 0) or last == 0
 
 
 def test_processes_that_are_killed_lose_and_double_nothing(tmp_path, rng, record_property):

@@ -24,7 +24,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.copy import ShardCopy
+from tidelake.shard.checking.copy import ShardCopy
 from tidelake.state import holds
 from tidelake.state.collection import bury, doom, raise_floor
 from tidelake.state.dropping import drop_shard
@@ -384,6 +384,25 @@ def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, 
     assert other.lake().list() == []
     other.clock.ms += DAY_MS + 1
     assert [f.kind for f in other.fsck().left] == ["unnamed-shard"]
+
+
+def test_a_copy_without_a_name_is_collected_also_with_the_critical_holds_of_its_source(
+    world, other, c, monkeypatch
+):
+    c._shard.run(partial(holds.open_critical, name="mine", token="t"))
+    target = other.lake()
+
+    def crashed(*_):
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target._catalog, "set", crashed)
+        with pytest.raises(Crash):
+            world.lake().backup("c", target)
+    other.clock.ms += DAY_MS + 1
+    assert other.lake().collect().shards == 1
+    assert not other.blobs._blobs
+    assert other.fsck().findings == ()
 
 
 def test_a_copy_that_took_so_long_that_its_parts_were_given_up_is_refused(world, other, c):

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from damage import SMALL, World
 from lakes import SCHEMA, SetClock, at, contents, place_of, rows
 
 import tidelake
@@ -25,6 +27,7 @@ from tidelake.errors import (
     NotALake,
     UsageError,
 )
+from tidelake.shard.upkeep.maintain import Maintainer
 
 OTHER = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
@@ -425,6 +428,32 @@ def test_threads_that_create_at_once_lose_no_name(lake):
     assert lake.list() == sorted(["shared", *(f"own-{n}-{i}" for n in range(4) for i in range(6))])
 
 
+class ClockThatWaits(SetClock):
+    """Does not tell the time before something has happened, or five seconds are over."""
+
+    def __init__(self, happened):
+        super().__init__()
+        self.happened, self.asked, self.waited_in_vain = happened, threading.Event(), False
+
+    def now_ms(self):
+        self.asked.set()
+        self.waited_in_vain |= not self.happened.wait(5)
+        return super().now_ms()
+
+
+def test_a_lake_does_not_wait_for_the_catalog_of_another():
+    listed = threading.Event()
+    clock = ClockThatWaits(listed)
+    slow = tidelake.open(place_of("memory", None), env=Env(clock=clock))
+    work = threading.Thread(target=slow.list)
+    work.start()
+    assert clock.asked.wait(30)
+    assert tidelake.open(place_of("memory", None)).list() == []
+    listed.set()
+    work.join()
+    assert not clock.waited_in_vain
+
+
 CREATOR = """
 import sys, pyarrow as pa, tidelake
 lake = tidelake.open(sys.argv[1])
@@ -533,3 +562,33 @@ def test_frontiers_of_a_conflict_survive_pickling(collection):
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.current == collection.upper
     assert again.expected != again.current
+
+
+def test_the_catalog_is_read_again_when_others_delete_what_they_have_folded():
+    world = World(replace(SMALL, garbage_age_s=0.0))
+    for name in "abc":
+        world.lake().create(name, SCHEMA, key=["id"])
+    reading, collected = world.blobs.open, []
+
+    def meanwhile(name):
+        if name.startswith("catalog/parts/") and not collected:
+            catalog = world.lake()._catalog
+            collected.append(name)
+            catalog._shard.advance_since(catalog._shard.state().upper.just_before())
+            Maintainer(catalog._shard).merge_all()
+            world.clock.ms += 1
+            assert catalog.collect().blobs
+        return reading(name)
+
+    world.blobs.open = meanwhile
+    assert world.lake().list() == ["a", "b", "c"]
+    assert collected and collected[0] not in world.blobs._blobs
+
+
+def test_a_catalog_that_has_lost_a_part_is_damaged():
+    world = World()
+    world.lake().create("a", SCHEMA, key=["id"])
+    [part] = [name for name in world.blobs._blobs if name.startswith("catalog/parts/")]
+    world.blobs.delete(part)
+    with pytest.raises(CorruptionError, match="missing"):
+        world.lake().list()

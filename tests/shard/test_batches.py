@@ -4,9 +4,11 @@ import gc
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from collecting import CONFIG, GARBAGE_S, World, before
 from shards import SCHEMA, Place, ids, rows, stored
 from test_builder import SMALL, at, made, many, pairs
 
@@ -29,8 +31,8 @@ from tidelake.errors import (
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.shard.batch import Batch, SentBatch
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.writing.batch import Batch, SentBatch
 from tidelake.state.codec import encode_record
 from tidelake.testing.faults import Fault, FaultPlan
 
@@ -127,7 +129,7 @@ def test_batches_of_several_writers_are_one_append():
 
 CHILD = """
 import sys, pyarrow as pa, tidelake
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.writing.uploader import Uploader
 with tidelake.open(sys.argv[1]) as lake:
     c = lake.collection("c")
     with c.builder(0) as builder:
@@ -173,7 +175,8 @@ def test_bytes_are_a_checked_record_of_one_shard():
             c.batch_from_bytes(no_bytes)
     assert isinstance(c._shard.spec, ShardSpec)
     c.batch_from_bytes(data).delete()
-    assert stored(place, c) == set()
+    # There may be other copies.
+    assert stored(place, c) == {part.name for part in hollow.parts()}
 
 
 def test_a_spec_is_enough_to_take_a_batch():
@@ -407,6 +410,64 @@ def test_copies_of_the_same_bytes_are_appended_once():
     assert times(c, 5) == [(n, n) for n in range(5)]
     for copy in (second, third):
         copy.take("left alone")
+
+
+@pytest.mark.parametrize("gone", ["merged", "collected"])
+def test_copies_of_a_batch_whose_parts_are_merged_away_are_still_refused(gone):
+    world = World(config=replace(CONFIG, part_target_bytes=1024))
+    batch = built(world.c, many(1, time=1), many(1000, time=5), is_sorted=True)
+    data = batch.to_bytes()
+    world.c.append_batches([world.c.batch_from_bytes(data)], lower=0, upper=5)
+    world.c.append(at(5, 2000), upper=6)
+    before = ids(world.c)
+    world.c.merge()
+    if gone == "collected":
+        world.later(GARBAGE_S)
+        assert world.c.collect().blobs
+    late = world.process()
+    copy = late.batch_from_bytes(data)
+    with pytest.raises(UsageError, match="a copy of this batch was appended before"):
+        late.append_batches([copy], lower=6, upper=10)
+    assert ids(world.process()) == before
+    copy.take("left alone")
+
+
+def test_a_copy_is_refused_if_the_other_one_comes_in_while_it_looks():
+    """Between the state that it looks at and its own commit."""
+    world = World(config=replace(CONFIG, part_target_bytes=1024))
+    data = built(world.c, many(1, time=1), many(1000, time=5), is_sorted=True).to_bytes()
+    late, other = world.process(), world.process()
+    copy = late.batch_from_bytes(data)
+
+    def others():
+        other.append_batches([other.batch_from_bytes(data)], lower=0, upper=5)
+
+    with before(world.place.stores.blobs, "get", others) as calls, pytest.raises(UpperMismatch):
+        late.append_batches([copy], lower=0, upper=10)
+    assert calls[0] and len(ids(world.process())) == 500
+    with pytest.raises(UsageError, match="a copy of this batch was appended before"):
+        late.append_batches([copy], lower=5, upper=10)
+    copy.take("left alone")
+
+
+def test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_whoever_stalls():
+    """Between the commit and the deletion: what it left out may be in by another copy."""
+    world = World(config=replace(CONFIG, part_target_bytes=1024))
+    data = built(world.c, many(1, time=1), many(1000, time=5), is_sorted=True).to_bytes()
+    copy = world.c.batch_from_bytes(data)
+    world.c.append_batches([copy], lower=0, upper=5)
+    assert {*copy.part_names} <= world.stored()
+
+
+def test_a_copy_that_was_refused_deletes_nothing_that_the_other_one_appended():
+    world = World()
+    data = built(world.c, many(0, time=1)).to_bytes()
+    winner, loser = world.c.batch_from_bytes(data), world.process().batch_from_bytes(data)
+    world.c.append_batches([winner], lower=0, upper=10)
+    with pytest.raises(UpperMismatch):
+        world.process().append_batches([loser], lower=0, upper=10)
+    loser.delete()
+    assert len(ids(world.process())) == 500
 
 
 def test_after_an_unknown_outcome_a_batch_counts_as_used():

@@ -24,8 +24,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, holds, schemas
-from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append
-from tidelake.state.commands import NoOp
+from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append, expected
+from tidelake.state.commands import NoOp, Refused
 from tidelake.state.dropping import drop_shard
 from tidelake.state.fuel import MergeDue
 from tidelake.state.invariants import check_step
@@ -112,6 +112,26 @@ def test_an_append_at_commit_takes_upper_and_rewrites_what_was_written_earlier(s
     assert [p.rewrite for i in shard.state.spine for p in i.batch.parts()] == [None, 1]
     answer = shard.do(append, (run("c", 9, 9),), AtCommit(9)).result
     assert (answer.lower, answer.upper) == (F(2), F(10))
+
+
+@pytest.mark.parametrize(
+    "claim", [None, Claim("w", 0, 4), Claim("w", 0, 5), Claim("w", 1, 6), Claim("x", 0, 0)]
+)
+@pytest.mark.parametrize("upper", [3, 4, 6])
+@pytest.mark.parametrize("lower", [3, 4, 5])
+def test_an_append_without_runs_answers_as_expected(shard, lower, upper, claim):
+    shard.do(commands.open_writer, "w")
+    shard.do(append, (run("p", 1, 3),), Exactly(F(0), F(4)), Claim("w", 0, 4))
+    for when in (Exactly(F(lower), F(upper)), UpTo(F(lower), F(upper)), AtCommit(lower)):
+        foreseen = expected(shard.state, 10, when, claim)
+        answer = append(shard.state, 10, (), when, claim)
+        assert type(foreseen) is type(answer)
+        if isinstance(answer, Refused):
+            assert str(foreseen.error) == str(answer.error)
+        else:
+            assert foreseen.result == answer.result
+    shard.do(drop_shard)
+    assert isinstance(expected(shard.state, 10, AtCommit(lower), claim), Refused)
 
 
 def test_tuples_have_no_commit_time():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from store_kit import BLOB_STORES, VERSION_LOGS
 
-from conftest import BLOB_STORES, VERSION_LOGS
 from tidelake.errors import BlobExists, BlobNotFound, UsageError
 
 NAMES = st.sampled_from(["a", "b-1", "c/d", "c/e", "c/f/g", "c.x"])

@@ -45,15 +45,13 @@ def encode_inline(
     Returns:
         The part, or None if the encoding is not below the limit.
     """
-    # The encoding is about as large as the rows in memory; large tables are not encoded to learn that.
-    if rows.num_rows == 0 or rows.nbytes >= 2 * limit_bytes:
-        return None
     data = rows.serialize().to_pybytes()
     if len(data) >= limit_bytes:
         return None
     tally = Tally(schema, domain)
     tally.add(summary(rows, schema, domain))
-    first, last = (encode_key(rows.slice(row, 1), schema)[0].as_py() for row in (0, rows.num_rows - 1))
+    key = rows.select([column.name for column in schema.key])
+    first, last = encode_key(key.take(pa.array([0, rows.num_rows - 1])), schema).to_pylist()
     return tally.part(name, data, schema_id, (first, last), stats, inline=True)
 
 

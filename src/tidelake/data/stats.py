@@ -223,7 +223,8 @@ class _Extremes:
             return ColumnStats(None, None, self._nulls)
         if self.column.type.nested:
             return ColumnStats(b"", None, self._nulls)
-        ends = _ends(pa.concat_arrays(self._held))
+        # Those of a single batch are what `_ends` makes, or the first and the last of a sorted column.
+        ends = self._held[0] if len(self._held) == 1 else _ends(pa.concat_arrays(self._held))
         if self.column.type.name in ("decimal32", "decimal64"):
             ends = ends.cast(pa.decimal128(ends.type.precision, ends.type.scale))
         lower, upper = encode(ends, self.column.type).to_pylist()

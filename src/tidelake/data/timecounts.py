@@ -71,9 +71,10 @@ class TimeCounts:
 
     def _insert(self, firsts: Ints) -> None:
         """Add empty buckets, all of them before or all after those that are there."""
-        at = 0 if len(self._firsts) and firsts[0] < self._firsts[0] else len(self._firsts)
-        self._firsts = np.insert(self._firsts, at, firsts)
-        self._counts = np.insert(self._counts, at, np.zeros(len(firsts), np.int64))
+        firsts_, counts = (self._firsts, firsts), (self._counts, np.zeros(len(firsts), np.int64))
+        if len(self._firsts) and firsts[0] < self._firsts[0]:
+            firsts_, counts = firsts_[::-1], counts[::-1]
+        self._firsts, self._counts = np.concatenate(firsts_), np.concatenate(counts)
 
     def _count(self, times: Ints, least: int, greatest: int) -> None:
         first, last = np.searchsorted(self._firsts, (least, greatest), side="right") - 1

@@ -6,6 +6,7 @@ large offsets, dictionaries) all become the one plain form.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -169,6 +170,7 @@ def row_schema(schema: Schema) -> pa.Schema:
     return pa.schema([pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in schema.columns])
 
 
+@lru_cache(64)
 def update_schema(schema: Schema, domain: TimeDomain) -> pa.Schema:
     """The Arrow schema of updates: key, value, the time column(s), `_diff`; the latter int64 not null."""
     fields = list(row_schema(schema))

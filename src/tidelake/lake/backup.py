@@ -11,7 +11,7 @@ from tidelake.env import Env
 from tidelake.errors import CollectionExists
 from tidelake.lake.catalog import Catalog, Listing
 from tidelake.model.frontier import Frontier
-from tidelake.shard.copy import ShardCopy, Watch
+from tidelake.shard.checking.copy import ShardCopy, Watch
 from tidelake.shard.shard import Shard
 from tidelake.store.url import Stores
 

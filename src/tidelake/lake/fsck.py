@@ -1,7 +1,8 @@
 """Checking a whole lake: each collection, the catalog, and what lies beside them.
 
 Owns the comparison of the catalog with the shards that there are; what is checked within one shard is
-`tidelake.shard.fsck`. Data is never removed: a shard with rows that no name leads to is told of and stays.
+`tidelake.shard.checking.fsck`. Data is never removed: a shard with rows that no name leads to is told of
+and stays.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CollectionNotFound, CorruptionError, FormatTooNew
+from tidelake.errors import BlobNotFound, CollectionDropped, CollectionNotFound, CorruptionError, FormatTooNew
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.leftovers import Leftovers
-from tidelake.shard.finding import Finding
-from tidelake.shard.fsck import Checked, ShardCheck
+from tidelake.lake.names import not_found
+from tidelake.shard.checking.finding import Finding
+from tidelake.shard.checking.fsck import Checked, ShardCheck
 from tidelake.shard.history import History
-from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
 Watch = Callable[[str, int, int], None]
@@ -96,7 +97,7 @@ class LakeCheck:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if shards.get(name) is None:
-                raise CollectionNotFound(f"no collection {name!r}")
+                raise CollectionNotFound(not_found(name, shards))
         for name in wanted:
             self._collection(name, shards[name] or "")
         return self._report()
@@ -163,24 +164,34 @@ class LakeCheck:
         return checked
 
     def _collection(self, name: str, shard_id: str) -> None:
+        found = len(self._found)
         checked = self._shard(shard_id, name)
+        if checked.findings and self.catalog.read().shards.get(name) != shard_id:
+            # It was dropped meanwhile: what is missing went with it.
+            del self._found[found:]
+            return
         self._checked.append(checked)
         if checked.state is not None and checked.state.dropped:
-            self._dropped(name, checked.state)
+            self._dropped(name, shard_id, checked.state.committed_ms)
 
     def _unnamed(self, shard_id: str) -> None:
         """A shard that no name leads to: of a name that was lost to another, of a drop, or of a crash."""
         try:
+            # First: the rollup that a tombstone would be opened from may have gone before its log.
+            dropped_ms = self.leftovers.ending(shard_id).dropped_ms()
+            if dropped_ms is not None:
+                self._dropped("", shard_id, dropped_ms)
+                return
             known = History(shard_id, self.stores, self.env).open()
+        except CollectionDropped:
+            return  # meanwhile
         except (CorruptionError, BlobNotFound, FormatTooNew) as error:
             self._tell("unnamed-shard", shard_id, f"no name leads to it, and it cannot be read: {error}")
             return
         if known is None:
             return
         state = known.state
-        if state.dropped:
-            self._dropped("", state)
-        elif self._older(state.committed_ms, self.config.upload_age_s):
+        if not state.dropped and self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
             empty = state.seqno == 0 and not rows
@@ -190,16 +201,16 @@ class LakeCheck:
                 ending.remove()
                 self._repaired()
 
-    def _dropped(self, name: str, state: ShardState) -> None:
+    def _dropped(self, name: str, shard_id: str, dropped_ms: int) -> None:
         """A tombstone that should be gone by now."""
-        if not self._older(state.committed_ms, self.config.garbage_age_s):
+        if not self._older(dropped_ms, self.config.garbage_age_s):
             return
-        message = f"it was dropped at {state.committed_ms} ms, and some of it is still there"
-        self._tell("half-dropped", state.shard_id, message, name)
+        message = f"it was dropped at {dropped_ms} ms, and some of it is still there"
+        self._tell("half-dropped", shard_id, message, name)
         if self.repair:
             if name:
                 self.leftovers.unname(self.catalog.read(), name)
-            self.leftovers.ending(state.shard_id).remove()
+            self.leftovers.ending(shard_id).remove()
             self._repaired()
 
     def _unknown(self, shard_id: str, stored: _Stored, *, removable: bool) -> None:

@@ -36,6 +36,8 @@ class Frontier:
     def of_all(cls, elements: Iterable[Time]) -> "Frontier":
         """The frontier of the minimal ones of `elements`."""
         distinct = set(elements)
+        if len(distinct) < 2:
+            return cls(tuple(distinct))
         minimal = (t for t in distinct if not any(times.less_than(s, t) for s in distinct))
         return cls(tuple(sorted(minimal, key=times.parts)))
 
@@ -59,7 +61,7 @@ class Frontier:
         return any(times.less_than(f, time) for f in self.elements)
 
     def __le__(self, other: "Frontier") -> bool:
-        return all(self.less_equal(t) for t in other.elements)
+        return self.elements == other.elements or all(self.less_equal(t) for t in other.elements)
 
     def __lt__(self, other: "Frontier") -> bool:
         return self != other and self <= other

@@ -74,15 +74,16 @@ class History:
             missing = f"no entry {newest.base.seqno} to start from"
         raise CorruptionError(f"{self.shard_id} rollup", f"named by the log but missing: {missing}")
 
-    def is_tombstone(self) -> bool:
-        """Whether the shard was dropped and is not quite deleted. One store call.
+    def dropped_ms(self) -> int | None:
+        """When the shard was dropped, if it is a tombstone that is not quite deleted. One store call.
 
         Nothing is ever committed on a tombstone, so its last entry says it.
         """
         head = self._stores.log.head(self.shard_id)
         if head is None or codec.is_state(head.data):
-            return False
-        return codec.decode_delta(head.data, self._entry_name(head.seqno)).edits.dropped
+            return None
+        newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
+        return newest.committed_ms if newest.edits.dropped else None
 
     def _open_from(self, base: Rollup) -> Known | None:
         """The state from a rollup on; None if the log has been truncated past it, or deleted, by now."""

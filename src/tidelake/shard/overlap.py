@@ -1,9 +1,10 @@
 """Overlap: an iterator that runs ahead of its reader, and jobs that run beside their caller.
 
-The one file that starts threads: owns their start and end; must not know what they carry. Invariant: the
-reader of `prefetch` sees the same items, then the same exception or end, as without the thread; once
-the generator is closed, exhausted or collected, the thread has ended and the source is closed. A
-`Background` runs every job that it takes to its end, and hands every error to its caller.
+Owns the start and the end of all threads whose work somebody waits for (what goes on by itself is started by
+the `Spawner` of `tidelake.env`); must not know what they carry. Invariant: the reader of `prefetch` sees the
+same items, then the same exception or end, as without the thread; once the generator is closed, exhausted
+or collected, the thread has ended and the source is closed. A `Background` runs every job that it takes to
+its end, and hands every error to its caller.
 
 Threads start when there is work, belong to one process, and are never kept across a fork. Inside of
 `sequential()` none is started at all: for a debugger, and for runs that must repeat exactly.
@@ -64,6 +65,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
 
     Raises:
         Exception: whatever the source raised, after the items before it.
+        UsageError: it is read in a fork, where the thread is not.
     """
     if _in_sequence.get():
         yield from source
@@ -71,6 +73,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
     ready: queue.Queue[T | _End] = queue.Queue()
     room = threading.Semaphore(max(1, depth))
     stopped = threading.Event()
+    pid = os.getpid()
 
     def run() -> None:
         error: BaseException | None = None
@@ -94,6 +97,8 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         ready.put(_End(error))
 
     def take() -> list[T]:
+        if os.getpid() != pid:
+            raise UsageError("a stream of rows does not survive a fork: read it in the process that began it")
         item = ready.get()
         if isinstance(item, _End):
             return item.over()
@@ -108,11 +113,13 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         while one := take():
             yield one.pop()
     finally:
-        stopped.set()
-        room.release()
-        # The collector may close an abandoned generator in any thread, this very one included.
-        if thread is not threading.current_thread():
-            thread.join()
+        # In a fork there is no thread to stop, and its locks are as they were at that moment.
+        if os.getpid() == pid:
+            stopped.set()
+            room.release()
+            # The collector may close an abandoned generator in any thread, this very one included.
+            if thread is not threading.current_thread():
+                thread.join()
 
 
 class Job(Generic[T]):

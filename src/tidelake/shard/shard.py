@@ -2,7 +2,8 @@
 
 The handle is cheap; it keeps the newest state it has seen. All methods may be called from several
 threads. It speaks of times and frontiers; `tidelake.lake` adds names and friendlier arguments.
-Appends are in `append.py`, reads in `query.py`, merges in `compactor.py` and `maintain.py`.
+Appends are in `append.py`, reads in `query.py`, readers in `reader.py`, merges in `compactor.py` and
+`maintain.py`, clean-up in `collector.py`.
 """
 
 from dataclasses import dataclass, replace

@@ -108,38 +108,14 @@ def append(
     was dropped since they were written), `InlineFull` (inline parts would take `inline_bytes_max` or more)
     or a usage error; nothing is written then.
     """
-    if state.dropped:
-        return Refused(CollectionDropped(state.shard_id))
-    record = state.writers.get(claim.writer) if claim else None
-    if claim is not None:
-        settled = _settled(record, claim)
-        if settled is not None:
-            return settled
-    strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
-    if strange:
-        # On a state that is not the newest one: whoever wrote the part may have seen the schema registered.
-        return Refused(
-            IncompatibleSchema(
-                f"rows of schema {min(strange)} cannot be appended: the collection has no such schema; "
-                "write them again under its schema"
-            )
-        )
-    placed = _place(state, runs, when)
+    placed = _admitted(state, runs, when, claim, as_now=as_now)
     if not isinstance(placed, HollowBatch):
         return placed
-    late = too_late(state, placed.parts())
-    if late is not None:
-        return Refused(late)
     bounds = placed.bounds
-    gone = _dropped(state, runs) if as_now else None
-    if gone is not None:
-        return Refused(
-            IncompatibleSchema(f"column {gone!r} was dropped meanwhile: leave it out of the table")
-        )
     writers: dict[str, WriterRecord] = {}
-    if claim is not None and record is not None:
+    if claim is not None:
         writers[claim.writer] = replace(
-            record, sequence=claim.sequence, upper=bounds.upper, content=claim.content
+            state.writers[claim.writer], sequence=claim.sequence, upper=bounds.upper, content=claim.content
         )
     answer = Appended(bounds.lower, bounds.upper)
     if bounds.empty:
@@ -157,6 +133,52 @@ def append(
         written=_more(state.written, placed) if placed.runs else None,
     )
     return Commit(edits, answer, step.due)
+
+
+def expected(state: ShardState, _now_ms: int, when: When, claim: Claim | None = None) -> Outcome[Appended]:
+    """What `append` would answer if it had no runs, for those who have not uploaded any yet. Costs O(1).
+
+    A `Commit` of it holds no edits: whether it can be made depends on the runs.
+    """
+    placed = _admitted(state, (), when, claim)
+    if not isinstance(placed, HollowBatch):
+        return placed
+    answer = Appended(placed.bounds.lower, placed.bounds.upper)
+    if placed.bounds.empty and claim is None:
+        return NoOp(replace(answer, already=True))
+    return Commit(Edits(), answer)
+
+
+def _admitted(
+    state: ShardState, runs: tuple[Run, ...], when: When, claim: Claim | None, *, as_now: bool = False
+) -> HollowBatch | Refused | NoOp[Appended]:
+    """The batch as it is to be registered, or the answer if it is not to be."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    settled = _settled(state.writers.get(claim.writer), claim) if claim else None
+    if settled is not None:
+        return settled
+    strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
+    if strange:
+        # On a state that is not the newest one: whoever wrote the part may have seen the schema registered.
+        return Refused(
+            IncompatibleSchema(
+                f"rows of schema {min(strange)} cannot be appended: the collection has no such schema; "
+                "write them again under its schema"
+            )
+        )
+    placed = _place(state, runs, when)
+    if not isinstance(placed, HollowBatch):
+        return placed
+    late = too_late(state, placed.parts())
+    if late is not None:
+        return Refused(late)
+    gone = _dropped(state, runs) if as_now else None
+    if gone is not None:
+        return Refused(
+            IncompatibleSchema(f"column {gone!r} was dropped meanwhile: leave it out of the table")
+        )
+    return placed
 
 
 def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:

@@ -42,10 +42,14 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
 
 
 def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
-    """Make a shard a tombstone that was made before a time and is as it was made; False for any other."""
-    if state.seqno > 0 or state.committed_ms > before_ms:
+    """Make a shard a tombstone that was made empty before a time and is as it was made; False for any other.
+
+    A copy of another shard begins with rows, so it is none of these.
+    """
+    if state.seqno > 0 or len(state.spine) or state.committed_ms > before_ms:
         return NoOp(False)
-    return drop_shard(state, now_ms)
+    # A copy has the critical holds of its source; of one without a name nobody can use them.
+    return drop_shard(state, now_ms, force=True)
 
 
 def vanished(state: ShardState) -> ShardState:

@@ -12,7 +12,9 @@ count it is complete: an insertion changes no merge that it does not finish.
 Source: the fueled spine of differential dataflow (McSherry et al., "Shared Arrangements", VLDB 2020).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tidelake.errors import InternalError
 from tidelake.model.batch import HollowBatch
@@ -21,6 +23,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
 
 FUEL_PER_ROW = 8
+Item = TypeVar("Item", SpineBatch, FuelingMerge)
 
 
 @dataclass(frozen=True)
@@ -141,23 +144,19 @@ class _Levels:
 
     def step(self) -> Step:
         """What has changed."""
-        batches = tuple(
-            replace(batch, level=i)
+        batches = [
+            batch if batch.level == i else replace(batch, level=i)
             for i, level in reversed(list(enumerate(self._levels)))
             for batch in level.batches
-        )
-        merges = tuple(level.merge for level in reversed(self._levels) if level.merge)
-        old, known = self._before, set(self._before.batches)
-        under_way = set(old.merges)
+        ]
+        merges = [level.merge for level in reversed(self._levels) if level.merge]
         edit = SpineEdit(
             self._next_id,
             self._spent,
             tuple(sorted(self._replaced)),
             tuple(member for _, member in sorted(self._fresh.items())),
-            tuple(batch.id for batch in old.batches if batch not in batches),
-            tuple(batch for batch in batches if batch not in known),
-            tuple(merge.id for merge in old.merges if merge not in merges),
-            tuple(merge for merge in merges if merge not in under_way),
+            *_changes(self._before.batches, batches),
+            *_changes(self._before.merges, merges),
         )
         return Step(edit, self._needed())
 
@@ -269,3 +268,10 @@ class _Levels:
             if not any(k.id.covers(due.id) and k.bounds.since == due.bounds.since for k in kept):
                 kept.append(due)
         return tuple(kept)
+
+
+def _changes(before: Sequence[Item], after: Sequence[Item]) -> tuple[tuple[SpineId, ...], tuple[Item, ...]]:
+    """The ids of those that go or change, and those that come or have changed, each in its order."""
+    old, new = ({item.id: item for item in items} for items in (before, after))
+    gone = tuple(id_ for id_, item in old.items() if new.get(id_) != item)
+    return gone, tuple(item for id_, item in new.items() if old.get(id_) != item)

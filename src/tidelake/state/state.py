@@ -175,7 +175,7 @@ class ShardState:
         dropped: the shard is a tombstone.
         garbage: blobs that are named no more, by name.
         doomed: those of them that may be deleted at any moment, by name: nobody may read them again.
-        collected_to: states of this seqno and later ones have lost no blob.
+        collected_to: states of this seqno and later ones have lost no part.
         sweep: how far leaked uploads are given up.
         rollup: the newest one.
         claims: merges that processes have taken on, by name.
@@ -330,7 +330,10 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
         dropped=state.dropped or edits.dropped,
         garbage=_edited(_added(state.garbage, _left(state, delta), name), dict.fromkeys(edits.doomed), name),
         doomed=_edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
-        collected_to=max([state.collected_to, *(lost.removed for lost in dooming.values())]),
+        # What was named for nobody to read (rollups, chunks of merges) is missing from no state.
+        collected_to=max(
+            [state.collected_to, *(lost.removed for lost in dooming.values() if lost.added < lost.removed)]
+        ),
         sweep=edits.sweep or state.sweep,
         rollup=delta.base,
         claims=_edited(state.claims, edits.claims, name),

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from tidelake.env import IdSource, RandomIds
-from tidelake.errors import InternalError
+from tidelake.errors import InternalError, TidelakeError
 from tidelake.store.disk import Folders, unavailable, unknown
 from tidelake.store.files import Flush, SystemFiles, is_file_at
 from tidelake.store.names import (
@@ -43,9 +43,10 @@ from tidelake.store.sqlite_database import (
     read_entries,
     read_head,
     read_head_seqno,
+    read_through,
     truncate,
 )
-from tidelake.store.sqlite_errors import at_commit, before_commit
+from tidelake.store.sqlite_errors import at_commit, before_commit, primary_code
 from tidelake.store.sqlite_pool import ConnectionPool, KeyHandle
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ class SqliteVersionLog:
                 yield self._connect(key, handle)
             except sqlite3.Error as error:
                 handle.drop()
-                raise before_commit("read", key, error) from error
+                raise self._refused("read", key, error) from error
 
     @contextmanager
     def _writing(self, key: str, *, create: bool) -> Iterator[KeyHandle | None]:
@@ -219,7 +220,7 @@ class SqliteVersionLog:
         except sqlite3.Error as error:
             if not os.path.exists(path):  # deleted meanwhile
                 return None
-            raise before_commit("open", key, error) from error
+            raise self._refused("open", key, error) from error
         return handle.connection
 
     def _create(self, key: str, data: bytes) -> None:
@@ -255,6 +256,21 @@ class SqliteVersionLog:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
 
+    def _refused(self, action: str, key: str, error: sqlite3.Error) -> TidelakeError:
+        """The error for a read, or for a write that failed before its COMMIT; raise it `from error`.
+
+        SUBTLE: where the disk does not give a page, SQLite says what it says of a damaged one. So the files
+        are read once more: a disk that is away for a moment must not make anybody restore a copy.
+        """
+        if primary_code(error) == sqlite3.SQLITE_CORRUPT:
+            path = self._find(key)
+            try:
+                if path is not None:
+                    read_through(path)
+            except OSError as unreadable:
+                return unavailable(f"{action} key", key, unreadable)
+        return before_commit(action, key, error)
+
     def _commit(self, key: str, handle: KeyHandle, work: Callable[[sqlite3.Connection], T]) -> T:
         connection = handle.connection
         if connection is None:
@@ -265,7 +281,7 @@ class SqliteVersionLog:
             result = work(connection)
         except sqlite3.Error as error:
             handle.drop()
-            raise before_commit("write", key, error) from error
+            raise self._refused("write", key, error) from error
         except BaseException:
             handle.drop()
             raise

@@ -9,6 +9,7 @@ INVARIANT: the seqnos in the table are contiguous, and there is at least one.
 import errno
 import os
 import sqlite3
+from contextlib import suppress
 from urllib.parse import quote
 
 from tidelake.errors import CorruptionError, FormatTooNew
@@ -18,6 +19,7 @@ from tidelake.store.protocols import Entry
 FORMAT = 1
 _APPLICATION = 0x71DE1A4E
 _INT64_MAX = 2**63 - 1
+_READ_BYTES = 1 << 20
 _BUSY_TIMEOUT_S = 10.0  # for what the lock file does not cover: recovery after a crash, a foreign reader
 
 
@@ -99,6 +101,18 @@ def truncate(connection: sqlite3.Connection, key: str, seqno: int) -> int:
     """Remove the entries before `seqno`; how many. REQUIRES: a transaction for writing."""
     check_truncation(key, read_head_seqno(connection, key), seqno)
     return connection.execute("DELETE FROM entries WHERE seqno < ?", (max(seqno, 0),)).rowcount
+
+
+def read_through(path: str) -> None:
+    """Read the bytes of a database and of its write-ahead log, and forget them.
+
+    Raises:
+        OSError: the disk does not give them.
+    """
+    for name in (path, path + "-wal"):
+        with suppress(FileNotFoundError), open(name, "rb", buffering=0) as file:
+            while file.read(_READ_BYTES):
+                pass
 
 
 def _connect(path: str, mode: str) -> sqlite3.Connection:

@@ -124,7 +124,7 @@ def _layered(stores: Stores, config: Config, env: Env) -> Stores:
     """The layers, from the store outwards: metered, retrying.
 
     Metered is innermost: an attempt that is repeated costs another request, so the counters show what the
-    store was asked and not what the caller wanted. (A cache goes outside of both.)
+    store was asked and not what the caller wanted. There is no cache; one would go outside of both.
     """
     log = MeteredVersionLog(stores.log, env.recorder)
     return Stores(

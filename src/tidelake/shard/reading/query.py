@@ -15,8 +15,8 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.shard.lease import Lease, explained
-from tidelake.shard.plan import ReadPlan, plan_read
-from tidelake.shard.read import Source, rows, sources
+from tidelake.shard.runs.plan import ReadPlan, plan_read
+from tidelake.shard.runs.read import Source, rows, sources
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.state import ShardState

@@ -18,8 +18,8 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.shard.runs.upload import discard
 from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.shard.upload import discard
 from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores
@@ -147,10 +147,13 @@ class Batch:
         return encode_record("batch", SentBatch(self.shard_id, self.hollow))
 
     def delete(self) -> None:
-        """Delete the parts. One store call each; what the store does not delete now is left to collection."""
+        """Delete the parts. One store call each; what the store does not delete now is left to collection.
+
+        So are the parts of a batch that came from bytes: a copy of these may be appended by somebody else.
+        """
         self.take("deleted")
         # SUBTLE: after an append that failed otherwise than by a refusal, a state might name the parts.
-        if not self._offered:
+        if not (self._offered or self.sent):
             discard(self._blobs, self._env, self.hollow.runs)
 
     def take(self, use: str) -> None:

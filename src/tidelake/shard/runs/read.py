@@ -129,6 +129,10 @@ def rows(
     # Fetching and decoding ahead of the kernel, and beside the folding.
     with prefetch_all(streams(large), _READERS_MAX) as ahead:
         folded = _folded(spec, blobs, small, query, within)
+        if folded is not None and not large:
+            # Nothing to merge it with: it is the answer.
+            yield from folded
+            return
         with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
             # With more runs than the bound on memory is for, each keeps its share: slices get tiny else.

@@ -22,9 +22,9 @@ from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.shard.allocator import lean_memory
 from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
-from tidelake.shard.read import KeyRange, Source, rows
+from tidelake.shard.runs.read import KeyRange, Source, rows
+from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.shard.upload import write_run
 from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 

@@ -114,6 +114,7 @@ def write_rows(
     limit_bytes = spec.config.inline_part_bytes
     if inline_bytes_max is not None:
         limit_bytes = min(limit_bytes, inline_bytes_max + 1)
+    # The encoding is about as large as the rows in memory; large tables are not encoded to learn that.
     if rows.num_rows and rows.nbytes < 2 * limit_bytes:
         part = encode_inline(
             rows.combine_chunks().to_batches()[0],

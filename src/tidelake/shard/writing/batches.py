@@ -7,17 +7,15 @@ state if the append is in, the caller if it was refused.
 from collections.abc import Sequence
 from functools import partial
 
-from tidelake.errors import StoreUnavailable, UsageError
-from tidelake.model.batch import Run
+from tidelake.errors import BlobNotFound, StoreUnavailable, UpperMismatch, UsageError
+from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.append import REFUSALS, commit, settle
-from tidelake.shard.batch import Batch, decode_batch
+from tidelake.shard.runs.upload import discard
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import discard
-from tidelake.state.append import Appended, Claim, Exactly, When, append
-from tidelake.state.commands import Commit, Outcome, Refused
+from tidelake.shard.writing.append import REFUSALS, commit, settle
+from tidelake.shard.writing.batch import Batch, decode_batch
+from tidelake.state.append import Appended, Claim, Exactly, append
 from tidelake.state.narrowing import narrowed
-from tidelake.state.state import ShardState
 
 _USED = "appended"
 
@@ -30,6 +28,8 @@ def append_batches(
     After a success the batches are used. After a refusal they are the caller's as before, and may be
     offered again. If the store certainly failed they may be offered again too; after any other error
     they count as used, since they may be in.
+
+    Batches that came as bytes cost a log scan more, and a look at each stored part.
 
     Raises:
         InvalidBatchBounds: a batch does not cover the interval; names both.
@@ -48,13 +48,15 @@ def append_batches(
     _check_once([name for batch in batches for name in batch.part_names], "a batch")
     with _Offer(batches) as offer:
         left = [narrowed(batch.hollow, lower, upper) for batch in batches]
-        # Of bytes there may be copies, and one of them may be in.
-        sent = frozenset(name for batch in batches if batch.sent for name in batch.part_names)
-        command = partial(_append_new, when=Exactly(lower, upper), claim=claim, sent=sent)
+        sent = [part for batch in batches if batch.sent for part in batch.hollow.parts()]
+        if sent:
+            shard.state()
+        command = partial(append, when=Exactly(lower, upper), claim=claim)
         known = shard.preview(partial(command, runs=()))
         if known is not None and known.already:
             # A number that is in: what is offered may be what is in, and stays.
             return known
+        _check_no_copy_is_in(shard, lower, sent)
         offer.tried = True
         limit = shard.spec.config.inline_total_bytes
         answer = settle(
@@ -63,7 +65,12 @@ def append_batches(
             lambda runs: shard.carry_out(partial(command, runs=runs, inline_bytes_max=limit)),
         )
     if not answer.already:
-        dropped = [Run(narrow.dropped) for narrow in left if narrow.dropped]
+        # What a copy leaves out may be what another one is appended for.
+        dropped = [
+            Run(narrow.dropped)
+            for batch, narrow in zip(batches, left, strict=True)
+            if narrow.dropped and not batch.sent
+        ]
         discard(shard.stores.blobs, shard.env, dropped)
     return answer
 
@@ -98,25 +105,33 @@ class _Offer:
             batch.give_back(offered=offered)
 
 
-def _append_new(
-    state: ShardState,
-    now_ms: int,
-    *,
-    runs: tuple[Run, ...],
-    when: When,
-    claim: Claim | None,
-    sent: frozenset[str],
-    inline_bytes_max: int | None = None,
-) -> Outcome[Appended]:
-    """Append, unless one of the parts in `sent` is in already. Looks at the whole state if there are any."""
-    outcome = append(state, now_ms, runs, when, claim, inline_bytes_max=inline_bytes_max)
-    if sent and isinstance(outcome, Commit):
-        known = sent.intersection(part.name for item in state.spine for part in item.batch.parts())
-        if known:
-            return Refused(
-                UsageError(f"a copy of this batch was appended before: part {min(known)} is in already")
-            )
-    return outcome
+def _check_no_copy_is_in(shard: Shard, lower: Frontier, sent: Sequence[Part]) -> None:
+    """Refuse parts that came as bytes, of which there may be copies, if one of these was appended.
+
+    Looks at the whole newest state, and into each stored part: one that was appended and merged away is
+    garbage of the state until it is deleted.
+
+    SUBTLE: an append of a copy later than the state that is looked at moves `upper`, so this one is refused.
+
+    Raises:
+        UpperMismatch: that has happened.
+        UsageError: a part is in, or is gone.
+    """
+    if not sent:
+        return
+    state = shard.known()
+    if state.upper != lower:
+        raise UpperMismatch(lower, state.upper)
+    known = {part.name for item in state.spine for part in item.batch.parts()}
+    for part in sent:
+        if part.name in known or part.name in state.garbage or part.name in state.doomed:
+            raise UsageError(f"a copy of this batch was appended before: part {part.name} is in already")
+        try:
+            if part.inline is None:
+                shard.stores.blobs.get(part.name, 0, 1)
+        except BlobNotFound as error:
+            message = f"a copy of this batch was appended before, or deleted: part {part.name} is gone"
+            raise UsageError(message) from error
 
 
 def append_uploaded(

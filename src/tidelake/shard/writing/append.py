@@ -30,11 +30,11 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.machine import Done
-from tidelake.shard.maintain import admit, make_room, tend
+from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upload import check_times, discard, normalized, stored, time_range, write_table
-from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed
+from tidelake.shard.upkeep.maintain import admit, make_room, tend
+from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed, expected
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
@@ -193,7 +193,7 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
 
 def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: Claim | None) -> Appended:
     # Asked before the upload, so that a writer that is behind or fenced does not upload in vain.
-    known = shard.preview(partial(append, runs=(), when=when, claim=claim))
+    known = shard.preview(partial(expected, when=when, claim=claim))
     if known is not None and known.already:
         return known
     return _upload(shard, spec, table, partial(commit, shard, when, claim))

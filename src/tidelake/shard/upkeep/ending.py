@@ -58,7 +58,7 @@ class Ending:
             return False
 
     def abandon(self, before_ms: int) -> bool:
-        """Make the shard a tombstone if it was made before a time, and nobody has committed anything."""
+        """Make the shard a tombstone if it was made empty, before a time, and nobody has committed since."""
         try:
             return self._machine.run(partial(dropping.abandon, before_ms=before_ms)).result
         except CollectionNotFound:
@@ -66,7 +66,11 @@ class Ending:
 
     def is_tombstone(self) -> bool:
         """Whether its log says that it was dropped. One store call."""
-        return self._history.is_tombstone()
+        return self.dropped_ms() is not None
+
+    def dropped_ms(self) -> int | None:
+        """When it was dropped; None: it was not, or is gone. One store call."""
+        return self._history.dropped_ms()
 
     def remove(self) -> Removed:
         """Delete all objects of a tombstone, and then its log. A listing, and a call for each object.
