@@ -23,9 +23,7 @@ from tied_process import tied
 
 PATIENCE_S = 60.0
 # What the killed leave behind, and others remove.
-LEAKS = {"old-garbage", "leaked-part", "leaked-rollup", "half-dropped", "empty-shard", "unknown-shard"}
-# A copy that was not named is data to a check, and goes as long as nobody has written to it.
-LEAKED_COPIES = {*LEAKS, "unnamed-shard"}
+LEAKS = {"old-garbage", "leaked-part", "leaked-rollup", "half-dropped", "unfinished-shard", "unknown-shard"}
 
 
 class Child:
@@ -134,7 +132,7 @@ class Crew:
                 for name in copies.list():
                     with suppress(CollectionDropped, CollectionNotFound):
                         self._check_contents(copies.collection(name))
-                _check_whole(copies, LEAKED_COPIES)
+                _check_whole(copies)
 
     def _check_contents(self, collection):
         """The contents are those of the appends that the state knows; the last one of each writer."""

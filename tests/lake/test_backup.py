@@ -383,7 +383,8 @@ def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, 
             world.lake().backup("c", target)
     assert other.lake().list() == []
     other.clock.ms += DAY_MS + 1
-    assert [f.kind for f in other.fsck().left] == ["unnamed-shard"]
+    assert [f.kind for f in other.fsck().left] == ["unfinished-shard"]
+    assert other.fsck(repair=True).clean and not other.blobs._blobs
 
 
 def test_a_copy_without_a_name_is_collected_also_with_the_critical_holds_of_its_source(
@@ -440,9 +441,10 @@ def test_a_copy_costs_a_read_and_a_put_for_each_part(world, other, c):
     before = dict(env.recorder.counts)
     report = world.lake().backup("c", target)
     spent = {k: v - before.get(k, 0) for k, v in env.recorder.counts.items()}
-    # And one for the name, since no part of this lake is inline; two log writes, for the shard and the name.
+    # And one for the name, since no part of this lake is inline; three log writes: the shard, its
+    # name, and the word that it has it.
     assert spent["blob.put"] == report.parts + 1
-    assert spent["log.compare_and_set"] == 2 and spent["blob.list"] == 1
+    assert spent["log.compare_and_set"] == 3 and spent["blob.list"] == 1
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -65,6 +65,11 @@ class Site:
         blobs = [info.name for info in self.stores.blobs.list(f"{self.id}/")]
         return blobs + [self.id] * (self.stores.log.head(self.id) is not None)
 
+    def objects(self):
+        """The parts of all collections."""
+        names_ = (info.name for info in self.stores.blobs.list())
+        return {name for name in names_ if "/parts/" in name and not name.startswith("catalog/")}
+
     def check_gone(self):
         assert self.left() == []
         lake = self.lake()
@@ -390,30 +395,39 @@ def test_the_catalog_is_collected_as_well(site):
 def test_a_copy_that_nobody_has_written_to_loses_no_row_when_the_catalog_is_lost(site):
     site.lake().backup("c", site.lake(), as_name="copy")
     copy = site.lake().collection("copy")
-    stored = {info.name for info in site.stores.blobs.list() if not info.name.startswith("catalog/")}
+    stored = site.objects()
     site.stores.log.delete("catalog")
     site.later(2 * CONFIG.upload_age_s)
-    # Whoever opens a collection makes a catalog again; the second time it has a name.
-    for name in ("new", "newer"):
-        lake = site.lake()
-        assert lake.collect() == Removed()
-        lake.create(name, SCHEMA, key=["id"])
+    lost = pytest.raises(CorruptionError, match="shards have lost their names")
+    with lost:
+        site.lake().collect()
     assert len(contents(copy)) == 5
-    assert stored <= {info.name for info in site.stores.blobs.list()}
+    # Nor if there is another catalog by now, which knows none of them.
+    (first,) = Site().stores.log.scan("catalog", 0, 1)
+    site.stores.log.compare_and_set("catalog", None, first.data)
+    assert site.lake().collect() == Removed()
+    site.lake().create("new", SCHEMA, key=["id"])
+    site.later(2 * CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed()
+    assert len(contents(copy)) == 5
+    assert stored <= site.objects()
 
 
-def test_a_copy_whose_name_is_given_late_loses_no_row(site):
-    lake = site.lake()
+def test_a_copy_whose_name_is_given_too_late_is_not_acknowledged_and_leaves_nothing(site):
+    before, lake = site.objects(), site.lake()
     whole = lake._catalog.set
 
     def slept(*args):
+        lake._catalog.set = whole
         site.later(2 * CONFIG.upload_age_s)
-        assert site.lake().collect() == Removed()
+        assert site.lake().collect().shards == 1
         return whole(*args)
 
     lake._catalog.set = slept
-    site.lake().backup("c", lake, as_name="copy")
-    assert len(contents(site.lake().collection("copy"))) == 5
+    with pytest.raises(CollectionDropped, match="'copy' was dropped"):
+        site.lake().backup("c", lake, as_name="copy")
+    assert "copy" not in site.lake().list()
+    assert site.objects() == before
 
 
 def test_nothing_is_removed_while_there_is_no_catalog(site):
@@ -424,7 +438,8 @@ def test_nothing_is_removed_while_there_is_no_catalog(site):
         if key != empty:
             site.stores.log.delete(key)
     site.later(2 * CONFIG.upload_age_s)
-    assert site.lake().collect() == Removed()
+    with pytest.raises(CorruptionError, match="shards have lost their names"):
+        site.lake().collect()
     assert site.left() == stored
     assert site.stores.log.head(empty) is not None
 

@@ -724,7 +724,7 @@ def test_an_unnamed_empty_shard_is_told_once_it_is_old_and_removed(world, c):
     assert world.log.compare_and_set("ef" * 16, None, codec.encode_state(state))
     assert world.fsck().findings == ()
     world.clock.ms += DAY_MS + 1
-    assert world.kinds() == {"empty-shard"}
+    assert world.kinds() == {"unfinished-shard"}
     assert world.fsck(repair=True).clean and world.fsck().findings == ()
     assert "ef" * 16 not in world.log._entries
 

@@ -194,10 +194,11 @@ class LakeCheck:
         if not state.dropped and self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
-            empty = state.seqno == 0 and not rows
-            self._tell("empty-shard" if empty else "unnamed-shard", shard_id, message)
+            # Whoever made it has not come to the end, and nobody counts on it.
+            unfinished = state.seqno == 0
+            self._tell("unfinished-shard" if unfinished else "unnamed-shard", shard_id, message)
             ending = self.leftovers.ending(shard_id)
-            if empty and self.repair and ending.abandon(state.committed_ms):
+            if unfinished and self.repair and ending.abandon(state.committed_ms):
                 ending.remove()
                 self._repaired()
 

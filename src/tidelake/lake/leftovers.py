@@ -1,10 +1,11 @@
 """What is left in the stores by those who dropped or made a collection and did not come to the end.
 
-Three things are found, each by what cannot change any more: tombstones; shards that a lost `create` left
-before they had a name; and objects whose shard has no log. Must not touch anything that a name leads to.
+Three things are found, each by what cannot change any more: tombstones; shards that a lost `create` or
+backup left before they had a name; and objects whose shard has no log. Must not touch anything that a name
+leads to.
 
 INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set. While the catalog has
-never named anything nothing but tombstones goes: it may have been lost, and with it all names.
+never named anything no objects without a log go: all logs may have been lost, the catalog's among them.
 """
 
 from tidelake.config import Config
@@ -35,7 +36,7 @@ class Leftovers:
         return False
 
     def tombstones(self) -> Removed:
-        """Finish drops, and remove empty shards that never got a name. A listing of the keys, a call each."""
+        """Finish drops, and remove shards that never got a name. A listing of the keys, a call each."""
         # Listed first: whoever has made a shard since, and named it, is in the catalog that is read next.
         keys = sorted({*self._stores.log.keys()} - {SHARD_ID})
         listing = self._catalog.read()
@@ -48,7 +49,7 @@ class Leftovers:
                 if key in named:
                     self.unname(listing, named[key])
                 removed = removed.plus(ending.remove())
-            elif listing.upper and key not in named and ending.abandon(made_before_ms):
+            elif key not in named and ending.abandon(made_before_ms):
                 removed = removed.plus(ending.remove())
         return removed
 

@@ -23,7 +23,7 @@ _DAY_S = 86_400.0
 _LOOKS = 4
 # What those leave behind who crash; it goes by itself, or by maintenance.
 _LEFT = frozenset(
-    {"leaked-part", "leaked-rollup", "old-garbage", "half-dropped", "empty-shard", "unknown-shard"}
+    {"leaked-part", "leaked-rollup", "old-garbage", "half-dropped", "unfinished-shard", "unknown-shard"}
 )
 
 
