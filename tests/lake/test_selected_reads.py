@@ -114,6 +114,20 @@ def test_a_column_that_was_dropped_and_came_back_is_null_in_old_rows(collection)
     assert collection.snapshot(0, where="b IS NULL").read_all().num_rows == 2
 
 
+def test_a_column_that_was_dropped_is_null_also_under_its_own_schema(collection):
+    collection.append(full(k=[1, 2], b=[True, True]))
+    collection.evolve(pa.schema([field for field in SCHEMA if field.name != "b"]))
+    assert collection.snapshot(0, schema_id=0, where="b IS NULL", columns=["b"]).read_all().num_rows == 2
+    assert collection.snapshot(0, schema_id=0, where="b").read_all().num_rows == 0
+
+
+def test_rows_of_several_times_are_summed_before_columns_are_chosen(collection):
+    times = pa.array([0, 0, 1, 1], pa.int64())
+    collection.append(full(k=[1, 2, 1, 2]).append_column("_time", times))
+    found = collection.snapshot(columns=["k"]).read_all()
+    assert found["k"].to_pylist() == [1, 2] and found["_diff"].to_pylist() == [2, 2]
+
+
 def test_unsigned_numbers_that_became_signed_are_found(tmp_path):
     lake = tidelake.open(tmp_path / "lake", config=CONFIGS["stored"])
     schema = pa.schema([("k", pa.int64()), ("x", pa.uint32())])
@@ -225,14 +239,16 @@ def test_a_selective_read_costs_the_row_groups_that_hold_its_rows(sorted_rows, w
     assert sum(b.num_rows for task in planned.tasks for b in plan.run_task(task)) == rows
 
 
-def test_tasks_of_a_selective_plan_share_its_rows(sorted_rows, monkeypatch):
+def test_tasks_of_a_selective_plan_share_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "_TASK_BYTES_MIN", 1)
-    _, c = sorted_rows
-    planned = c.plan(None, 4, where="region = 'south' AND id >= 30000")
-    counts = [sum(b.num_rows for b in plan.run_task(task)) for task in planned.tasks]
-    assert sum(counts) == 10_000
-    # Cut among the keys asked for, not among all.
-    assert max(counts) <= 5_000
+    config = Config(row_group_rows=4, inline_part_bytes=0)
+    with tidelake.open(tmp_path / "lake", config=config) as lake:
+        c = lake.create("c", pa.schema([("k", pa.int64())]), key=["k"])
+        c.append(pa.table({"k": list(range(400))}))
+        planned = c.plan(None, 4, where="k >= 300")
+        counts = [sum(b.num_rows for b in plan.run_task(task)) for task in planned.tasks]
+    # One part: cut among the keys asked for, not among all of its keys.
+    assert sum(counts) == 100 and max(counts) <= 40
 
 
 def test_only_the_columns_that_are_needed_are_decoded(sorted_rows, monkeypatch):
