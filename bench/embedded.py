@@ -20,8 +20,8 @@ from bench.kernels import CHUNK_ROWS, GROUP_ROWS, SCHEMA, TIMES, best, plain_wri
 from tidelake.data.types import row_schema
 from tidelake.model.query import Fold
 from tidelake.shard.overlap import prefetch
-from tidelake.shard.plan import cut, decode_run, run_merge_task
-from tidelake.shard.read import Source
+from tidelake.shard.runs.plan import cut, decode_run, run_merge_task
+from tidelake.shard.runs.read import Source
 from tidelake.state.codec import encode_record
 
 

@@ -28,10 +28,10 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold
 from tidelake.shard.overlap import prefetch
-from tidelake.shard.plan import Task, decode_run, run_merge_task
-from tidelake.shard.read import KeyRange, Source
+from tidelake.shard.runs.plan import Task, decode_run, run_merge_task
+from tidelake.shard.runs.read import KeyRange, Source
+from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upload import write_run
 from tidelake.state.codec import encode_record
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore

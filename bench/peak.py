@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from tidelake.shard.plan import run_merge_task
+from tidelake.shard.runs.plan import run_merge_task
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 

@@ -7,6 +7,8 @@ from random import Random
 import pytest
 from hypothesis import settings
 
+from tidelake.testing.simulation.figures import Figures
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = "TIDELAKE_TEST_SEED"
 
@@ -43,11 +45,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the figures that tests have recorded (`record_property("figures", text)`)."""
+    """Show the figures that tests have recorded (`record_property("figures", text)`).
+
+    Of the simulation one line a test: the totals of all its seeds.
+    """
+    totals: dict[str, Figures] = {}
     for report in terminalreporter.stats.get("passed", ()):
         for name, text in report.user_properties:
-            if name == "figures" and report.when == "call":
+            if report.when != "call":
+                continue
+            if name == "figures":
                 terminalreporter.write_line(f"{report.nodeid}: {text}")
+            elif name == "simulated":
+                test = report.nodeid.partition("[")[0]
+                totals[test] = totals.get(test, Figures()).plus(Figures.from_json(text))
+    for test, figures in totals.items():
+        terminalreporter.write_line(f"{test}: {figures}")
 
 
 @pytest.fixture

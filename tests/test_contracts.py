@@ -18,6 +18,12 @@ BREAKS = {
         ("shard/violation.py", "def f() -> None:\n    import tidelake.lake"),
         ("violation.py", ""),
     ],
+    "shard": [
+        ("shard/violation.py", ""),
+        ("shard/runs/violation.py", "import tidelake.shard.upkeep.maintain"),
+        ("shard/reading/violation.py", "import tidelake.shard.writing.append"),
+        ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
+    ],
     "cycles": [
         ("lake/violation.py", "import tidelake.lake.opposite"),
         ("lake/opposite.py", "import tidelake.lake.violation"),

@@ -13,8 +13,10 @@ import pytest
 from run_page import blocks, run
 from tidelake.cli.main import cli
 from tidelake.model import batch, bounds, schema, time
-from tidelake.shard import plan, spec, uploader
-from tidelake.shard.batch import SentBatch
+from tidelake.shard import spec
+from tidelake.shard.runs import plan
+from tidelake.shard.writing import uploader
+from tidelake.shard.writing.batch import SentBatch
 from tidelake.state import codec, garbage, spine, state
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tidelake.lake.lake import Lake
     from tidelake.lake.lake import open_lake as open
     from tidelake.model.frontier import Frontier
-    from tidelake.shard.batch import Batch
-    from tidelake.shard.builder import BatchBuilder
+    from tidelake.shard.writing.batch import Batch
+    from tidelake.shard.writing.builder import BatchBuilder
 
 _WHERE = {
-    "Batch": ("tidelake.shard.batch", "Batch"),
-    "BatchBuilder": ("tidelake.shard.builder", "BatchBuilder"),
+    "Batch": ("tidelake.shard.writing.batch", "Batch"),
+    "BatchBuilder": ("tidelake.shard.writing.builder", "BatchBuilder"),
     "Collection": ("tidelake.lake.collection", "Collection"),
     "Config": ("tidelake.config", "Config"),
     "Frontier": ("tidelake.model.frontier", "Frontier"),

@@ -137,13 +137,20 @@ def test_writers_and_holds_are_shown(run, users):
         collection = lake.collection("users")
         collection.writer("nightly", owner="job-7").append(pa.table({"id": [9], "name": ["z"]}))
         collection.reader("a report")
+        collection.critical_hold("billing")
+        collection.retain(1000)
     shown = run("show", "cl", "users", "--json").json
     assert [(w["writer"], w["owner"], w["sequence"], w["upper"]) for w in shown["writers"]] == [
         ("nightly", "job-7", 0, [3])
     ]
-    assert [(h["purpose"], h["since"]) for h in shown["holds"]] == [("a report", [0])]
+    assert [(h["kind"], h["purpose"], h["since"]) for h in shown["holds"]] == [
+        ("leased", "a report", [0]),
+        ("critical", "", [0]),
+    ]
+    assert (shown["holds"][1]["hold"], shown["retention"]) == ("billing", 1000)
     text = run("show", "cl", "users").out
-    assert "nightly" in text and "a report" in text
+    assert "nightly" in text and "a report" in text and "billing" in text
+    assert "retention: since follows upper at a distance of 1,000\n" in text
 
 
 def test_who_holds_what_is_shown_with_who_keeps_since_back(run, users):

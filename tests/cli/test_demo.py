@@ -22,6 +22,7 @@ import tidelake
 from tidelake.cli.demo import command, job, replay, source
 from tidelake.cli.demo.repository import RepositorySource, own_checkout
 from tidelake.cli.main import main
+from tied_process import tied
 
 spark_tests = pytest.mark.spark
 
@@ -327,7 +328,7 @@ def test_in_a_terminal_of_80_columns_it_shows_progress_and_nothing_of_java(repos
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     arguments = ["demo", "--repo", str(repository), "--limit", "6", "--cores", "2"]
     child = subprocess.Popen(
-        [sys.executable, "-c", "from tidelake.cli.main import main; main()", *arguments],
+        tied(sys.executable, "-c", "from tidelake.cli.main import main; main()", *arguments),
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -50,6 +50,16 @@ def test_a_clean_lake_is_said_to_be_clean(run, place):
     assert run("fsck", place, "--quick")[1] == "2 collections, 2 parts, 0 updates read: clean\n"
 
 
+def test_a_restore_of_nothing_makes_no_lake(run, place, tmp_path):
+    new = tmp_path / "new"
+    code, out, err = run("restore", new, "users", tmp_path / "none")
+    assert (code, out) == (2, "") and "none': check the path" in err
+    code, out, err = run("restore", new, "nobody", place)
+    assert (code, out) == (2, "") and err.startswith("tidelake: no collection 'nobody'; there is ")
+    assert not new.exists()
+    assert run("restore", new, "users", place)[0] == 0
+
+
 def test_findings_are_shown_and_make_the_exit_code_1(run, place):
     part = damage(place, "users")
     code, out, err = run("fsck", place)

@@ -1,5 +1,6 @@
 """`tidelake maintain`, and what `tidelake show` says of amplification."""
 
+import itertools
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -14,7 +16,8 @@ import pytest
 import tidelake
 from tidelake.cli.main import main
 from tidelake.config import Config
-from tidelake.shard.compactor import Workers
+from tidelake.shard.upkeep.compactor import Workers
+from tied_process import tied
 
 TIDELAKE = "from tidelake.cli.main import main; main()"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
@@ -114,51 +117,82 @@ def test_spark_needs_once(run, place):
     assert state(place, "orders").spine.totals.runs == 7
 
 
+@contextmanager
 def started(place, *options):
-    return subprocess.Popen(
-        [sys.executable, "-c", TIDELAKE, "maintain", str(place), "--interval", "0.05", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": ""},
-    )
+    """The command in a process of its own, which is gone afterwards, whatever happens."""
+    command = [sys.executable, "-c", TIDELAKE, "maintain", place, "--interval", "0.05", *options]
+    # It flushes by itself.
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with subprocess.Popen(
+        tied(*command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
-def test_an_interrupt_ends_it_cleanly(place, options):
-    process = started(place, *options)
-    told = [process.stdout.readline(), process.stdout.readline()]
-    if options:
-        lines = [json.loads(line) for line in told]
-        assert {line["collection"] for line in lines} == {"orders", "users"}
-        assert all(line["updates_read"] >= 7 for line in lines)
-    else:
-        assert re.match(r"orders: \d merges, \d+ updates became \d+, \d+\.\d s\n", told[0])
-    # New work is found while it runs.
-    with tidelake.open(place, config=Config(merge_budget_s=0)) as lake:
-        for n in range(10, 14):
-            lake.collection("users").append(rows(n))
-    assert "users" in process.stdout.readline()
+def lines_until(process, is_last):
+    """What it says, up to a line; how many looks that takes is up to the machine."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if is_last(line):
+            return lines
+    raise AssertionError(f"it ended: {lines} {process.stderr.read()}")
+
+
+def interrupted(process):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err.strip()) == (130, "tidelake: interrupted")
+    return process.returncode, err.strip()
+
+
+def test_an_interrupt_ends_it_cleanly(place):
+    with started(place) as process:
+        first, *_ = lines_until(process, lambda line: line.startswith("users: "))
+        assert re.match(r"orders: \d+ merges, \d+ updates became \d+, \d+\.\d s\n", first)
+        # New work is found while it runs.
+        append_ids(place, range(10, 14))
+        wait_for_runs(place, "users", 1)
+        assert interrupted(process) == (130, "tidelake: interrupted")
     assert contents(place, "users") == [1, 2, 3, 4, 5, 10, 11, 12, 13]
 
 
+def test_with_json_it_says_a_line_for_each_look(place):
+    with started(place, "--json") as process:
+        told = [json.loads(line) for line in lines_until(process, lambda line: '"users"' in line)]
+        assert interrupted(process) == (130, "tidelake: interrupted")
+    assert {line["collection"] for line in told} == {"orders", "users"}
+    assert all(line["merges"] >= 1 and line["updates_read"] >= 2 for line in told)
+
+
+def append_ids(place, ids):
+    with tidelake.open(place, config=Config(merge_budget_s=0)) as lake:
+        for n in ids:
+            lake.collection("users").append(rows(n))
+
+
+def wait_for_runs(place, name, runs):
+    deadline_s = time.monotonic() + 60
+    while state(place, name).spine.totals.runs > runs:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 def test_it_ends_when_nobody_reads_what_it_says(place):
-    process = started(place)
-    process.stdout.readline()
-    process.stdout.close()
-    deadline = time.monotonic() + 60
-    number = 100
-    # What it says next has no reader.
-    while process.poll() is None and time.monotonic() < deadline:
-        with tidelake.open(place, config=Config(merge_budget_s=0)) as lake:
-            for _ in range(4):
-                lake.collection("users").append(rows(number := number + 1))
-        time.sleep(0.3)
-    assert process.wait(timeout=60) == 0
-    assert process.stderr.read() == ""
+    with started(place) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        deadline_s = time.monotonic() + 60
+        number = itertools.count(100, 4)
+        # What it says next has no reader.
+        while process.poll() is None and time.monotonic() < deadline_s:
+            first = next(number)
+            append_ids(place, range(first, first + 4))
+            time.sleep(0.3)
+        assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == ""
 
 
 def test_an_error_is_told_and_does_not_end_it(place):
@@ -168,13 +202,11 @@ def test_an_error_is_told_and_does_not_end_it(place):
     whole = damaged.read_bytes()
     damaged.chmod(0o600)
     damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    process = started(place)
-    # What can be merged of the damaged collection is merged, too.
-    assert any(process.stdout.readline().startswith("users: ") for _ in range(2))
-    assert process.stderr.readline().startswith("tidelake: ")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    with started(place) as process:
+        # What can be merged of the damaged collection is merged, too.
+        lines_until(process, lambda line: line.startswith("users: "))
+        assert process.stderr.readline().startswith("tidelake: ")
+        assert interrupted(process)[0] == 130
 
 
 def test_show_tells_amplification(run, place):

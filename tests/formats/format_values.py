@@ -14,11 +14,11 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Updates
 from tidelake.model.schema import Column, DataType, Field, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
-from tidelake.shard.batch import SentBatch
-from tidelake.shard.plan import Task
-from tidelake.shard.read import KeyRange, Source
+from tidelake.shard.runs.plan import Task
+from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.writing.batch import SentBatch
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
 from tidelake.state.state import (

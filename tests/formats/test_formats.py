@@ -19,9 +19,9 @@ from tidelake.data.inline import decode_inline
 from tidelake.data.part import read_part, verify
 from tidelake.errors import CorruptionError, FormatTooNew
 from tidelake.model.batch import ColumnStats, Part
-from tidelake.shard.batch import SentBatch
-from tidelake.shard.plan import Task, decode_run
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.runs.plan import Task, decode_run
+from tidelake.shard.writing.batch import SentBatch
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.state import codec
 from tidelake.state.state import Edits, ShardState
 from tidelake.store.url import check_marker

@@ -5,20 +5,21 @@ import time
 from contextlib import suppress
 
 import pytest
-from crew import Crew
+from crew import PATIENCE_S, Crew
 from mounts import SHUTDOWN_FLAGS, ext4, tmpfs
 from test_kills import CREW
 
 from tidelake.errors import StoreUnavailable
 from tidelake.store.sqlite import SqliteVersionLog
 
-ROUND_MIB = 12  # what the work of a round may leave behind
+# Enough for any number of rounds, since what is not needed is collected.
+DISK = "48m"
 
 
 def full(tmp_path, rng, rounds):
     place = tmp_path / "disk"
     ballast = place / "ballast"
-    with tmpfs(place, f"{rounds * ROUND_MIB}m"), Crew(place / "lake", CREW) as crew:
+    with tmpfs(place, DISK), Crew(place / "lake", CREW) as crew:
         for number in range(rounds):
             if number % 3 == 2:  # one that met a full disk goes, and one starts on a disk that will be full
                 victim = rng.choice(crew.children)
@@ -28,9 +29,9 @@ def full(tmp_path, rng, rounds):
             for child in crew.children:
                 child.await_ready()
             writers = [child for child in crew.children if child.kind == "append"]
-            _fill(ballast, leave=rng.randrange(256 << 10))
-            for child in writers:
-                child.await_more("error", 3)
+            _fill_until(
+                ballast, rng.randrange(256 << 10), {child: child.count("error") + 3 for child in writers}
+            )
             # A little room, which ends in the middle of something.
             os.truncate(ballast, max(0, ballast.stat().st_size - rng.randrange(128 << 10)))
             time.sleep(rng.random() * 0.1)
@@ -45,11 +46,22 @@ def full(tmp_path, rng, rounds):
     return f"disk full {rounds} times, {len(crew.errors)} refusals; {crew.figures()}"
 
 
+def _fill_until(path, leave, errors):
+    """A file that takes all the space but some, and then all, until each child has told so many errors."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    _fill(path, leave)
+    while any(child.count("error") < count for child, count in errors.items()):
+        assert time.monotonic() < deadline_s, [child.told[-3:] for child in errors]
+        time.sleep(0.01)
+        # What was collected meanwhile.
+        _fill(path, 0)
+
+
 def _fill(path, leave):
-    """A file that takes all the space but some."""
+    """Take all the space but some."""
     free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
-    with path.open("wb") as file, suppress(OSError):  # the others were quicker, and it is full as it is
-        os.posix_fallocate(file.fileno(), 0, max(1, free - leave))
+    with path.open("ab") as file, suppress(OSError):  # the others were quicker, and it is full as it is
+        os.posix_fallocate(file.fileno(), 0, max(1, file.tell() + free - leave))
 
 
 def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path, rng, record_property):
@@ -58,7 +70,7 @@ def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path
 
 @pytest.mark.full
 def test_a_disk_that_is_full_again_and_again_loses_nothing(tmp_path, rng, record_property):
-    record_property("figures", full(tmp_path, rng, 10))
+    record_property("figures", full(tmp_path, rng, 20))
 
 
 def pulled(tmp_path, rng, rounds):

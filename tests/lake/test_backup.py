@@ -24,7 +24,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.copy import ShardCopy
+from tidelake.shard.checking.copy import ShardCopy
 from tidelake.state import holds
 from tidelake.state.collection import bury, doom, raise_floor
 from tidelake.state.dropping import drop_shard
@@ -383,7 +383,27 @@ def test_a_crash_before_the_name_is_given_leaves_a_shard_that_fsck_tells(world, 
             world.lake().backup("c", target)
     assert other.lake().list() == []
     other.clock.ms += DAY_MS + 1
-    assert [f.kind for f in other.fsck().left] == ["unnamed-shard"]
+    assert [f.kind for f in other.fsck().left] == ["unfinished-shard"]
+    assert other.fsck(repair=True).clean and not other.blobs._blobs
+
+
+def test_a_copy_without_a_name_is_collected_also_with_the_critical_holds_of_its_source(
+    world, other, c, monkeypatch
+):
+    c._shard.run(partial(holds.open_critical, name="mine", token="t"))
+    target = other.lake()
+
+    def crashed(*_):
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target._catalog, "set", crashed)
+        with pytest.raises(Crash):
+            world.lake().backup("c", target)
+    other.clock.ms += DAY_MS + 1
+    assert other.lake().collect().shards == 1
+    assert not other.blobs._blobs
+    assert other.fsck().findings == ()
 
 
 def test_a_copy_that_took_so_long_that_its_parts_were_given_up_is_refused(world, other, c):
@@ -421,9 +441,10 @@ def test_a_copy_costs_a_read_and_a_put_for_each_part(world, other, c):
     before = dict(env.recorder.counts)
     report = world.lake().backup("c", target)
     spent = {k: v - before.get(k, 0) for k, v in env.recorder.counts.items()}
-    # And one for the name, since no part of this lake is inline; two log writes, for the shard and the name.
+    # And one for the name, since no part of this lake is inline; three log writes: the shard, its
+    # name, and the word that it has it.
     assert spent["blob.put"] == report.parts + 1
-    assert spent["log.compare_and_set"] == 2 and spent["blob.list"] == 1
+    assert spent["log.compare_and_set"] == 3 and spent["blob.list"] == 1
 
 
 @pytest.mark.parametrize("seed", range(5))

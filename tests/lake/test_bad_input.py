@@ -222,6 +222,59 @@ def test_calls_that_contradict_themselves_are_refused(lake, collection):
             call()
 
 
+def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
+    collection.append(at(3, 1))
+    hold = collection.critical_hold("billing", "me")
+    plan = collection.plan(None, 1)
+    a_day = datetime.timedelta(days=1)
+    for call, said in (
+        (
+            lambda: collection.critical_hold("other", "\ud800"),
+            "token .* of critical hold 'other' is not valid",
+        ),
+        (lambda: collection.critical_hold("other", 3), "token 3 of critical hold 'other' must be a text"),
+        (
+            lambda: collection.critical_hold("other", "x" * 256),
+            "token of .* 'other' has 256 bytes",
+        ),
+        (lambda: hold.compare_and_downgrade_since("me", ("you", 3, 4)), "must be a token and a since"),
+        (lambda: hold.compare_and_downgrade_since("me", None), "new=None must be a token and a since"),
+        (lambda: hold.compare_and_downgrade_since("\ud800", ("you", 3)), "is not valid text"),
+        (lambda: collection.hold([plan], 10**400, "p"), "hold_for=1000.* must be a timedelta"),
+        (lambda: collection.hold([plan], datetime.timedelta.max, "p"), "hold_for=.*at most a hundred years"),
+        (lambda: collection.hold(plan, 5, "p"), "plans is a .*: give a list of what"),
+        (lambda: collection.hold(["x"], 5, "p"), "plans is a .*: give a list of what"),
+        (lambda: collection.hold(None, 5, "p"), "plans is a .*: give a list of what"),
+        (lambda: collection.retain(2**63), "longer than all time: give None"),
+        (lambda: collection.retain("7d"), "retention '7d' must be a whole number"),
+        (lambda: collection.retain(0), "retention 0 must be a whole number"),
+        (lambda: collection.retain(a_day), "retention 1 day, 0:00:00 is a span of a clock"),
+        (lambda: collection.schema_at(None), "seqno=None must be a whole number"),
+        (lambda: collection.schema_at(0.0), "seqno=0.0 must be a whole number"),
+        (lambda: collection.maintain(seconds=-1), "seconds=-1 must be"),
+        (lambda: collection.maintain(seconds="soon"), "seconds='soon' must be"),
+        (lambda: collection.writer("w", owner="\ud800"), "owner of writer 'w'"),
+        (lambda: lake.upkeep(interval_s="soon"), "interval_s='soon' must be"),
+        (lambda: lake.upkeep(interval_s=math.inf), "interval_s=inf must be"),
+        (
+            lambda: lake.upkeep("c"),
+            r"names='c' is not a list of collection names: write names=\['name', ...\]",
+        ),
+        (lambda: lake.upkeep(3), "names=3 is not a list"),
+        (lambda: lake.fsck(collection.name), "is not a list of collection names"),
+        (lambda: lake.fsck([None]), "collection name None must be a text"),
+        (lambda: lake.fsck(["nobody"]), "no collection 'nobody'; there is "),
+    ):
+        with refused(lake, collection, UsageError, said):
+            call()
+
+
+def test_a_span_shorter_than_a_unit_of_time_is_no_retention(lake):
+    clocked = lake.create("clocked", SCHEMA, key=["id"], time="ms")
+    with refused(lake, clocked, UsageError, "retention 0:00:00.000005 must be .* at least one unit"):
+        clocked.retain(datetime.timedelta(microseconds=5))
+
+
 # Reads of times that are not there
 
 

@@ -15,15 +15,21 @@ from tidelake.errors import (
     CollectionExists,
     CollectionInUse,
     CollectionNotFound,
+    CorruptionError,
     InternalError,
+    LeaseExpired,
     OutcomeUnknown,
 )
 from tidelake.lake.lake import Lake
 from tidelake.model import names
-from tidelake.shard.ending import Ending, Removed
+from tidelake.shard.history import History
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands, holds
+from tidelake.shard.upkeep.collector import Collector
+from tidelake.shard.upkeep.ending import Ending, Removed
+from tidelake.shard.upkeep.maintain import Maintainer
+from tidelake.state import commands, holds, maintenance
+from tidelake.state.merging import request as request_of
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -58,6 +64,11 @@ class Site:
         """What is stored of the collection."""
         blobs = [info.name for info in self.stores.blobs.list(f"{self.id}/")]
         return blobs + [self.id] * (self.stores.log.head(self.id) is not None)
+
+    def objects(self):
+        """The parts of all collections."""
+        names_ = (info.name for info in self.stores.blobs.list())
+        return {name for name in names_ if "/parts/" in name and not name.startswith("catalog/")}
 
     def check_gone(self):
         assert self.left() == []
@@ -379,3 +390,126 @@ def test_the_catalog_is_collected_as_well(site):
     left = lake._catalog._shard.state().garbage
     assert not left.keys() & state.garbage.keys()
     assert len(site.lake().list()) == 62
+
+
+def test_a_copy_that_nobody_has_written_to_loses_no_row_when_the_catalog_is_lost(site):
+    site.lake().backup("c", site.lake(), as_name="copy")
+    copy = site.lake().collection("copy")
+    stored = site.objects()
+    site.stores.log.delete("catalog")
+    site.later(2 * CONFIG.upload_age_s)
+    lost = pytest.raises(CorruptionError, match="shards have lost their names")
+    with lost:
+        site.lake().collect()
+    assert len(contents(copy)) == 5
+    # Nor if there is another catalog by now, which knows none of them.
+    (first,) = Site().stores.log.scan("catalog", 0, 1)
+    site.stores.log.compare_and_set("catalog", None, first.data)
+    assert site.lake().collect() == Removed()
+    site.lake().create("new", SCHEMA, key=["id"])
+    site.later(2 * CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed()
+    assert len(contents(copy)) == 5
+    assert stored <= site.objects()
+
+
+def test_a_copy_whose_name_is_given_too_late_is_not_acknowledged_and_leaves_nothing(site):
+    before, lake = site.objects(), site.lake()
+    whole = lake._catalog.set
+
+    def slept(*args):
+        lake._catalog.set = whole
+        site.later(2 * CONFIG.upload_age_s)
+        assert site.lake().collect().shards == 1
+        return whole(*args)
+
+    lake._catalog.set = slept
+    with pytest.raises(CollectionDropped, match="'copy' was dropped"):
+        site.lake().backup("c", lake, as_name="copy")
+    assert "copy" not in site.lake().list()
+    assert site.objects() == before
+
+
+def test_nothing_is_removed_while_there_is_no_catalog(site):
+    """Shards and objects without a name may be all that is left of a lake whose logs were lost."""
+    empty, stored = shard_without_name(site).spec.shard_id, site.left()[:-1]
+    assert stored
+    for key in [*site.stores.log.keys()]:
+        if key != empty:
+            site.stores.log.delete(key)
+    site.later(2 * CONFIG.upload_age_s)
+    with pytest.raises(CorruptionError, match="shards have lost their names"):
+        site.lake().collect()
+    assert site.left() == stored
+    assert site.stores.log.head(empty) is not None
+
+
+def test_objects_of_a_copy_that_is_being_made_stay_however_long_it_takes(site):
+    shard = "ab" * 16
+    for n in range(3):
+        site.stores.blobs.put(names.part(shard, 0, f"{n:032x}"), b"12345")
+        site.later(0.7 * CONFIG.upload_age_s)
+        assert site.lake().collect() == Removed()
+    site.later(0.3 * CONFIG.upload_age_s)
+    assert site.lake().collect() == Removed(0, 3, 15)
+
+
+def test_a_list_that_slept_while_others_tidied_the_catalog_is_read_again(site):
+    """Its parts were merged away, and deleted, between its look at the state and its look at the parts."""
+    lake, late = site.lake(), site.lake()
+    for n in range(3):
+        lake.create(f"x{n}", SCHEMA, key=["id"])
+
+    def slept():
+        shard = lake._catalog._shard
+        Maintainer(shard).merge_all()
+        site.later(CONFIG.garbage_age_s)
+        assert Collector(shard).run().blobs
+
+    late._catalog._shard.state()
+    whole = site.stores.blobs.open
+
+    def opened(name):
+        site.stores.blobs.open = whole
+        slept()
+        return whole(name)
+
+    site.stores.blobs.open = opened
+    assert late.list() == ["c", "other", "x0", "x1", "x2"]
+
+
+def test_a_part_of_the_catalog_that_is_lost_is_no_endless_loop(site):
+    [site.stores.blobs.delete(info.name) for info in [*site.stores.blobs.list("catalog/parts/")]]
+    with pytest.raises(CorruptionError, match="named by the state but missing"):
+        site.lake().list()
+
+
+def test_a_copy_that_slept_before_its_log_was_made_is_given_up(site, monkeypatch):
+    """A collector that looked before may be about to delete the copied objects, and wake up at any time."""
+    whole = History.create
+
+    def create(history, state):
+        if state.shard_id not in {"catalog", site.id}:
+            site.later(CONFIG.upload_age_s)
+        return whole(history, state)
+
+    monkeypatch.setattr(History, "create", create)
+    with pytest.raises(LeaseExpired):
+        site.lake().backup("c", site.lake(), as_name="copy")
+    assert site.lake().list() == ["c", "other"]
+    assert {info.name.partition("/")[0] for info in site.stores.blobs.list()} <= {
+        "catalog",
+        *site.stores.log.keys(),
+    }
+
+
+def test_a_claim_on_the_catalog_ends_with_the_process_that_had_it(site):
+    """Nobody else looks after the catalog of an idle lake, and what a claim has recorded stays with it."""
+    shard = site.lake()._catalog._shard
+    request = request_of(list(shard.state().spine)[:1])
+    claim = partial(maintenance.claim_merge, request=request, runner="gone", lease_ms=1_000, cuts=())
+    assert shard.run(claim).claim is not None
+    assert site.lake().collect() == Removed() and shard.state().claims
+    site.later(1.001)
+    site.lake().collect()
+    assert not shard.state().claims

@@ -13,9 +13,9 @@ import tidelake
 from tidelake.config import Config
 from tidelake.errors import CollectionDropped, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.model.query import AsOf
-from tidelake.shard import plan
-from tidelake.shard.compactor import Compactor, Workers
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.runs import plan
+from tidelake.shard.upkeep.compactor import Compactor, Workers
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.codec import decode_record
 from tidelake.state.dropping import drop_shard
 from tidelake.state.maintenance import collapse_levels

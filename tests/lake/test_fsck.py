@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from damage import DAY_MS, SMALL, World, part_of, table, with_part
+from damage import DAY_MS, SCHEMA, SMALL, World, part_of, table, with_part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,11 +14,11 @@ import tidelake
 from tidelake.config import Config
 from tidelake.data.part import PartWriter, checksum
 from tidelake.data.stats import StatsSettings
-from tidelake.errors import CollectionNotFound
+from tidelake.errors import CollectionNotFound, CorruptionError
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.shard.leftovers import leftovers
+from tidelake.shard.checking.leftovers import leftovers
 from tidelake.state import codec, commands
 from tidelake.state.dropping import drop_shard
 from tidelake.state.garbage import Sweep
@@ -673,6 +673,10 @@ def test_a_name_without_a_shard_is_found(world, c):
     world.clock.ms += 3 * DAY_MS
     assert [f.kind for f in world.fsck(repair=True).left] == ["log-missing"]
     assert parts == set(world.blobs._blobs)
+    with pytest.raises(CorruptionError, match="collection 'c' has lost its log"):
+        world.lake().collection("c")
+    with pytest.raises(CorruptionError, match="collection 'c' has lost its log"):
+        world.lake().create("c", SCHEMA, key=["id"])
 
 
 def test_a_missing_catalog_is_found_and_no_data_is_removed(world, c):
@@ -682,10 +686,14 @@ def test_a_missing_catalog_is_found_and_no_data_is_removed(world, c):
     kinds = {f.kind for f in world.fsck(repair=True).left}
     assert {"catalog-missing", "unnamed-shard"} <= kinds
     assert kept == set(world.blobs._blobs) and c.id in world.log._entries
-    # Found as well after somebody has made a new one by opening a collection.
-    assert world.lake().list() == []
-    assert "unnamed-shard" in {f.kind for f in world.fsck(repair=True).left}
-    assert kept == set(world.blobs._blobs)
+    # Nobody makes a new one, in which there would be no name at all.
+    lake = world.lake()
+    for call in (lake.list, lambda: lake.create("d", SCHEMA, key=["id"]), lambda: lake.collection("c")):
+        with pytest.raises(
+            CorruptionError, match="'catalog' is damaged: it is missing, and 1 shards have lost"
+        ):
+            call()
+    assert set(world.log._entries) == {c.id} and kept == set(world.blobs._blobs)
 
 
 def test_a_damaged_catalog_is_found(world, c):
@@ -716,7 +724,7 @@ def test_an_unnamed_empty_shard_is_told_once_it_is_old_and_removed(world, c):
     assert world.log.compare_and_set("ef" * 16, None, codec.encode_state(state))
     assert world.fsck().findings == ()
     world.clock.ms += DAY_MS + 1
-    assert world.kinds() == {"empty-shard"}
+    assert world.kinds() == {"unfinished-shard"}
     assert world.fsck(repair=True).clean and world.fsck().findings == ()
     assert "ef" * 16 not in world.log._entries
 

@@ -27,7 +27,7 @@ from tidelake.errors import (
     NotALake,
     UsageError,
 )
-from tidelake.shard.maintain import Maintainer
+from tidelake.shard.upkeep.maintain import Maintainer
 
 OTHER = pa.schema([pa.field("id", pa.string(), nullable=False)])
 

@@ -13,7 +13,7 @@ from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
 from tidelake.model.query import AsOf, Changes, Updates
-from tidelake.shard import plan
+from tidelake.shard.runs import plan
 from where_reference import FIELDS, condition, random_rows
 
 SCHEMA = pa.schema([field for field, _ in FIELDS])

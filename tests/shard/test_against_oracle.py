@@ -14,7 +14,7 @@ from tidelake.errors import HistoryCompacted, NotYetClosed, UpdateNotBeyondLower
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.time import TimeDomain
-from tidelake.shard import plan
+from tidelake.shard.runs import plan
 from tidelake.state.invariants import check_state
 from tidelake.testing import strategies, tables
 from tidelake.testing.oracle import Oracle, canonical

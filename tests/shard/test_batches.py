@@ -31,8 +31,8 @@ from tidelake.errors import (
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.shard.batch import Batch, SentBatch
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.writing.batch import Batch, SentBatch
 from tidelake.state.codec import encode_record
 from tidelake.testing.faults import Fault, FaultPlan
 
@@ -129,7 +129,7 @@ def test_batches_of_several_writers_are_one_append():
 
 CHILD = """
 import sys, pyarrow as pa, tidelake
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.writing.uploader import Uploader
 with tidelake.open(sys.argv[1]) as lake:
     c = lake.collection("c")
     with c.builder(0) as builder:

@@ -23,8 +23,13 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.builder import BatchBuilder
-from tidelake.shard.mergetree import next_merge, runs_waiting_max, similar_neighbours, smallest_neighbours
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.mergetree import (
+    next_merge,
+    runs_waiting_max,
+    similar_neighbours,
+    smallest_neighbours,
+)
 from tidelake.testing import tables
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 

@@ -21,9 +21,9 @@ from tidelake.errors import (
 )
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
-from tidelake.shard.collector import Collector, CollectReport
-from tidelake.shard.compactor import Workers
-from tidelake.shard.upload import write_table
+from tidelake.shard.runs.upload import write_table
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import Workers
 from tidelake.state import collection, commands, holds
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
@@ -140,7 +140,7 @@ def test_without_a_rollup_the_log_stays_whole():
 
 
 def test_many_blobs_take_several_commits(monkeypatch):
-    monkeypatch.setattr("tidelake.shard.collector._NAMES_MAX", 7)
+    monkeypatch.setattr("tidelake.shard.upkeep.collector._NAMES_MAX", 7)
     world = World(30)
     world.c.merge()
     world.later(GARBAGE_S)
@@ -337,6 +337,17 @@ def test_a_rollup_that_is_about_to_be_added_stays():
     rollup = slow._shard._history.write_rollup(slow.state())
     world.process().collect(thorough=True)
     assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is True
+    world.check_readable()
+
+
+def test_a_rollup_whose_writer_died_goes_also_if_no_newer_one_is_due():
+    world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
+    slow = world.process()
+    rollup = slow._shard._history.write_rollup(slow.state())
+    world.later(UPLOAD_S + 1)
+    world.process().collect(thorough=True)
+    assert names.rollup(world.id, rollup.seqno, rollup.id) not in world.stored()
+    assert slow._shard.run(partial(commands.add_rollup, rollup=rollup)) is False
     world.check_readable()
 
 
@@ -752,3 +763,28 @@ def test_a_past_state_that_lost_nothing_but_a_rollup_or_a_chunk_can_be_pinned():
     world.later(GARBAGE_S)
     assert world.c.collect().blobs == 1
     open_hold(world.c, "late", pins=(past,))
+
+
+@pytest.mark.parametrize("how", ["builder", "uploader"])
+def test_a_handle_that_was_idle_for_days_uploads_as_of_now(how):
+    """Not as of the state that it saw last: uploads of that age may have been given up."""
+    world = World(2)
+    idle = world.process()
+    for _ in range(3):
+        world.append()
+    leak(world.c)
+    world.c.collect(thorough=True)
+    world.later(UPLOAD_S)
+    world.c.collect(thorough=True)
+    state = world.c.state()
+    assert state.sweep.floor > idle._shard.known().seqno
+    (lower,) = state.upper
+    table = rows(77).append_column("_time", [[lower]]).append_column("_diff", [[1]])
+    if how == "builder":
+        with idle.builder(lower) as builder:
+            builder.add(table)
+            batch = builder.finish(Frontier.of(lower + 1))
+        idle.append_batches([batch], lower=lower, upper=lower + 1)
+    else:
+        assert idle.uploader().spec.seqno == state.seqno
+    assert (77 in ids(world.process())) == (how == "builder")

@@ -5,7 +5,7 @@ import pytest
 from shards import SCHEMA, Place, rows
 
 from tidelake.config import Config
-from tidelake.shard import upload
+from tidelake.shard.runs import upload
 
 # One worker for all: the shard of 10,000 appends is made once, and the tests follow each other.
 pytestmark = pytest.mark.xdist_group("costs")

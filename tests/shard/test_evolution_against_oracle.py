@@ -19,7 +19,7 @@ from tidelake.errors import IncompatibleSchema, InvalidUpdates
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
-from tidelake.shard import plan
+from tidelake.shard.runs import plan
 from tidelake.state.invariants import check_state
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical

@@ -30,7 +30,7 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
-from tidelake.shard.plan import run_task
+from tidelake.shard.runs.plan import run_task
 from tidelake.state.dropping import drop_shard
 from tidelake.testing.faults import Fault, FaultPlan
 

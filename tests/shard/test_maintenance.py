@@ -19,10 +19,10 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.append import commit
-from tidelake.shard.compactor import Compactor, Workers
-from tidelake.shard.maintain import Maintainer, settled, unmerged
-from tidelake.shard.upload import write_table
+from tidelake.shard.runs.upload import write_table
+from tidelake.shard.upkeep.compactor import Compactor, Workers
+from tidelake.shard.upkeep.maintain import Maintainer, settled, unmerged
+from tidelake.shard.writing.append import commit
 from tidelake.state import maintenance
 from tidelake.state.append import Exactly
 from tidelake.state.fuel import level_of

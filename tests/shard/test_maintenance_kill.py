@@ -11,7 +11,7 @@ from maintenance_child import CONFIG, ROWS, rows_of
 from shards import SCHEMA
 
 import tidelake
-from tidelake.shard.maintain import unmerged
+from tidelake.shard.upkeep.maintain import unmerged
 
 CHILD = Path(__file__).with_name("maintenance_child.py")
 

@@ -14,8 +14,8 @@ from tidelake.errors import OutcomeUnknown, StoreUnavailable
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
-from tidelake.shard import read
-from tidelake.shard.read import Source
+from tidelake.shard.runs import read
+from tidelake.shard.runs.read import Source
 from tidelake.store.url import Stores, open_stores
 from tidelake.testing import tables
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash

@@ -19,10 +19,10 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.model.time import TimeDomain
 from tidelake.shard.allocator import lean_memory
-from tidelake.shard.plan import Task, run_merge_task
-from tidelake.shard.read import KeyRange, Source
+from tidelake.shard.runs.plan import Task, run_merge_task
+from tidelake.shard.runs.read import KeyRange, Source
+from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upload import write_run
 from tidelake.state.codec import encode_record
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
@@ -39,7 +39,7 @@ FIXED_MIB = {32: 110, 512: 110, 4096: 180}
 CHILD = """
 import json, sys
 from pathlib import Path
-from tidelake.shard.plan import decode_run, run_merge_task
+from tidelake.shard.runs.plan import decode_run, run_merge_task
 from tidelake.store.files import SystemFiles, no_flush
 from tidelake.store.local import LocalBlobStore
 

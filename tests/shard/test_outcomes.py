@@ -1,7 +1,9 @@
 """Lost replies, crashes, two writers: each append is in once or not at all, and its caller learns which."""
 
 import collections
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -28,12 +30,13 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.query import Fold
-from tidelake.shard.compactor import Workers
-from tidelake.shard.maintain import settled
-from tidelake.shard.plan import between, decode_run, run_merge_task
-from tidelake.shard.read import Source
+from tidelake.shard.runs.plan import between, decode_run, run_merge_task
+from tidelake.shard.runs.read import Source
+from tidelake.shard.upkeep.compactor import Workers
+from tidelake.shard.upkeep.maintain import settled
 from tidelake.state import maintenance
 from tidelake.state.codec import encode_record
+from tidelake.state.commands import NoOp
 from tidelake.state.merging import Fit, MergeResult, digest, everything
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
@@ -229,6 +232,38 @@ for n in range(int(sys.argv[3])):
     a = c.append(pa.table({"id": pa.array([n], pa.int64()), "v": [sys.argv[2]]}))
     print(n, a.lower.elements[0], flush=True)
 """
+
+
+def test_a_fork_in_the_middle_of_a_commit_of_another_thread_leaves_the_handle_usable(tmp_path):
+    """As the worker that keeps holds commits at any time: its turn is not the child's."""
+    with tidelake.open(tmp_path) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        machine = c._shard._machine
+        entered, leave = threading.Event(), threading.Event()
+
+        def slow(state, now_ms):
+            entered.set()
+            leave.wait(60)
+            return NoOp(None)
+
+        thread = threading.Thread(target=lambda: machine.run(slow))
+        thread.start()
+        assert entered.wait(60)
+        child = os.fork()
+        if child == 0:
+            # Ends the child if it waits for a thread that it does not have.
+            signal.alarm(20)
+            try:
+                c.append(rows(1))
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        leave.set()
+        thread.join()
+        assert status == 0
+        c.append(rows(2))
+        assert ids(c) == {1: 1, 2: 1}
 
 
 def test_two_processes_that_append_at_once_are_both_in_exactly_once(tmp_path):
@@ -616,7 +651,7 @@ def test_an_append_at_commit_that_meets_a_conflict_gets_its_time_without_another
 
 
 def test_wide_rows_are_streamed_rather_than_folded(monkeypatch):
-    from tidelake.shard import read
+    from tidelake.shard.runs import read
 
     monkeypatch.setattr(read, "_FOLD_BYTES_MAX", 4096)
     c = place_with_collection().lake().collection("c")

@@ -126,6 +126,23 @@ def test_a_job_lets_go_of_its_work_before_there_is_room_for_the_next():
     assert job.result() == 1 and gone() is None
 
 
+def test_what_is_read_ahead_is_refused_in_a_fork_and_goes_on_in_the_parent():
+    ahead = prefetch(iter(range(100)))
+    assert next(ahead) == 0
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            with pytest.raises(UsageError, match="a stream of rows does not survive a fork"):
+                next(ahead)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert list(ahead) == list(range(1, 100))
+
+
 def test_background_work_is_refused_in_a_fork():
     background = Background(1, lambda: None)
     pid = os.fork()

@@ -34,7 +34,7 @@ def spark() -> Iterator[object]:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts reads and merges of a handful of rows into several tasks."""
-    from tidelake.shard import plan
+    from tidelake.shard.runs import plan
 
     monkeypatch.setattr(plan, "_TASK_BYTES_MIN", 1)
 

@@ -28,7 +28,7 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
-from tidelake.shard.compactor import Workers
+from tidelake.shard.upkeep.compactor import Workers
 from tidelake.spark import append, changes, merge, release, snapshot, snapshots, updates
 from tidelake.spark.merge import workers
 from tidelake.testing import tables

@@ -175,7 +175,7 @@ def test_a_descriptor_is_good_for_what_it_was_opened_for(place: Place) -> None:
     files.fsync(writing)
     files.close(reading)
     files.close(writing)
-    for call in (files.close, files.fsync, files.fstat, files.lock):
+    for call in (files.close, files.fsync, files.fstat, files.lock, files.unlock):
         assert refusal(lambda: call(reading)) == BAD  # noqa: B023 - called at once
 
 
@@ -187,4 +187,18 @@ def test_a_lock_belongs_to_one_descriptor_until_it_is_closed(place: Place) -> No
     assert not files.lock(second)
     files.close(first)
     assert files.lock(second)
+    files.close(second)
+
+
+def test_a_lock_is_given_up_by_the_descriptor_that_has_it(place: Place) -> None:
+    files = place.files
+    first, second = files.open(place("file")), files.open(place("file"))
+    assert files.lock(first)
+    files.unlock(second)
+    assert not files.lock(second)
+    files.unlock(first)
+    assert files.lock(second)
+    files.unlock(first)
+    assert not files.lock(first)
+    files.close(first)
     files.close(second)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
@@ -78,6 +79,22 @@ def test_a_log_on_a_full_disk_keeps_what_it_acknowledged(small_disk: Path) -> No
     log.close()
     again = SqliteVersionLog(str(small_disk / "log"))
     assert [entry.seqno for entry in again.scan("k", 0)] == list(range(count))
+    again.close()
+
+
+def test_a_log_that_cannot_be_opened_on_a_full_disk_says_so_at_once(small_disk: Path) -> None:
+    log = SqliteVersionLog(str(small_disk / "log"))
+    assert log.compare_and_set("k", None, b"0")
+    log.close()
+    filler = small_disk / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free)
+    again = SqliteVersionLog(str(small_disk / "log"))
+    with pytest.raises(StoreUnavailable, match="cannot open key 'k': no space left on device") as caught:
+        again.head("k")
+    assert not caught.value.retryable
+    filler.unlink()
+    assert again.head("k") == Entry(0, b"0")
     again.close()
 
 

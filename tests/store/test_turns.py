@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidelake.store.turns import FileTurns, NoTurns
+from tidelake.testing.faults import SimulatedCrash
+from tidelake.testing.files import SimulatedDisk
 
 HOLDER = """
 import sys, time
@@ -66,6 +68,22 @@ def test_a_turn_that_was_given_up_is_not_kept_by_a_forked_child(turns: FileTurns
         os.waitpid(pid, 0)
         assert again
     os.close(reading)
+
+
+def test_turns_are_kept_on_a_simulated_disk_and_end_with_their_process() -> None:
+    disk = SimulatedDisk()
+    first, second = disk.process(), disk.process()
+    first.mkdir("/log")
+    first.mkdir("/log/a")
+    own = FileTurns("/log", first).take("a", "merge")
+    assert own.__enter__()
+    with FileTurns("/log", second).take("a", "merge") as while_it_lives:
+        assert not while_it_lives
+    first.kill()
+    with FileTurns("/log", second).take("a", "merge") as afterwards:
+        assert afterwards
+    with pytest.raises(SimulatedCrash):
+        own.__exit__(None, None, None)
 
 
 def test_where_no_turn_can_be_kept_everybody_has_it(tmp_path: Path) -> None:

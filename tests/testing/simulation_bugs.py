@@ -4,9 +4,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError, WriterFenced
-from tidelake.shard import append as appending
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
+from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
 from tidelake.state import collection as collection_commands
 from tidelake.state import invariants
@@ -85,3 +85,10 @@ def collection_that_ignores_holds():
         replaced(invariants, _check_pins=lambda before, edits: None),
     ):
         yield
+
+
+def collection_without_an_age_limit():
+    """Garbage is free at once: a short read that has no hold loses its parts."""
+    free = collection_commands.free
+    never = 1 << 62
+    return replaced(collection_commands, free=lambda garbage, pins, before_ms: free(garbage, pins, never))

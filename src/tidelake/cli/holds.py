@@ -72,6 +72,8 @@ def window(text: str) -> int | timedelta | None:
             f"retention {text!r} is none: give all, a number of times, or a span such as 7d or 12h"
         )
     number, unit = int(match.group(1)), match.group(2)
+    if not number:
+        raise UsageError(f"retention {text!r} is none: give at least one time or second, or all")
     if not unit:
         return number
     try:

@@ -18,7 +18,7 @@ from tidelake import errors
 
 if TYPE_CHECKING:
     from tidelake.lake.lake import Lake
-    from tidelake.shard.compactor import Workers
+    from tidelake.shard.upkeep.compactor import Workers
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),
@@ -134,7 +134,7 @@ def _summaries(opened: "Lake") -> Iterator[dict[str, Any]]:
 @_name
 @_json
 def show(lake: str, collection: str, as_json: bool) -> None:
-    """Show a collection's schema, frontiers, batches, writers and holds."""
+    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage."""
     import tidelake
     from tidelake.cli import output
 
@@ -421,7 +421,10 @@ _as = click.option("--as", "as_name", metavar="NAME", help="Name of the copy; de
 @_as
 @_json
 def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_json: bool) -> None:
-    """Copy a collection, as it is now, into TO_LAKE: all of it or nothing, with its history and writers."""
+    """Copy a collection, as it is now, into TO_LAKE (made if empty), with its history and writers.
+
+    Readers of TO_LAKE see all of it or nothing. What fails or is killed is repeated by the same call.
+    """
     import tidelake
     from tidelake.cli import integrity
 
@@ -440,10 +443,13 @@ def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_jso
 @_as
 @_json
 def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_json: bool) -> None:
-    """Copy a collection of FROM_LAKE into LAKE: a backup seen from the other side."""
+    """Copy a collection of FROM_LAKE into LAKE (made if empty): a backup seen from the other side."""
     import tidelake
     from tidelake.cli import integrity
 
+    with tidelake.open(from_lake, create=False) as source:
+        # Looked for first: where there is nothing to restore, no lake is made.
+        source.collection(collection)
     with tidelake.open(lake) as opened:
         integrity.copied(
             lambda watch: opened.restore(collection, from_lake, as_name=as_name, watch=watch),

@@ -21,8 +21,8 @@ from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.compactor import MergeReport, Shape, Workers
-from tidelake.shard.maintain import MaintenanceReport
+from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
+from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.merging import MergeRequest
 from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState
@@ -222,8 +222,11 @@ def show(collection: Collection, as_json: bool) -> None:
         for name, w in sorted(state.writers.items())
     ]
     holds = [
-        {"hold": key, "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
+        {"hold": key, "kind": "leased", "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
         for key, h in sorted(state.holds.items())
+    ] + [
+        {"hold": name, "kind": "critical", "purpose": "", "since": h.since, "opened_ms": h.opened_ms}
+        for name, h in sorted(state.critical.items())
     ]
     head = {
         **summary(collection),
@@ -241,9 +244,12 @@ def show(collection: Collection, as_json: bool) -> None:
         }
         parts = {name: [_with_lists(row) for row in found] for name, found in lists.items()}
         garbage = len(state.garbage) + len(state.doomed)
-        click.echo(jsonlines.dump({**_with_lists(head), "garbage": garbage, **parts}))
+        kept = {"retention": state.retention.window, "garbage": garbage}
+        click.echo(jsonlines.dump({**_with_lists(head), **kept, **parts}))
         return
     table([head], False)
+    if state.retention.window is not None:
+        click.echo(f"retention: since follows upper at a distance of {state.retention.window:,}")
     lists_shown: dict[str, list[dict[str, Any]]] = {
         "columns": columns,
         "batches": batches,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tidelake.data.encode import raw
 
 Words = npt.NDArray[np.uint64]
-_SIGN = np.uint64(1 << 63)
+Ints = npt.NDArray[np.int64]
 _PREFIX_BYTES = 7
 # By length: which bytes of a big-endian word belong to a string of that length.
 _MASKS = np.array([(1 << 64) - (1 << (64 - 8 * n)) for n in range(_PREFIX_BYTES + 1)], np.uint64)
@@ -56,23 +56,22 @@ def code(column: pa.Array) -> Code | None:
         return _ranks(column) if _repeats(column) else _ranged(column, _float_words(column))
     if is_.is_boolean(kind):
         column = column.cast(pa.uint8())
-    words = _words(column)
-    return None if words is None else _ranged(column, words)
+    numbers = _numbers(column)
+    return None if numbers is None else _ranged(column, numbers)
 
 
-def _words(column: pa.Array) -> Words | None:
+def _numbers(column: pa.Array) -> Ints | Words | None:
     """Integers and what is stored as such; arbitrary where null."""
     is_, kind = pa.types, column.type
     if is_.is_unsigned_integer(kind):
-        return raw(column, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64)
+        return raw(column, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64, copy=False)
     if is_.is_integer(kind) or is_.is_temporal(kind) or (is_.is_decimal(kind) and kind.bit_width <= 64):
-        signed = raw(column, np.dtype(f"i{kind.bit_width // 8}")).astype(np.int64)
-        return signed.view(np.uint64) ^ _SIGN
+        return raw(column, np.dtype(f"i{kind.bit_width // 8}")).astype(np.int64, copy=False)
     if is_.is_decimal(kind) and kind.bit_width == 128:
         halves = np.frombuffer(column.buffers()[1], np.int64, 2 * (column.offset + len(column)))
         low, high = halves[2 * column.offset :: 2], halves[2 * column.offset + 1 :: 2]
         # What is under a null may be anything, and then only costs the short way.
-        return low.view(np.uint64) ^ _SIGN if (high == low >> 63).all() else None
+        return low if (high == low >> 63).all() else None
     return None
 
 
@@ -84,18 +83,20 @@ def _float_words(column: pa.Array) -> Words:
     return np.where(bits & sign, ~bits & (sign | (sign - np.uint64(1))), bits | sign)
 
 
-def _ranged(column: pa.Array, words: Words) -> Code | None:
+def _ranged(column: pa.Array, numbers: Ints | Words) -> Code | None:
     """Count from the least value; null comes after the greatest."""
-    if not column.null_count:
-        least = words.min()
-        return Code(words - least, int(words.max() - least).bit_length(), True)
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    known = words[valid]
+    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+    known = numbers if valid is None else numbers[valid]
     least = known.min()
-    null = int(known.max() - least) + 1
+    span = int(known.max()) - int(least)
+    # Wraps where the difference needs the 64th bit, which is that very bit without a sign.
+    values = (numbers - least).view(np.uint64)
+    if valid is None:
+        return Code(values, span.bit_length(), True)
+    null = span + 1
     if null.bit_length() > 64:
         return None
-    return Code(np.where(valid, words - least, np.uint64(null)), null.bit_length(), True)
+    return Code(np.where(valid, values, np.uint64(null)), null.bit_length(), True)
 
 
 def _prefixes(column: pa.Array) -> Code:

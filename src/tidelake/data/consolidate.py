@@ -65,13 +65,13 @@ def pieces(batch: pa.RecordBatch, rows: int, size: int) -> Iterator[pa.RecordBat
 
 def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
     """The table as batches of `rows` rows, whatever its chunks are, or of fewer that fill `_SLICE_BYTES`."""
-    batches = table.to_batches()
-    if len(batches) == 1 and table.num_rows <= rows and table.nbytes <= _SLICE_BYTES:
-        yield from batches
+    if 0 < table.num_rows <= rows and table.get_total_buffer_size() <= _SLICE_BYTES:
+        # To add up the sizes of pieces, as below, takes longer than to sort a few rows.
+        yield from table.combine_chunks().to_batches()
         return
     held: list[pa.RecordBatch] = []
     count = size = 0
-    for batch in batches:
+    for batch in table.to_batches():
         start = 0
         while start < batch.num_rows:
             part = batch.slice(start, rows - count)

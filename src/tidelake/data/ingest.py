@@ -71,22 +71,24 @@ def normalize(
     given = () if time is None else domain.columns
     _check_columns(table, wanted, given, optional, dropped)
     values = () if time is None else parts(domain.check(time))
-    columns = []
+    found = frozenset(table.column_names)
+    columns: list[pa.Array | pa.ChunkedArray] = []
     for field in wanted:
         if field.name in given:
             constant = np.full(table.num_rows, values[given.index(field.name)], np.int64)
-            columns.append(pa.chunked_array([pa.array(constant)]))
-        elif field.name == DIFF and DIFF not in table.column_names:
-            columns.append(pa.chunked_array([pa.array(np.ones(table.num_rows, np.int64))]))
-        elif field.name not in table.column_names:
-            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+            columns.append(pa.array(constant))
+        elif field.name == DIFF and DIFF not in found:
+            columns.append(pa.array(np.ones(table.num_rows, np.int64)))
+        elif field.name not in found:
+            columns.append(pa.nulls(table.num_rows, field.type))
         else:
             columns.append(_column(table.column(field.name), field, domain))
     result = pa.Table.from_arrays(columns, schema=wanted)
     for name in domain.columns:
         _check_rows(result, name, lambda x: x < 0, "a time must not be negative")
     _check_rows(result, DIFF, lambda x: x == 0, "a diff must not be 0: leave the row out")
-    return result.combine_chunks() if result.nbytes <= _COMBINE_BYTES else result
+    several = any(column.num_chunks > 1 for column in result.itercolumns())
+    return result.combine_chunks() if several and result.nbytes <= _COMBINE_BYTES else result
 
 
 def as_table(data: object) -> pa.Table:

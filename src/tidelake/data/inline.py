@@ -50,7 +50,8 @@ def encode_inline(
         return None
     tally = Tally(schema, domain)
     tally.add(summary(rows, schema, domain))
-    first, last = encode_key(rows.take(pa.array([0, rows.num_rows - 1])), schema).to_pylist()
+    key = rows.select([column.name for column in schema.key])
+    first, last = encode_key(key.take(pa.array([0, rows.num_rows - 1])), schema).to_pylist()
     return tally.part(name, data, schema_id, (first, last), stats, inline=True)
 
 

@@ -18,6 +18,7 @@ history is longer than a chunk is then held whole.
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -26,7 +27,7 @@ from tidelake.data.select import preserves_order, select
 from tidelake.data.sums import Open, close, sum_batch, sum_sorted
 from tidelake.data.types import update_schema
 from tidelake.errors import InternalError
-from tidelake.model.query import Query
+from tidelake.model.query import Fold, Query
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
@@ -94,7 +95,10 @@ def chunks(
     width = len(rows_schema) - 1 if ordered else len(schema.columns)
     shares = max(1, min(len(runs), _SHARES_MAX))
     share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
-    buffers = [_Buffer(iter(run), query if ordered else None, domain, share, bytes_share) for run in runs]
+    selected = partial(select, query=query, domain=domain)
+    # A fold drops no rows, so that it can wait for the whole chunk, which is far fewer calls.
+    folds = isinstance(query, Fold)
+    buffers = [_Buffer(iter(run) if folds else map(selected, run), share, bytes_share) for run in runs]
     while True:
         live = [b for b in buffers if b.fill(width)]
         if not live:
@@ -113,7 +117,7 @@ def chunks(
         rows = _joined(sorted_ or pieces)
         # Else they would be held beside the chunk, and it beside the next one.
         del pieces, sorted_
-        yield Chunk(rows if ordered else select(rows, query, domain), in_order, keep_open)
+        yield Chunk(selected(rows) if folds else rows, in_order, keep_open)
         del rows
 
 
@@ -136,20 +140,12 @@ def sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:
 class _Buffer:
     """One run: what was read of it and not yet merged."""
 
-    def __init__(
-        self,
-        source: Iterator[pa.RecordBatch],
-        query: Query | None,
-        domain: TimeDomain,
-        want: int,
-        want_bytes: int,
-    ) -> None:
+    def __init__(self, source: Iterator[pa.RecordBatch], want: int, want_bytes: int) -> None:
         self.want = want
         self.rows = 0
         self._bytes = 0
         self._want_bytes = want_bytes
         self._source: Iterator[pa.RecordBatch] | None = source
-        self._query, self._domain = query, domain
         self._pending: pa.RecordBatch | None = None
         self._batches: deque[pa.RecordBatch] = deque()
         self._row_bytes = 1
@@ -214,14 +210,12 @@ class _Buffer:
         return taken
 
     def _next(self, rows: int) -> pa.RecordBatch | None:
-        """At most so many rows of the source, selected; None at its end."""
+        """At most so many rows of the source; None at its end."""
         while self._pending is None or self._pending.num_rows == 0:
             batch = next(self._source, None) if self._source is not None else None
             if batch is None:
                 self._source = self._pending = None
                 return None
-            if self._query is not None and batch.num_rows:
-                batch = select(batch, self._query, self._domain)
             self._pending = batch
             self._row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
         piece = self._pending.slice(0, rows)
@@ -249,6 +243,9 @@ def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
 
 def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.RecordBatch]] | None:
     """The pieces by their first row, if that joins them in order; else they are to be sorted anyway."""
+    # Of runs that overlap the first two mostly do.
+    if len(pieces) > 1 and not (disjoint(pieces[:2], 1) or disjoint(pieces[1::-1], 1)):
+        return None
     by_first = sorted(
         pieces, key=lambda run: (row_tuple(run[0], 0, 1), row_tuple(run[-1], run[-1].num_rows - 1, 1))
     )

@@ -10,6 +10,8 @@ Functions take record batches whose first `width` columns are ordered by; canoni
 have key, value and time columns first and `_diff` last.
 """
 
+from bisect import bisect_left, bisect_right
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -98,10 +100,7 @@ def search(batch: pa.RecordBatch, bound: Comparable, *, inclusive: bool) -> int:
     for i, value in enumerate(bound):
         if low == high:
             break
-        column = batch.column(i)
-        left = _bisect(column, low, high, value, after=False)
-        right = _bisect(column, left, high, value, after=True)
-        low, high = left, right
+        low, high = _equal_range(batch.column(i), low, high, value)
     return high if inclusive else low
 
 
@@ -218,22 +217,20 @@ def _comparable(column: pa.Array, row: int) -> tuple[object, ...]:
     return (0, value)
 
 
-def _bisect(column: pa.Array, low: int, high: int, value: tuple[object, ...], *, after: bool) -> int:
-    """The first row in [low, high) whose value is not less than `value`, with `after` greater."""
+def _equal_range(column: pa.Array, low: int, high: int, value: tuple[object, ...]) -> tuple[int, int]:
+    """The rows in [low, high) whose value is `value`, half-open; empty where they would stand if none is."""
     numbers = _numbers(column)
     if numbers is not None:
         known = high - (column.slice(low, high - low).null_count if column.null_count else 0)
         if value[0] == 2:
-            return high if after else known
-        side = "right" if after else "left"
+            return known, high
         # The bound may come from a column of another width and lie outside this one's range.
         bound = np.array(value[1] if value[0] == 0 else np.nan, numbers.dtype)
-        return low + int(np.searchsorted(numbers[low:known], bound, side=side))  # type: ignore[call-overload]
-    while low < high:
-        middle = (low + high) // 2
-        found = _comparable(column, middle)
-        if found < value or (after and found == value):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+        first = low + int(np.searchsorted(numbers[low:known], bound))
+        # Mostly no row is equal, and seeing that is cheaper than another search.
+        if first == known or bound < numbers[first]:
+            return first, first
+        return first, first + int(np.searchsorted(numbers[first:known], bound, side="right"))
+    key = partial(_comparable, column)
+    first = bisect_left(range(high), value, low, high, key=key)
+    return first, bisect_right(range(high), value, first, high, key=key)

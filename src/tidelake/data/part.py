@@ -66,16 +66,17 @@ class PartWriter:
         self._group_bytes = group_bytes or _GROUP_BYTES
         self._stats = stats
         self._arrow = _with_ids(schema, domain)
+        self._key_names = [column.name for column in schema.key]
         self._sink = io.BytesIO()
         self._writer: pq.ParquetWriter | None = None
         self._tally = Tally(schema, domain)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
-        self._first_keys: list[bytes] = []
+        # The keys of the first and the last row of each row group.
+        self._keys: list[pa.RecordBatch] = []
         self._ends: list[int] = []
         self._crcs: list[int] = []
         self._checksum = hasher(MAGIC)
-        self._last_key: bytes | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -117,15 +118,18 @@ class PartWriter:
             InternalError: nothing was written, and there are no empty parts.
         """
         self._flush(whole_groups=False)
-        if self._writer is None or self._last_key is None:
+        if self._writer is None:
             raise InternalError("a part needs a row")
-        self._writer.add_key_value_metadata(index_metadata(self._first_keys, self._ends, self._crcs))
+        # All at once: a call costs far more than a key.
+        keys = encode_key(pa.concat_batches(self._keys), self._schema).to_pylist()
+        self._writer.add_key_value_metadata(index_metadata(keys[::2], self._ends, self._crcs))
         self._writer.close()
         data = sealed(self._sink)
-        keys = (self._first_keys[0], self._last_key)
         self._checksum.update(memoryview(data)[self._ends[-1] :])
         checksum_ = self._checksum.hexdigest()
-        part = self._tally.part(name, data, self._schema_id, keys, self._stats, checksum_=checksum_)
+        part = self._tally.part(
+            name, data, self._schema_id, (keys[0], keys[-1]), self._stats, checksum_=checksum_
+        )
         return part, data
 
     def _flush(self, *, whole_groups: bool) -> None:
@@ -149,9 +153,7 @@ class PartWriter:
         columns = [filled(column) for column in group.columns]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._arrow), group.num_rows)
         end = self._sink.tell()
-        ends = group.take(pa.array([0, group.num_rows - 1]))
-        first_key, self._last_key = encode_key(ends, self._schema).to_pylist()
-        self._first_keys.append(first_key)
+        self._keys.append(group.select(self._key_names).take(pa.array([0, group.num_rows - 1])))
         self._ends.append(end)
         written = self._sink.getbuffer()[start:end]
         self._crcs.append(zlib.crc32(written))

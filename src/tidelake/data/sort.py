@@ -135,10 +135,11 @@ class _Ties:
         tied[1:] = same
         tied[:-1] |= same
         kept = np.flatnonzero(tied)
-        numbers = np.zeros(len(tied), np.uint64)
-        np.cumsum(~same, dtype=np.uint64, out=numbers[1:])
+        # Numbered by their first rows, which alone are not the same as the row before.
+        begins = np.zeros(len(kept), np.bool_)
+        begins[1:] = ~same[kept[1:] - 1]
         self.at = kept if self._whole else self.at[kept]
-        self.groups = numbers[kept]
+        self.groups = np.cumsum(begins, dtype=np.uint64)
         self._whole = False
 
 
@@ -150,7 +151,8 @@ def _argsort(packed: Code, *, few_runs: bool) -> tuple[Ints, Words]:
         order = np.argsort(packed.values, kind="stable" if few_runs else "quicksort")
         return order, packed.values[order]
     # With the row's number in the lowest bits words alone are sorted, at a third of the cost.
-    words = (packed.values << np.uint64(shift)) | np.arange(rows, dtype=np.uint64)
+    words = packed.values << np.uint64(shift)
+    words |= np.arange(rows, dtype=np.uint64)
     words.sort(kind="stable" if few_runs else "quicksort")
     order = (words & np.uint64((1 << shift) - 1)).view(np.int64)
     words >>= np.uint64(shift)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.data.order import Comparable, Mask, group_starts, row_tuple
 from tidelake.data.sort import sort_indices, sorted_groups
@@ -128,13 +129,15 @@ def _summed(
 
 def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) -> pa.RecordBatch:
     """The rows whose sum is not zero, with it."""
-    keep = np.flatnonzero(sums)
+    keep = np.flatnonzero(sums != 0)
     if len(keep) < len(rows):
         rows, sums = rows[keep], sums[keep]
     if in_order and len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1:
         kept = batch.slice(int(rows[0]), len(rows)).select(range(batch.num_columns - 1))
     else:
-        kept = batch.select(range(batch.num_columns - 1)).take(pa.array(rows))
+        picked = pa.array(rows.astype(np.uint32))
+        # Half as many bytes of indices, which are known to be right.
+        kept = pc.take(batch.select(range(batch.num_columns - 1)), picked, boundscheck=False)
     return pa.RecordBatch.from_arrays([*kept.columns, pa.array(sums)], schema=batch.schema)
 
 
@@ -142,7 +145,12 @@ def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, rows: Ints, c
     if not carried and len(begins) == len(values):
         return values
     if not carried and _fits(values):
-        sums: Ints = np.add.reduceat(values, begins)
+        # Most groups are of one row; over all of them `reduceat` takes three times as long.
+        sums = values[begins]
+        further = np.ones(len(values), np.bool_)
+        further[begins] = False
+        rest = np.flatnonzero(further)
+        np.add.at(sums, rest - np.arange(1, len(rest) + 1), values[rest])
         return sums
     high: Ints = np.add.reduceat(values >> 32, begins)
     low: Ints = np.add.reduceat(values & _LOW, begins)

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import CollectionExists
+from tidelake.errors import CollectionDropped, CollectionExists, CollectionNotFound
 from tidelake.lake.catalog import Catalog, Listing
 from tidelake.model.frontier import Frontier
-from tidelake.shard.copy import ShardCopy, Watch
+from tidelake.shard.checking.copy import ShardCopy, Watch
+from tidelake.shard.history import History
+from tidelake.shard.machine import Machine
 from tidelake.shard.shard import Shard
+from tidelake.state import dropping
 from tidelake.store.url import Stores
 
 
@@ -60,6 +63,7 @@ def copy_collection(
 
     Raises:
         CollectionExists: the name is taken, or became so meanwhile; nothing is left of the copy.
+        CollectionDropped: this process stalled before it could acknowledge the copy, and others collected it.
     """
     _check_free(catalog.read(), name)
     shard_id = env.ids.fresh()
@@ -75,9 +79,34 @@ def copy_collection(
             copy.discard()
             raise
         if catalog.set(listing, name, shard_id):
+            try:
+                _confirm(shard_id, name, stores, env, config)
+            except CollectionDropped:
+                _unname(catalog, name, shard_id)
+                raise
             state = copied.state
             rows = state.spine.totals.rows
             return BackupReport(name, state.since, state.upper, copied.parts, copied.size_bytes, rows)
+
+
+def _confirm(shard_id: str, name: str, stores: Stores, env: Env, config: Config) -> None:
+    """Acknowledge the copy: until then it is collected if this process stalls for longer than uploads may.
+
+    Raises:
+        CollectionDropped: it did.
+    """
+    machine = Machine(History(shard_id, stores, env), config, env)
+    machine.title = name
+    try:
+        machine.run(dropping.confirm)
+    except CollectionNotFound as error:
+        raise CollectionDropped(name) from error
+
+
+def _unname(catalog: Catalog, name: str, shard_id: str) -> None:
+    while (listing := catalog.read()).shards.get(name) == shard_id:
+        if catalog.set(listing, name, None):
+            return
 
 
 def _check_free(listing: Listing, name: str) -> None:

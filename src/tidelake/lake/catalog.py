@@ -13,6 +13,8 @@ from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.errors import (
     BlobNotFound,
+    CollectionNotFound,
+    CorruptionError,
     HistoryCompacted,
     LeaseExpired,
     OutcomeUnknown,
@@ -22,13 +24,14 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import TimeDomain
-from tidelake.shard.append import compare_and_append
-from tidelake.shard.collector import Collector, CollectReport
 from tidelake.shard.lease import explained
-from tidelake.shard.maintain import Maintainer
-from tidelake.shard.query import stream
+from tidelake.shard.reading.query import stream
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import Compactor
+from tidelake.shard.upkeep.maintain import Maintainer
+from tidelake.shard.writing.append import compare_and_append
 from tidelake.store.url import Stores
 
 SHARD_ID = "catalog"
@@ -62,10 +65,29 @@ class Catalog:
         if self._opened is None:
             # No `cached_property`: before Python 3.12 all catalogs of a process share the lock of one, which
             # is held across the calls of the store. Of two threads that come at once either handle will do.
-            schema = schema_from_arrow(_SCHEMA, ["name"], None)
-            spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
-            self._opened = Shard.create(self._stores, self._env, spec)
+            self._opened = self._open()
         return self._opened
+
+    def _open(self) -> Shard:
+        try:
+            return Shard.open(self._stores, self._env, self._url, SHARD_ID, self._config)
+        except CollectionNotFound:
+            self._check_new()
+        schema = schema_from_arrow(_SCHEMA, ["name"], None)
+        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
+        return Shard.create(self._stores, self._env, spec)
+
+    def _check_new(self) -> None:
+        """Check that there was no catalog yet: it is made before the first shard.
+
+        Raises:
+            CorruptionError: there are shards; a new catalog would hide them.
+        """
+        log = self._stores.log
+        shards = sum(1 for key in log.keys() if key != SHARD_ID)  # noqa: SIM118 - it is no dict
+        # Looked at again, for others may be creating the catalog and shards right now.
+        if shards and log.head(SHARD_ID) is None:
+            raise CorruptionError(SHARD_ID, f"it is missing, and {shards} shards have lost their names")
 
     def read(self) -> Listing:
         """All names. Costs a scan of the log, and a few reads a part of the catalog."""
@@ -105,7 +127,11 @@ class Catalog:
         return True
 
     def collect(self) -> CollectReport:
-        """Delete what the catalog no longer needs; see `Collection.collect`."""
+        """Delete what the catalog no longer needs; see `Collection.collect`.
+
+        Claims of whoever died in a merge end as well: the next one may be many changes away.
+        """
+        Compactor(self._shard).end_expired()
         return Collector(self._shard).run()
 
     def _tidy(self) -> None:

@@ -13,25 +13,26 @@ import pyarrow as pa
 from tidelake.data.types import row_schema, schema_from_arrow, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.names import check_columns, check_name
-from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, patience, seconds, window
+from tidelake.lake.names import check_columns, check_name, check_token
+from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, duration_s, patience, window
 from tidelake.lake.wanted import wanted
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard import append, batches, query
-from tidelake.shard.batch import Batch
-from tidelake.shard.builder import BatchBuilder
-from tidelake.shard.collector import Collector, CollectReport
-from tidelake.shard.compactor import MergeReport, Shape, Workers
-from tidelake.shard.critical import CriticalHold
 from tidelake.shard.lease import hold_states
-from tidelake.shard.maintain import Maintainer, MaintenanceReport, Watch
-from tidelake.shard.plan import ReadPlan
-from tidelake.shard.reader import Reader, Step
+from tidelake.shard.reading import query
+from tidelake.shard.reading.critical import CriticalHold
+from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
+from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
+from tidelake.shard.writing import append, batches
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.state import holds
 from tidelake.state.append import Appended
 from tidelake.state.schemas import schema_id_at
@@ -141,8 +142,10 @@ class Collection:
             lower: all times must be beyond it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
-        start = self._shard.alive().upper if lower is None else self.frontier(lower, "lower")
         shard = self._shard
+        # Also with a lower: the names of uploads say which state was known, and old ones are given up.
+        upper = shard.alive().upper
+        start = upper if lower is None else self.frontier(lower, "lower")
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
     def append_batches(
@@ -174,7 +177,11 @@ class Collection:
         )
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
-        """Something that uploads updates from other processes; times are checked against the interval."""
+        """Something that uploads updates from other processes; times are checked against the interval.
+
+        One log scan. What is uploaded by it more than `upload_age_s` from now may be refused.
+        """
+        self._shard.alive()
         return Uploader(
             self._shard.spec,
             None if lower is None else self.frontier(lower, "lower"),
@@ -219,6 +226,8 @@ class Collection:
         Raises:
             UsageError: there is no such state.
         """
+        if isinstance(seqno, bool) or not isinstance(seqno, int):
+            raise UsageError(f"seqno={seqno!r} must be a whole number, such as collection.state().seqno")
         state = self.state()
         return row_schema(state.schemas[schema_id_at(state, seqno)].schema)
 
@@ -331,12 +340,11 @@ class Collection:
 
         Args:
             name: of the hold.
-            token: of its owner; any text.
+            token: of its owner; any text of at most 255 bytes.
             since: where a new one starts; default: the current `since`.
         """
         check_name(name, "name of a critical hold")
-        if not isinstance(token, str):
-            raise UsageError(f"token {token!r} of critical hold {name!r} must be a text")
+        check_token(token, name)
         start = None if since is None else self.frontier(since, "since")
         return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
 
@@ -401,7 +409,8 @@ class Collection:
             workers: who carries the merges out; default: this process.
             watch: is told of each merge before it begins.
         """
-        return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=seconds)
+        budget_s = None if seconds is None else duration_s(seconds, "seconds")
+        return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=budget_s)
 
     def collect(self, *, thorough: bool = False) -> CollectReport:
         """Delete what the collection no longer needs and nobody reads: objects first, then log entries.
@@ -432,11 +441,10 @@ class Collection:
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> ReadPlan:
-        """Cut a read into tasks for other processes (`tidelake.shard.plan.run_task`).
+        """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
         None asks for the contents at the last closed time; `schema_id`, `columns` and `where` as for
-        `snapshot`. Tasks that are
-        carried out later than `garbage_age_s` from now need `hold`.
+        `snapshot`. Tasks that are carried out later than `garbage_age_s` from now need `hold`.
         """
         patience_s, asked_for = patience(timeout_s), wanted(columns, where)
 
@@ -455,8 +463,14 @@ class Collection:
             LeaseExpired: a part is given up already: plan again.
         """
         check_name(purpose, "purpose of a hold")
-        hold_for_s = seconds(hold_for, "hold_for")
-        seqnos = {plan.seqno for plan in plans if plan.seqno is not None}
+        hold_for_s = duration_s(hold_for, "hold_for")
+        given: object = plans
+        planned = tuple(given) if isinstance(given, Iterable) else (None,)
+        if not all(isinstance(plan, ReadPlan) for plan in planned):
+            raise UsageError(
+                f"plans is a {type(given).__name__}: give a list of what collection.plan returned"
+            )
+        seqnos = {plan.seqno for plan in planned if plan.seqno is not None}
         return hold_states(self._shard, seqnos, purpose, hold_for_s) if seqnos else None
 
     def release(self, hold: str) -> None:

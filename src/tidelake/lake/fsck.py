@@ -1,7 +1,8 @@
 """Checking a whole lake: each collection, the catalog, and what lies beside them.
 
 Owns the comparison of the catalog with the shards that there are; what is checked within one shard is
-`tidelake.shard.fsck`. Data is never removed: a shard with rows that no name leads to is told of and stays.
+`tidelake.shard.checking.fsck`. Data is never removed: a shard with rows that no name leads to is told of
+and stays.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,8 +13,9 @@ from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CollectionDropped, CollectionNotFound, CorruptionError, FormatTooNew
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.leftovers import Leftovers
-from tidelake.shard.finding import Finding
-from tidelake.shard.fsck import Checked, ShardCheck
+from tidelake.lake.names import not_found
+from tidelake.shard.checking.finding import Finding
+from tidelake.shard.checking.fsck import Checked, ShardCheck
 from tidelake.shard.history import History
 from tidelake.store.url import Stores
 
@@ -95,7 +97,7 @@ class LakeCheck:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if shards.get(name) is None:
-                raise CollectionNotFound(f"no collection {name!r}")
+                raise CollectionNotFound(not_found(name, shards))
         for name in wanted:
             self._collection(name, shards[name] or "")
         return self._report()
@@ -192,10 +194,11 @@ class LakeCheck:
         if not state.dropped and self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
-            empty = state.seqno == 0 and not rows
-            self._tell("empty-shard" if empty else "unnamed-shard", shard_id, message)
+            # Whoever made it has not come to the end, and nobody counts on it.
+            unfinished = state.seqno == 0
+            self._tell("unfinished-shard" if unfinished else "unnamed-shard", shard_id, message)
             ending = self.leftovers.ending(shard_id)
-            if empty and self.repair and ending.abandon(state.committed_ms):
+            if unfinished and self.repair and ending.abandon(state.committed_ms):
                 ending.remove()
                 self._repaired()
 

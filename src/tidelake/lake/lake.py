@@ -1,6 +1,5 @@
 """A lake: create, open, list, drop, check and copy collections by name, and look after them."""
 
-import difflib
 import os
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,6 +14,7 @@ from tidelake.errors import (
     CollectionExists,
     CollectionInUse,
     CollectionNotFound,
+    CorruptionError,
     IncompatibleSchema,
     UsageError,
 )
@@ -25,13 +25,14 @@ from tidelake.lake.fsck import FsckReport, LakeCheck
 from tidelake.lake.fsck import Watch as FsckWatch
 from tidelake.lake.gate import GatedVersionLog
 from tidelake.lake.leftovers import Leftovers
-from tidelake.lake.names import check_columns, check_name
+from tidelake.lake.names import check_columns, check_list, check_name, not_found
+from tidelake.lake.readers import duration_s
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
-from tidelake.shard.copy import Watch as CopyWatch
-from tidelake.shard.ending import Removed
+from tidelake.shard.checking.copy import Watch as CopyWatch
 from tidelake.shard.shard import Shard, keeper_of
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.ending import Removed
 from tidelake.store.url import Stores, normalize_url, open_stores
 
 
@@ -117,20 +118,22 @@ class Lake:
             seen: is told what each look did, from the worker's thread.
         """
         self._gate.check()
-        if not interval_s >= 0:
-            raise UsageError(f"interval_s={interval_s!r} must be a number of seconds that is not negative")
+        pause_s = duration_s(interval_s, "interval_s")
+        if names is not None:
+            check_list(names, "names")
         for name in names or ():
             self.collection(name)
         listed = self.list if names is None else lambda: list(names)
-        pause_s = max(interval_s, self._config.upload_age_s / _LOOKS)
         started = Upkeep(
             self._env,
             listed,
             self.collection,
-            interval_s,
+            pause_s,
             seen,
             # Who looks after some collections only does not look after the lake.
-            tidy=Tidy(self.collect, pause_s) if names is None else None,
+            tidy=Tidy(self.collect, max(pause_s, self._config.upload_age_s / _LOOKS))
+            if names is None
+            else None,
         )
         self._upkeep.append(started)
         return started
@@ -179,7 +182,7 @@ class Lake:
 
     def _existing(self, name: str, shard_id: str, wanted: ShardSpec) -> Collection:
         try:
-            shard = self._open(shard_id)
+            shard = self._named(name, shard_id)
         except CollectionDropped as error:
             raise CollectionExists(_dropped(name)) from error
         spec = shard.spec
@@ -207,10 +210,23 @@ class Lake:
         shards = self._catalog.read().shards
         shard_id = shards.get(name)
         if shard_id is None:
-            raise CollectionNotFound(_not_found(name, shards))
+            raise CollectionNotFound(not_found(name, shards))
+        try:
+            return self._named(name, shard_id)
+        except CollectionDropped as error:
+            raise CollectionDropped(name) from error
+
+    def _named(self, name: str, shard_id: str) -> Shard:
+        """Open the shard that a name led to a moment ago."""
         try:
             return self._open(shard_id)
-        except CollectionDropped as error:
+        except CollectionDropped:
+            raise
+        except CollectionNotFound as error:
+            # A drop takes the name away before the log; nothing else deletes a log that has a name.
+            shards = self._catalog.read().shards
+            if shards.get(name) == shard_id:
+                raise CorruptionError(shard_id, f"collection {name!r} has lost its log") from error
             raise CollectionDropped(name) from error
 
     def _open(self, shard_id: str) -> Shard:
@@ -240,7 +256,7 @@ class Lake:
         _check_text(name)
         listing = self._catalog.read()
         if name not in listing.shards:
-            raise CollectionNotFound(_not_found(name, listing.shards))
+            raise CollectionNotFound(not_found(name, listing.shards))
         shard_id = listing.shards[name]
         if shard_id is None:
             # Whoever dropped it may not have come to the end.
@@ -288,6 +304,10 @@ class Lake:
             CollectionNotFound: there is none of such a name.
         """
         self._gate.check()
+        if names is not None:
+            check_list(names, "names")
+            for name in names:
+                _check_text(name)
         check = LakeCheck(
             self._stores,
             self.url,
@@ -375,12 +395,3 @@ def _check_place(url: object, config: object) -> None:
 def _check_text(name: object) -> None:
     if not isinstance(name, str):
         raise UsageError(f"collection name {name!r} must be a text")
-
-
-def _not_found(name: str, shards: dict[str, str | None]) -> str:
-    live = sorted(n for n, shard in shards.items() if shard is not None)
-    near = difflib.get_close_matches(name, live, 3, 0.5)
-    if near:
-        return f"no collection {name!r}; the nearest names are {', '.join(map(repr, near))}"
-    listed = ", ".join(map(repr, live[:5])) if live else "none yet"
-    return f"no collection {name!r}; there is {listed}"

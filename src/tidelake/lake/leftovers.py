@@ -1,16 +1,19 @@
 """What is left in the stores by those who dropped or made a collection and did not come to the end.
 
-Three things are found, each by what cannot change any more: tombstones; shards that a lost `create` left
-before they had a name; and objects whose shard has no log. Must not touch anything that a name leads to.
+Three things are found, each by what cannot change any more: tombstones; shards that a lost `create` or
+backup left before they had a name; and objects whose shard has no log. Must not touch anything that a name
+leads to.
 
-INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set.
+INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set. While the catalog has
+never named anything no objects without a log go: all logs may have been lost, the catalog's among them.
 """
 
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.model import names
-from tidelake.shard.ending import Ending, Removed
+from tidelake.shard.upkeep.ending import Ending, Removed
+from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
 
 
@@ -33,7 +36,7 @@ class Leftovers:
         return False
 
     def tombstones(self) -> Removed:
-        """Finish drops, and remove shards that never got a name. A listing of the keys, a call for each."""
+        """Finish drops, and remove shards that never got a name. A listing of the keys, a call each."""
         # Listed first: whoever has made a shard since, and named it, is in the catalog that is read next.
         keys = sorted({*self._stores.log.keys()} - {SHARD_ID})
         listing = self._catalog.read()
@@ -56,17 +59,27 @@ class Leftovers:
         Those of a shard that a name leads to stay: its log was lost, and they may be all that is left.
         """
         written_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
-        # Listed first: a shard has a log before it has objects. Those of a copy that is being made are young.
-        found = [
-            info
-            for info in self._stores.blobs.list()
-            if info.modified_ms <= written_before_ms and _is_ours(info.name)
-        ]
-        keys = {*self._stores.log.keys(), *self._catalog.read().shards.values()} if found else set()
+        # Listed first: a shard has a log before it has objects. Of a copy that is being made the newest are
+        # young, though the first ones may be old.
+        found: dict[str, list[BlobInfo]] = {}
+        for info in self._stores.blobs.list():
+            if _is_ours(info.name):
+                found.setdefault(info.name.partition("/")[0], []).append(info)
+        old = {
+            shard_id: infos
+            for shard_id, infos in found.items()
+            if max(info.modified_ms for info in infos) <= written_before_ms
+        }
+        if not old:
+            return Removed()
+        keys, listing = {*self._stores.log.keys()}, self._catalog.read()
+        if not listing.upper:
+            return Removed()
         blobs = size_bytes = 0
-        for info in found:
-            if info.name.partition("/")[0] not in keys and self._stores.blobs.delete(info.name):
-                blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
+        for shard_id in old.keys() - keys - {*listing.shards.values()}:
+            for info in old[shard_id]:
+                if self._stores.blobs.delete(info.name):
+                    blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
         return Removed(0, blobs, size_bytes)
 
 

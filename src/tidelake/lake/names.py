@@ -1,7 +1,8 @@
 """Names that users give to collections, writers, readers and columns."""
 
+import difflib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -27,6 +28,43 @@ def check_name(name: object, what: str) -> str:
     if size > _BYTES_MAX:
         raise UsageError(f"{what} {name[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")
     return name
+
+
+def check_token(token: object, hold: str) -> str:
+    """The token itself: any text of at most 255 bytes, also none.
+
+    Raises:
+        UsageError: it is something else; names the critical hold that it was for.
+    """
+    if not isinstance(token, str):
+        raise UsageError(f"token {token!r} of critical hold {hold!r} must be a text")
+    try:
+        size = len(token.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"token {token!r} of critical hold {hold!r} is not valid text") from error
+    if size > _BYTES_MAX:
+        raise UsageError(f"token of critical hold {hold!r} has {size} bytes: use at most {_BYTES_MAX}")
+    return token
+
+
+def check_list(names: object, what: str) -> None:
+    """Check that several names were given as a list, and not one as a text.
+
+    Raises:
+        UsageError: they were not; says `what` argument it was.
+    """
+    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
+        raise UsageError(f"{what}={names!r} is not a list of collection names: write {what}=['name', ...]")
+
+
+def not_found(name: str, shards: Mapping[str, str | None]) -> str:
+    """What to say of a name that leads nowhere: the nearest of those that are there, or some of them."""
+    live = sorted(n for n, shard in shards.items() if shard is not None)
+    near = difflib.get_close_matches(name, live, 3, 0.5)
+    if near:
+        return f"no collection {name!r}; the nearest names are {', '.join(map(repr, near))}"
+    listed = ", ".join(map(repr, live[:5])) if live else "none yet"
+    return f"no collection {name!r}; there is {listed}"
 
 
 def check_columns(schema: object, key: object, value: object) -> None:

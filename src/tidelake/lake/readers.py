@@ -8,13 +8,15 @@ import pyarrow as pa
 
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.lake.names import check_token
 from tidelake.lake.wanted import wanted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
-from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.critical import CriticalHold, Moved
-from tidelake.shard.reader import Reader, Step
+from tidelake.model.time import TIME_MAX, Time, TimeDomain
+from tidelake.shard.reading.critical import CriticalHold, Moved
+from tidelake.shard.reading.reader import Reader, Step
 
+_LONGEST_S = 100 * 366 * 86_400
 _PER_UNIT = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
 
 
@@ -110,7 +112,7 @@ class CollectionReader:
 
 
 class CollectionCriticalHold:
-    """A hold by name that lasts until it is dropped; see `tidelake.shard.critical.CriticalHold`."""
+    """A hold by name that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
 
     def __init__(self, hold: CriticalHold, domain: TimeDomain) -> None:
         self._hold = hold
@@ -140,10 +142,12 @@ class CollectionCriticalHold:
         Raises:
             UsageError: it was dropped.
         """
+        given: object = new
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise UsageError(f"new={given!r} must be a token and a since: write ('token', since)")
         token, since = new
         for text in (expected_token, token):
-            if not isinstance(text, str):
-                raise UsageError(f"token {text!r} of critical hold {self.name!r} must be a text")
+            check_token(text, self.name)
         return self._hold.compare_and_downgrade_since(
             expected_token, token, frontier(since, self._domain, "since")
         )
@@ -160,11 +164,14 @@ def patience(timeout_s: object) -> float | None:
     raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")
 
 
-def seconds(duration: object, name: str) -> float:
+def duration_s(duration: object, name: str) -> float:
     """A span of wall-clock time in seconds, from that or a timedelta."""
     value = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise UsageError(f"{name}={duration!r} must be a timedelta, or a number of seconds, not negative")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_S:
+        raise UsageError(
+            f"{name}={duration!r} must be a timedelta, or a number of seconds that is not negative, and at "
+            "most a hundred years"
+        )
     return float(value)
 
 
@@ -180,6 +187,7 @@ def window(wanted: object, domain: TimeDomain) -> int | None:
         raise UsageError(
             f"times of unit {domain} have no length, so there is no window of them: call advance_since"
         )
+    asked = wanted
     if isinstance(wanted, timedelta):
         unit = _PER_UNIT.get(domain.unit)
         if unit is None:
@@ -188,5 +196,11 @@ def window(wanted: object, domain: TimeDomain) -> int | None:
             )
         wanted = wanted // unit
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
-        raise UsageError(f"retention {wanted!r} must be a whole number of at least 1, a timedelta or None")
+        shown = asked if isinstance(asked, timedelta) else repr(asked)
+        raise UsageError(
+            f"retention {shown} must be a whole number of at least 1, a timedelta of at least one unit of "
+            "the times, or None to keep all"
+        )
+    if wanted > TIME_MAX:
+        raise UsageError(f"retention {asked!r} is longer than all time: give None to keep all")
     return wanted

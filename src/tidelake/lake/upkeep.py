@@ -15,8 +15,8 @@ from tidelake.env import Env, Stop
 from tidelake.errors import Closed, CollectionNotFound, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.shard.collector import CollectReport
-from tidelake.shard.maintain import MaintenanceReport
+from tidelake.shard.upkeep.collector import CollectReport
+from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.commands import NoOp
 from tidelake.state.holds import end_expired_holds
 

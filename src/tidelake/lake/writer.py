@@ -11,10 +11,10 @@ from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_name
 from tidelake.model.frontier import Frontier
-from tidelake.shard import append, batches
-from tidelake.shard.append import REFUSALS
-from tidelake.shard.batch import Batch
 from tidelake.shard.shard import Shard
+from tidelake.shard.writing import append, batches
+from tidelake.shard.writing.append import REFUSALS
+from tidelake.shard.writing.batch import Batch
 from tidelake.state import commands
 from tidelake.state.append import Appended, Claim
 
@@ -33,6 +33,8 @@ class Writer:
     def __init__(self, shard: Shard, name: str, owner: str = "", take_over: bool = False) -> None:
         self._shard = shard
         self.name = check_name(name, "writer name")
+        if owner != "":
+            check_name(owner, f"owner of writer {name!r}")
         command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over)
         record = shard.run(command)
         self.epoch = record.epoch

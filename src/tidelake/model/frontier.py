@@ -61,7 +61,7 @@ class Frontier:
         return any(times.less_than(f, time) for f in self.elements)
 
     def __le__(self, other: "Frontier") -> bool:
-        return all(self.less_equal(t) for t in other.elements)
+        return self.elements == other.elements or all(self.less_equal(t) for t in other.elements)
 
     def __lt__(self, other: "Frontier") -> bool:
         return self != other and self <= other

@@ -41,6 +41,8 @@ def less_than(a: Time, b: Time) -> bool:
 
 def join(a: Time, b: Time) -> Time:
     """The least time that is at or after both."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
     return _like(a, tuple(max(x, y) for x, y in zip(parts(a), parts(b), strict=True)))
 
 

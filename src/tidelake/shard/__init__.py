@@ -1,6 +1,6 @@
 """One durable collection: the only place with loops over I/O.
 
-Joins the pure state, the Arrow kernels and the stores: machine and history commit and read states,
-upload and read bring rows in and out, plan and compactor cut work into tasks, lease and keeper hold what
-is read, collector and ending delete what nobody needs.
+Here stand the handle and what it is made of: machine and history commit and read states, lease and keeper
+hold what is read. Above it, from the bottom: `runs` (rows of runs, in and out, in any process), `upkeep`
+(what nobody waits for), `writing` and `reading` (what users ask for), `checking` (a whole shard).
 """

@@ -7,6 +7,7 @@ handle take turns, which reads do not wait for; those of several meet at the com
 INVARIANT: nothing is committed on a tombstone, so the last entry of its log is the one that made it so.
 """
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -46,7 +47,7 @@ class Done(Generic[R]):
 
 
 class Machine:
-    """Runs commands on one shard. Thread-safe.
+    """Runs commands on one shard. Thread-safe, and of use in a fork.
 
     Attributes:
         title: what messages call the shard.
@@ -57,9 +58,19 @@ class Machine:
         self._history = history
         self._config = config
         self._env = env
+        self._known: Known | None = None
+        self._begin()
+
+    def _begin(self) -> None:
         self._turn = threading.Lock()
         self._adopting = threading.Lock()
-        self._known: Known | None = None
+        # Last: whoever finds it up to date uses these locks.
+        self._pid = os.getpid()
+
+    def _check_process(self) -> None:
+        """In a fork, take no part in turns that threads of the parent have and will never give back."""
+        if self._pid != os.getpid():
+            self._begin()
 
     def refresh(self) -> ShardState:
         """The newest state. One log scan, three calls the first time. Waits for no command.
@@ -75,6 +86,7 @@ class Machine:
 
     def adopt(self, known: Known) -> Known:
         """Take a state that was read or made, unless a newer one is known; the newest."""
+        self._check_process()
         with self._adopting:
             if self._known is None or self._known.state.seqno < known.state.seqno:
                 self._known = known
@@ -87,6 +99,7 @@ class Machine:
             TidelakeError: the command was refused on the newest state; nothing was written.
             CollectionDropped: it would write, and the shard is a tombstone.
         """
+        self._check_process()
         with self._turn:
             fresh = self._known is None
             while True:

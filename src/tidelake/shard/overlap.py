@@ -65,6 +65,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
 
     Raises:
         Exception: whatever the source raised, after the items before it.
+        UsageError: it is read in a fork, where the thread is not.
     """
     if _in_sequence.get():
         yield from source
@@ -72,6 +73,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
     ready: queue.Queue[T | _End] = queue.Queue()
     room = threading.Semaphore(max(1, depth))
     stopped = threading.Event()
+    pid = os.getpid()
 
     def run() -> None:
         error: BaseException | None = None
@@ -95,6 +97,8 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         ready.put(_End(error))
 
     def take() -> list[T]:
+        if os.getpid() != pid:
+            raise UsageError("a stream of rows does not survive a fork: read it in the process that began it")
         item = ready.get()
         if isinstance(item, _End):
             return item.over()
@@ -109,11 +113,13 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         while one := take():
             yield one.pop()
     finally:
-        stopped.set()
-        room.release()
-        # The collector may close an abandoned generator in any thread, this very one included.
-        if thread is not threading.current_thread():
-            thread.join()
+        # In a fork there is no thread to stop, and its locks are as they were at that moment.
+        if os.getpid() == pid:
+            stopped.set()
+            room.release()
+            # The collector may close an abandoned generator in any thread, this very one included.
+            if thread is not threading.current_thread():
+                thread.join()
 
 
 class Job(Generic[T]):

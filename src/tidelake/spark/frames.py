@@ -23,7 +23,7 @@ from tidelake.lake.collection import Collection
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time
-from tidelake.shard.plan import ReadPlan, run_task
+from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
 from tidelake.spark.tasks import run_tasks, slots
 

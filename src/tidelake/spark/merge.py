@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from tidelake.lake.collection import Collection
-from tidelake.shard.compactor import MergeReport, Workers
-from tidelake.shard.plan import run_merge_task
+from tidelake.shard.runs.plan import run_merge_task
+from tidelake.shard.upkeep.compactor import MergeReport, Workers
 from tidelake.spark.tasks import described, run_tasks, slots
 
 _OUTPUT = StructType([StructField("task", LongType(), False), StructField("run", BinaryType(), False)])

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.shard.uploader import Uploader
+from tidelake.shard.writing.uploader import Uploader
 from tidelake.spark.tasks import one_thread
 
 _ANSWER = pa.schema(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pyrsistent import pmap
 
-from tidelake.errors import CollectionInUse
+from tidelake.errors import CollectionDropped, CollectionInUse
 from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -42,10 +42,21 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
 
 
 def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
-    """Make a shard a tombstone that was made before a time and is as it was made; False for any other."""
+    """Make a shard a tombstone that was made before a time and is as it was made; False for any other.
+
+    A copy of another shard begins with rows. Nobody counts on it before it is confirmed.
+    """
     if state.seqno > 0 or state.committed_ms > before_ms:
         return NoOp(False)
-    return drop_shard(state, now_ms)
+    # A copy has the critical holds of its source; of one without a name nobody can use them.
+    return drop_shard(state, now_ms, force=True)
+
+
+def confirm(state: ShardState, _now_ms: int) -> Outcome[None]:
+    """Let nobody take the shard for one that was never finished: it has its name."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    return NoOp(None) if state.seqno > 0 else Commit(Edits(), None)
 
 
 def vanished(state: ShardState) -> ShardState:

@@ -10,7 +10,7 @@ An upload that nobody appended is in no state at all. Its name says which state 
 *floor* has passed that, the state refuses such a part (`expired`), and only then is it deleted: an
 uploader that stalled for a week brings nothing back.
 
-Pure: nothing here deletes. `tidelake.shard.collector` does.
+Pure: nothing here deletes. `tidelake.shard.upkeep.collector` does.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -15,9 +15,10 @@ from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate
 from tidelake.state.state import Edits, ShardState
 
 
-def _require(holds: bool, rule: str, detail: str) -> None:
+def _require(holds: bool, rule: str, *detail: object) -> None:
+    # The detail comes in pieces: to print frontiers would take longer than most of the rules.
     if not holds:
-        raise InternalError(f"rule {rule} does not hold: {detail}")
+        raise InternalError(f"rule {rule} does not hold: {' '.join(map(str, detail))}")
 
 
 def check_state(state: ShardState) -> None:
@@ -37,7 +38,7 @@ def check_state(state: ShardState) -> None:
     _check_claims(state)
     _check_holds(state)
     _check_garbage(state, {*names})
-    _require(state.since <= state.retained, "owner-keeps-since", f"{state.since} is after {state.retained}")
+    _require(state.since <= state.retained, "owner-keeps-since", state.since, "is after", state.retained)
     _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
 
@@ -47,13 +48,13 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     Raises:
         InternalError: naming the rule.
     """
-    _require(before.since <= after.since, "since-never-goes-back", f"{before.since} to {after.since}")
-    _require(before.upper <= after.upper, "upper-never-goes-back", f"{before.upper} to {after.upper}")
-    _require(before.retained <= after.retained, "retained-never-goes-back", f"to {after.retained}")
-    _require(after.since <= after.retained, "owner-keeps-since", f"{after.since} is after {after.retained}")
-    _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", f"{after.committed_ms}")
+    _require(before.since <= after.since, "since-never-goes-back", before.since, "to", after.since)
+    _require(before.upper <= after.upper, "upper-never-goes-back", before.upper, "to", after.upper)
+    _require(before.retained <= after.retained, "retained-never-goes-back", "to", after.retained)
+    _require(after.since <= after.retained, "owner-keeps-since", after.since, "is after", after.retained)
+    _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", after.committed_ms)
     _check_holds(after)
-    _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", f"to {after.sweep.floor}")
+    _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
     _check_pins(before, edits)
     _check_fresh(before, edits)
     for name, record in edits.writers.items():
@@ -79,7 +80,7 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     for member in edits.spine.members:
         _check_batch(member.batch, after)
         since = member.batch.bounds.since
-        _require(since <= after.since, "batch-folded-to-since", f"{since} is after {after.since}")
+        _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
         if before.upper != after.upper and after.domain.total_order:
             _check_times(member.batch)
 
@@ -94,15 +95,15 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
         end = after.upper if ids.hi == after.spine.next_id else removed[-1].batch.bounds.upper
         for member in added:
             bounds = member.batch.bounds
-            _require(bounds.lower == at, "batches-tile", f"{bounds} does not start at {at}")
+            _require(bounds.lower == at, "batches-tile", bounds, "does not start at", at)
             at = bounds.upper
-        _require(at == end, "batches-tile", f"batches end at {at}, expected {end}")
+        _require(at == end, "batches-tile", "batches end at", at, "instead of", end)
         gone += removed
         come += added
     _check_names([part.name for member in come for part in member.batch.parts()])
     if before.upper == after.upper and not after.dropped:
         old, new = _diff_sum(gone), _diff_sum(come)
-        _require(old is None or new is None or old == new, "merge-keeps-diffs", f"{old} became {new}")
+        _require(old is None or new is None or old == new, "merge-keeps-diffs", old, "became", new)
 
 
 def _check_schemas(state: ShardState, first: int) -> None:
@@ -124,7 +125,7 @@ def _check_holds(state: ShardState) -> None:
     held_back = [(name, hold.since) for name, hold in state.holds.items()]
     held_back += [(name, hold.since) for name, hold in state.critical.items()]
     for name, since in held_back:
-        _require(state.since <= since, "holds-keep-since", f"hold {name} at {since}")
+        _require(state.since <= since, "holds-keep-since", "hold", name, "at", since)
     held = state.holds or state.critical or state.claims or state.spine.totals.runs
     _require(not (state.dropped and held), "tombstone-holds-nothing", state.shard_id)
 
@@ -188,14 +189,14 @@ def _check_times(batch: HollowBatch) -> None:
             if part.rewrite is not None:
                 first, last = times.join(first, part.rewrite), times.join(last, part.rewrite)
             inside = batch.bounds.contains(first) and batch.bounds.contains(last)
-            _require(inside or run.truncated, "times-in-bounds", f"part {part.name}: {first} to {last}")
+            _require(inside or run.truncated, "times-in-bounds", "part", part.name, "from", first, "to", last)
 
 
 def _check_batch(batch: HollowBatch, state: ShardState) -> None:
     for run in batch.runs:
-        _require(bool(run.parts), "run-has-parts", str(batch.bounds))
+        _require(bool(run.parts), "run-has-parts", batch.bounds)
         for part in run.parts:
-            _require(part.schema_id in state.schemas, "schema-registered", f"part {part.name}")
+            _require(part.schema_id in state.schemas, "schema-registered", "part", part.name)
             _require(part.rows > 0 and part.size_bytes > 0, "part-has-rows", part.name)
             _require(part.rewrite is None or state.domain.total_order, "rewrite-total-order", part.name)
-    _require(not (batch.bounds.empty and batch.runs), "empty-bounds-hold-nothing", str(batch.bounds))
+    _require(not (batch.bounds.empty and batch.runs), "empty-bounds-hold-nothing", batch.bounds)

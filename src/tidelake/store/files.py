@@ -53,6 +53,9 @@ class Files(Protocol):
         Does not wait: False says that it is locked through another descriptor.
         """
 
+    def unlock(self, descriptor: int) -> None:
+        """Give up the lock of a descriptor, also for a child that was forked with it."""
+
     def fstat(self, descriptor: int) -> os.stat_result:
         """Type, identity, size and time of change of what was opened."""
 
@@ -120,6 +123,10 @@ class SystemFiles:
         except BlockingIOError:
             return False
         return True
+
+    def unlock(self, descriptor: int) -> None:
+        """See `Files.unlock`."""
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def fstat(self, descriptor: int) -> os.stat_result:
         """See `Files.fstat`."""

@@ -21,6 +21,9 @@ _REMEDIES = {
 def primary_code(error: sqlite3.Error) -> int:
     """The result code without its extension; `SQLITE_MISUSE` for errors of the Python module itself."""
     code = getattr(error, "sqlite_errorcode", None)
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        # Opening makes a small file beside the database, also for reading; it finds no room.
+        return sqlite3.SQLITE_FULL
     return sqlite3.SQLITE_MISUSE if code is None else int(code) & 0xFF
 
 

@@ -8,11 +8,12 @@ can be kept, everybody has it.
     <root>/<key, its / written as ~>/<name>.turn     locked by whoever has the turn; empty
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
+
+from tidelake.store.files import SYSTEM_FILES, Files
 
 
 class Turns(Protocol):
@@ -41,37 +42,47 @@ class FileTurns:
 
     Args:
         root: the folder of the version log: a turn's file goes with its key.
+        files: where it is.
     """
 
-    def __init__(self, root: str) -> None:
-        self._root = os.path.abspath(root)
+    def __init__(self, root: str, files: Files = SYSTEM_FILES) -> None:
+        self._root, self._files = os.path.abspath(root), files
 
     @contextmanager
     def take(self, key: str, name: str) -> Iterator[bool]:
         """Lock the file of a turn; see `Turns.take`."""
         path = os.path.join(self._root, key.replace("/", "~"), f"{name}.turn")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = self._opened(path)
         except OSError:  # no such key any more, a full disk, no permission: it will show where it matters
             yield True
             return
         try:
-            is_ours = _is_locked(descriptor)
+            is_ours = self._is_locked(descriptor)
             try:
                 yield is_ours
             finally:
                 # Closing does not do it: a child that was forked meanwhile has the file open as well.
                 if is_ours:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                    self._unlock(descriptor)
         finally:
-            os.close(descriptor)
+            self._files.close(descriptor)
 
+    def _opened(self, path: str) -> int:
+        try:
+            return self._files.open(path)
+        except FileNotFoundError:
+            try:
+                return self._files.create(path)
+            except FileExistsError:  # another process was quicker
+                return self._files.open(path)
 
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
+    def _is_locked(self, descriptor: int) -> bool:
+        try:
+            return self._files.lock(descriptor)
+        except OSError:  # a file system without locks
+            return True
+
+    def _unlock(self, descriptor: int) -> None:
+        with suppress(OSError):  # likewise
+            self._files.unlock(descriptor)

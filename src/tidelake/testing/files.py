@@ -152,6 +152,13 @@ class SimulatedFiles:
             opened.inode.locked_by = opened.inode.locked_by or opened
             return opened.inode.locked_by is opened
 
+    def unlock(self, descriptor: int) -> None:
+        """See `Files.unlock`."""
+        with self._operation("unlock"):
+            opened = self._get(descriptor)
+            if isinstance(opened.inode, File) and opened.inode.locked_by is opened:
+                opened.inode.locked_by = None
+
     def fstat(self, descriptor: int) -> os.stat_result:
         """See `Files.fstat`."""
         with self._operation("fstat"):

@@ -4,7 +4,8 @@ import argparse
 import sys
 
 from tidelake.env import SystemClock
-from tidelake.testing.simulation.run import Figures, SimulationFailed, shortest, simulate
+from tidelake.testing.simulation.figures import Figures
+from tidelake.testing.simulation.run import SimulationFailed, shortest, simulate
 
 
 def main() -> int:

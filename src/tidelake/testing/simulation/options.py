@@ -32,7 +32,7 @@ class Options:
     Attributes:
         config: settings that all clients share; so small that merges and rollups are frequent.
         rates: of each kind of fault, per store call.
-        roles: names of the clients' roles, see `clients.ROLES`; a role may come several times.
+        roles: names of the clients' roles, see `roles.ROLES`; a role may come several times.
         skew_ms_max: how far wall clocks are apart.
         on_disk: blobs are files on a disk that loses in a power cut what was not flushed.
         skipped_flush: a defect of that disk, for tests of the simulation.
@@ -70,6 +70,10 @@ class Options:
             roles.append("owner")
         if draw.random() < 0.6:
             roles += ["collector", "holder"]
+        if draw.random() < 0.2:
+            roles += ["critical"] * draw.randint(1, 2)
+        if draw.random() < 0.4:
+            roles += ["dropper"] * draw.randint(1, 3)
         skew_ms = draw.choice((0, 100, 5_000, 60_000))
         if draw.random() < 0.3:
             # With true clocks more can be judged: how long a read without a hold finds its parts.
@@ -92,7 +96,7 @@ def _config(draw: random.Random) -> Config:
         merge_whole_rows=draw.choice((0, 20, 4_000_000)),
         merge_claim_rows=draw.choice((0, 4, 16, 262_144)),
         lease_s=draw.choice((1.0, 10.0, 60.0)),
-        garbage_age_s=draw.choice((0.0, 2.0, 20.0)),
+        garbage_age_s=draw.choice((2.0, 20.0, 20.0)),
         upload_age_s=draw.choice((20.0, 100.0)),
         merge_claim_s=draw.choice((0.5, 5.0)),
         runs_max=draw.choice((4, 8, 16)),

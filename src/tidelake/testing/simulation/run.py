@@ -9,60 +9,25 @@ import random
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 
 from tidelake.errors import TidelakeError, TidelakeWarning
 from tidelake.shard.overlap import sequential
-from tidelake.testing.simulation.baton import BatonLock
-from tidelake.testing.simulation.clients import NAME, ROLES, SCHEMA, Client
-from tidelake.testing.simulation.judge import Judge, only_time
+from tidelake.testing.simulation.baton import BatonLock, Stuck
+from tidelake.testing.simulation.clients import NAME, SCHEMA, Client
+from tidelake.testing.simulation.court import Court
+from tidelake.testing.simulation.figures import Figures
+from tidelake.testing.simulation.judge import Judge
 from tidelake.testing.simulation.options import Options
 from tidelake.testing.simulation.process import SimulatedProcess
+from tidelake.testing.simulation.rest import check_rest, check_whole
+from tidelake.testing.simulation.roles import ROLES
 from tidelake.testing.simulation.world import World
 
 # Switches a bug on for as long as the block lasts; for tests of the simulation itself.
 Bug = Callable[[], AbstractContextManager[None]]
-
-
-@dataclass
-class Figures:
-    """What was done in one run, or in several.
-
-    Attributes:
-        seeds: runs.
-        steps: store and clock calls.
-        counts: what clients did and were told.
-        injected: faults by kind.
-        digest: of the trace of one run; equal runs have equal ones.
-    """
-
-    seeds: int = 0
-    steps: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    injected: Counter[str] = field(default_factory=Counter)
-    digest: int = 0
-
-    def plus(self, other: "Figures") -> "Figures":
-        """Both together."""
-        return Figures(
-            self.seeds + other.seeds,
-            self.steps + other.steps,
-            self.counts + other.counts,
-            self.injected + other.injected,
-        )
-
-    def __str__(self) -> str:
-        def listed(counts: Counter[str]) -> str:
-            return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
-
-        return (
-            f"simulation: seeds {self.seeds}, steps {self.steps}; {listed(self.counts)}; "
-            f"faults {self.injected.total()}: {listed(self.injected)}"
-        )
 
 
 class SimulationFailed(AssertionError):
@@ -89,7 +54,7 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
         SimulationFailed: an answer was wrong, or a rule was broken.
     """
     world = World(seed, steps, options)
-    judge = Judge(
+    court = Court(
         lambda: (world.baton.steps, world.baton.now_us),
         world.short_read_us(),
         world.baton.fail,
@@ -98,53 +63,37 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
     error: BaseException | None = None
     with _repeatable(world):
         try:
-            judge.shard_id = world.calm_lake(judge).create(NAME, SCHEMA, key=["k"]).id
+            judge = court.judges[world.calm_lake(court).create(NAME, SCHEMA, key=["k"]).id]
             for i, role in enumerate(world.options.roles):
-                _start(world, judge, f"{role}{i}", role)
+                _start(world, court, judge, (f"{role}{i}", role))
             world.baton.run()
             if world.baton.trouble is None:
-                _check_end(world, judge)
-        except (AssertionError, TidelakeError) as caught:
+                check_whole(world, court, judge)
+                check_rest(world, court)
+        except (AssertionError, TidelakeError, Stuck) as caught:
             error = caught
     error = world.baton.trouble or error
     if error is not None:
         raise SimulationFailed(seed, world.baton.steps, error, list(world.trace.lines)) from error
-    return Figures(1, world.baton.steps, judge.counts, world.injected, world.trace.digest)
+    return Figures(1, world.baton.steps, court.counts, world.injected, world.trace.digest)
 
 
-def _start(world: World, judge: Judge, name: str, role: str, life: int = 0) -> None:
-    """Start a client; when its process dies, another one takes its place after a while."""
-    process = SimulatedProcess(world, judge, f"{name}.{life}" if life else name)
+def _start(world: World, court: Court, judge: Judge, client: tuple[str, str], life: int = 0) -> None:
+    """Start a client, by name and role; when its process dies, another one takes its place after a while."""
+    name, role = client
+    process = SimulatedProcess(world, court, f"{name}.{life}" if life else name)
     draw = random.Random(f"{world.seed} {name} {life}")  # noqa: S311
-    client = Client(world, judge, process, draw)
+    alive = Client(world, court, judge, process, draw)
 
     def work() -> None:
         try:
-            ROLES[role](client)
+            ROLES[role](alive)
         finally:
             if process.dead and not world.baton.over:
-                judge.counts["crashes"] += 1
-                _start(world, judge, name, role, life + 1)
+                court.counts["crashes"] += 1
+                _start(world, court, judge, client, life + 1)
 
     world.start(process, process.name, work, int(draw.choice((0.01, 0.5, 5.0)) * 1e6) if life else 0)
-
-
-def _check_end(world: World, judge: Judge) -> None:
-    """What must hold when all clients are gone: everything can still be read, and is as it must be."""
-    judge.check_order()
-    judge.survived()
-    collection = world.calm_lake(judge).collection(NAME)
-    state = judge.state
-    if collection.state().seqno != state.seqno:
-        judge.wrong(f"the newest state is {collection.state().seqno}, expected {state.seqno}")
-    since, upper = only_time(state.since), only_time(state.upper)
-    for time in sorted({since, (since + upper - 1) // 2, upper - 1}) if upper > since else ():
-        judge.snapshot(judge.asked(), time, collection.snapshot(time).read_all())
-    if state.since == state.minimum:
-        judge.updates(state.since, state.upper, collection.updates(state.since, state.upper).read_all())
-    for name, record in sorted(state.writers.items()):
-        opened = collection.writer(name)
-        judge.writer_opened(name, record.epoch + 1, opened.last_sequence)
 
 
 @contextmanager

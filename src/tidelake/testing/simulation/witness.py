@@ -35,6 +35,9 @@ class Observer(Protocol):
     def deleting(self, name: str) -> None:
         """A blob is about to be deleted."""
 
+    def ending(self, key: str) -> None:
+        """A log is about to be deleted."""
+
 
 class WitnessedBlobs:
     """A `BlobStore` whose deletions are seen."""
@@ -95,6 +98,7 @@ class WitnessedLog:
 
     def delete(self, key: str) -> bool:
         """Remove the key; see `VersionLog.delete`."""
+        self._observer.ending(key)
         return self._inner.delete(key)
 
     def keys(self, prefix: str = "") -> Iterator[str]:

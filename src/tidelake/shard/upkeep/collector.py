@@ -209,6 +209,11 @@ class Collector:
         beyond = max((at for at, _ in _unnamed(parts, state) if at <= state.seqno), default=None)
         self._wanted(state, partial(collection.raise_floor, age_ms=self._upload_ms, beyond=beyond))
         state = shard.known()
+        before_ms = shard.env.clock.now_ms() - self._upload_ms
+        if any(info.modified_ms <= before_ms and _is_early(info.name, state) for info in rollups):
+            # Its writer may be asleep and add it still. Once there is a newer one, nobody can.
+            shard.write_rollup()
+            state = shard.known()
         lost = [info for at, info in _unnamed(parts, state) if at < state.sweep.floor]
         lost += [info for info in rollups if _came_too_late(info.name, state)]
         _, blobs, error = self._deleted(info.name for info in lost)
@@ -231,6 +236,12 @@ def _unnamed(parts: Iterable[BlobInfo], state: ShardState) -> Iterator[tuple[int
         gone = info.name in state.garbage or info.name in state.doomed
         if at is not None and not gone and info.name not in named:
             yield at, info
+
+
+def _is_early(name: str, state: ShardState) -> bool:
+    """Whether it is a rollup that is not in the state, but could be: of a writer that did not come so far."""
+    seqno = names.rolled_up_at(name)
+    return seqno is not None and state.rollup.seqno < seqno <= state.seqno
 
 
 def _came_too_late(name: str, state: ShardState) -> bool:

@@ -22,9 +22,9 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.collector import Collector, CollectReport
-from tidelake.shard.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.shard import Shard
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.state import holds, maintenance
 from tidelake.state.merging import (
     MergeRequest,

@@ -16,9 +16,9 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.selection import Wanted
 from tidelake.shard.lease import Lease, explained
-from tidelake.shard.plan import ReadPlan, plan_read
-from tidelake.shard.read import rows, shown, sources
-from tidelake.shard.scope import Scope, Source, matching
+from tidelake.shard.runs.plan import ReadPlan, plan_read
+from tidelake.shard.runs.read import rows, shown, sources
+from tidelake.shard.runs.scope import Scope, Source, matching
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.state import ShardState

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tidelake.errors import BlobNotFound, CorruptionError, InternalError
 from tidelake.model import names
-from tidelake.shard.finding import Tell
+from tidelake.shard.checking.finding import Tell
 from tidelake.state import codec
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.state import FIRST, ShardState, apply

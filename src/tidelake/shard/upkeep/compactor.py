@@ -16,10 +16,10 @@ from tidelake.errors import InvalidUpdates
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
-from tidelake.shard.plan import between, cut_keys, decode_run, run_merge_task
-from tidelake.shard.read import Source, rows
+from tidelake.shard.runs.plan import between, cut_keys, decode_run, run_merge_task
+from tidelake.shard.runs.read import Source, rows
+from tidelake.shard.runs.upload import discard, write_rows
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import discard, write_rows
 from tidelake.state import maintenance
 from tidelake.state.codec import encode_record
 from tidelake.state.merging import MergeRequest, MergeResult, chosen

@@ -26,7 +26,7 @@ from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
 from tidelake.shard.overlap import prefetch, prefetch_all
-from tidelake.shard.scope import KeyRange, Scope, Source, matching
+from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -167,6 +167,10 @@ def _merged(
     # Fetching and decoding ahead of the kernel, and beside the folding.
     with prefetch_all(streams(large), _READERS_MAX) as ahead:
         folded = _folded(spec, blobs, small, query, scope)
+        if folded is not None and not large:
+            # Nothing to merge it with: it is the answer.
+            yield from folded
+            return
         with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
             # With more runs than the bound on memory is for, each keeps its share: slices get tiny else.

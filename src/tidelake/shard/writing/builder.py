@@ -29,13 +29,13 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
-from tidelake.shard.batch import Batch, check_frontier, warn_forgotten
-from tidelake.shard.ledger import Ledger
-from tidelake.shard.mergetree import next_merge, runs_waiting_max
 from tidelake.shard.overlap import Background, Job
-from tidelake.shard.read import Source, rows
+from tidelake.shard.runs.read import Source, rows
+from tidelake.shard.runs.upload import check_times, discard, normalized, write_rows, write_run
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upload import check_times, discard, normalized, write_rows, write_run
+from tidelake.shard.writing.batch import Batch, check_frontier, warn_forgotten
+from tidelake.shard.writing.ledger import Ledger
+from tidelake.shard.writing.mergetree import next_merge, runs_waiting_max
 from tidelake.store.protocols import BlobStore
 
 

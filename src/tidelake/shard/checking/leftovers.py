@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tidelake.config import Config
 from tidelake.model import names
-from tidelake.shard.finding import Tell
-from tidelake.shard.parts import named_parts
+from tidelake.shard.checking.finding import Tell
+from tidelake.shard.checking.parts import named_parts
 from tidelake.state.state import FIRST, ShardState
 from tidelake.store.protocols import BlobInfo, BlobStore
 

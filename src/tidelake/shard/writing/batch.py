@@ -18,8 +18,8 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.shard.runs.upload import discard
 from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.shard.upload import discard
 from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores

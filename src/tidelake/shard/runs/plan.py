@@ -22,10 +22,10 @@ from tidelake.model.selection import Selection
 from tidelake.shard.allocator import lean_memory
 from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
-from tidelake.shard.read import rows, shown
-from tidelake.shard.scope import KeyRange, Scope, Source
+from tidelake.shard.runs.read import rows, shown
+from tidelake.shard.runs.scope import KeyRange, Scope, Source
+from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.shard.upload import write_run
 from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
 

@@ -20,8 +20,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
-from tidelake.shard import query
 from tidelake.shard.lease import Lease
+from tidelake.shard.reading import query
 from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState
 
@@ -106,7 +106,8 @@ class Reader:
     ) -> pa.RecordBatchReader:
         """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
 
-        One log scan, and one log write if another state is pinned. Errors as `tidelake.shard.query.stream`.
+        One log scan, and one log write if another state is pinned. Errors as
+        `tidelake.shard.reading.query.stream`.
 
         Raises:
             LeaseExpired: the hold is gone.

@@ -1,7 +1,7 @@
 """Uploading from other processes: updates in, the bytes of a batch out.
 
 Owns what is sent to a worker so that it can store rows of a shard. What it gives back is appended by
-`tidelake.shard.batches.append_uploaded`.
+`tidelake.shard.writing.batches.append_uploaded`.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tidelake.env import Env
 from tidelake.model.frontier import Frontier
-from tidelake.shard.builder import BatchBuilder
 from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import decode_record, encode_record
 
 

@@ -66,7 +66,8 @@ class ShardCopy:
         """
         self._source, self._stores, self._env = source, stores, env
         self._lease_s = config.lease_s
-        self._renewed_s = self._now_s()
+        self._upload_age_s = config.upload_age_s
+        self._renewed_s = self._stored_s = self._now_s()
         self._hold_id = env.ids.fresh()
         self._stored: list[str] = []
 
@@ -90,6 +91,7 @@ class ShardCopy:
             self._heartbeat(force=True)
             self._check_stored(shard_id)
             History(shard_id, self._stores, self._env).create(copy)
+            self._check_young(shard_id)
         except TidelakeError:
             self.discard()
             raise
@@ -103,6 +105,16 @@ class ShardCopy:
         lost = set(self._stored) - {info.name for info in self._stores.blobs.list(names.parts(shard_id))}
         if lost:
             raise BlobNotFound(min(lost))
+
+    def _check_young(self, shard_id: str) -> None:
+        """Give up if whoever removes old objects of shards without a log may be at these.
+
+        SUBTLE: it may have looked before the log was there, and stall; it takes only what is old by then.
+        """
+        passed_s = max(now - then for now, then in zip(self._now_s(), self._stored_s, strict=True))
+        if self._stored and passed_s >= self._upload_age_s / 2:
+            self._stores.log.delete(shard_id)
+            raise LeaseExpired(self._hold_id)
 
     def discard(self) -> None:
         """Delete what was copied, as far as the store lets us: nothing names it."""
@@ -181,6 +193,7 @@ class ShardCopy:
             raise
         verify(data, part)
         self._stored.append(name)
+        self._stored_s = self._now_s()
         self._stores.blobs.put(name, data)
 
 

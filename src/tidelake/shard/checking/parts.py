@@ -16,7 +16,7 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.schema import Schema
 from tidelake.model.time import Time
-from tidelake.shard.finding import Tell
+from tidelake.shard.checking.finding import Tell
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 

@@ -13,14 +13,14 @@ from tidelake.env import Env
 from tidelake.errors import FormatTooNew
 from tidelake.model import names
 from tidelake.model.batch import Run
-from tidelake.shard.collector import Collector
-from tidelake.shard.finding import Finding
+from tidelake.shard.checking.finding import Finding
+from tidelake.shard.checking.leftovers import Leftover, leftovers, tell_garbage
+from tidelake.shard.checking.parts import PartsCheck, Watch, named_parts
+from tidelake.shard.checking.replay import Replayed, replay
 from tidelake.shard.history import History, Known
-from tidelake.shard.leftovers import Leftover, leftovers, tell_garbage
 from tidelake.shard.machine import Machine
-from tidelake.shard.parts import PartsCheck, Watch, named_parts
-from tidelake.shard.replay import Replayed, replay
 from tidelake.shard.shard import Shard
+from tidelake.shard.upkeep.collector import Collector
 from tidelake.state import commands
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobInfo

@@ -10,10 +10,10 @@ from functools import partial
 from tidelake.errors import BlobNotFound, StoreUnavailable, UpperMismatch, UsageError
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.append import REFUSALS, commit, settle
-from tidelake.shard.batch import Batch, decode_batch
+from tidelake.shard.runs.upload import discard
 from tidelake.shard.shard import Shard
-from tidelake.shard.upload import discard
+from tidelake.shard.writing.append import REFUSALS, commit, settle
+from tidelake.shard.writing.batch import Batch, decode_batch
 from tidelake.state.append import Appended, Claim, Exactly, append
 from tidelake.state.narrowing import narrowed
 

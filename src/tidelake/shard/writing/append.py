@@ -30,10 +30,10 @@ from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.machine import Done
-from tidelake.shard.maintain import admit, make_room, tend
+from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upload import check_times, discard, normalized, stored, time_range, write_table
+from tidelake.shard.upkeep.maintain import admit, make_room, tend
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed, expected
 from tidelake.state.state import ShardState
 

@@ -58,7 +58,7 @@ class Ending:
             return False
 
     def abandon(self, before_ms: int) -> bool:
-        """Make the shard a tombstone if it was made before a time, and nobody has committed anything."""
+        """Make the shard a tombstone if it was made before a time, and nobody has committed since."""
         try:
             return self._machine.run(partial(dropping.abandon, before_ms=before_ms)).result
         except CollectionNotFound:

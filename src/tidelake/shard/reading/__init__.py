@@ -1,0 +1,1 @@
+"""Answers out, and the holds of those who ask."""

@@ -1,0 +1,1 @@
+"""Updates in: tables, and batches that were built before."""

@@ -1,0 +1,160 @@
+"""The court: sees every effect on the true stores, and has a judge for each collection.
+
+Owns what must hold of the stores at every moment: states keep the rules, what they name is there, what is
+read is not deleted, and a log goes only with a tombstone.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import NoReturn
+
+from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, InternalError
+from tidelake.lake.catalog import SHARD_ID as CATALOG
+from tidelake.state import codec
+from tidelake.state.invariants import check_state
+from tidelake.state.state import ShardState, apply
+from tidelake.store.protocols import Entry
+from tidelake.testing.simulation.judge import Judge
+from tidelake.testing.simulation.record import Violation, named
+from tidelake.testing.simulation.witness import Actor
+
+
+class Court:
+    """Is told of everything that happens to the stores; see `Observer`.
+
+    Attributes:
+        judges: by shard id, of all collections that there ever were.
+        counts: what was done and judged.
+        names: of the small collections that somebody has begun to make.
+        made: of these, the shard id where it is known.
+        drops: names that somebody has begun to drop.
+        short_us: a read without a hold that took less finds all parts.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], tuple[int, int]],
+        short_us: int,
+        report: Callable[[BaseException], None],
+        present: Callable[[str], bool],
+    ) -> None:
+        self.judges: dict[str, Judge] = {}
+        self.counts: Counter[str] = Counter()
+        self.names: list[str] = []
+        self.made: dict[str, str] = {}
+        self.drops: set[str] = set()
+        self.clock, self.short_us = clock, short_us
+        self._report, self._present = report, present
+        self._states: dict[str, ShardState] = {}
+        self._named: dict[str, frozenset[str]] = {}
+
+    def wrong(self, message: str) -> NoReturn:
+        """End the run with a violation, whoever may catch it."""
+        error = Violation(message)
+        self._report(error)
+        raise error
+
+    def entered(self, key: str, entry: Entry, actor: Actor) -> None:
+        """A log got an entry."""
+        before, delta = self._states.get(key), None
+        if before is None:
+            state = codec.decode_state(entry.data, key)
+        else:
+            delta = codec.decode_delta(entry.data, key)
+            state = apply(before, delta)
+        self._states[key] = state
+        try:
+            check_state(state)
+        except InternalError as error:
+            self.wrong(f"{key}@{entry.seqno}: {error}")
+        known, self._named[key] = self._named.get(key, frozenset()), frozenset(named(state))
+        self._check_present(key, self._named[key] - known)
+        if key == CATALOG:
+            return
+        if before is not None and delta is not None:
+            self.judges[key].advanced(before, state, delta, actor)
+        elif key not in self.judges:
+            source = actor.about if isinstance(actor.about, Judge) else None
+            self.judges[key] = Judge(self, state, source)
+        elif self.judges[key].appends:
+            self.wrong(f"{key} was deleted, and is there again")
+
+    def ending(self, key: str) -> None:
+        """A log is about to go."""
+        state = self._states.pop(key, None)
+        self._named.pop(key, None)
+        if state is not None and state.seqno and not state.dropped:
+            self.wrong(f"the log of {key} is deleted at {state.seqno}, and it was not dropped")
+
+    def survived(self) -> None:
+        """The machine has crashed: every blob that a newest state names is still there."""
+        for key, wanted in self._named.items():
+            self._check_present(key, wanted)
+
+    def deleting(self, name: str) -> None:
+        """A blob is about to go."""
+        key = name.partition("/")[0]
+        if name in self._named.get(key, ()):
+            self.wrong(f"{name} is deleted, but {key}@{self._states[key].seqno} names it")
+        judge, state = self.judges.get(key), self._states.get(key)
+        if judge is None or state is None:
+            return
+        for id_, hold in state.holds.items():
+            for pin in hold.pins:
+                if name in judge.parts_at[pin]:
+                    self.wrong(f"{name} is deleted, but hold {id_} reads {key}@{pin}, which names it")
+
+    def _check_present(self, key: str, wanted: Collection[str]) -> None:
+        for name in sorted(wanted):
+            if not self._present(name):
+                self.wrong(f"{key}@{self._states[key].seqno} names {name}, which is not there")
+
+    # What those are told who make and drop collections.
+
+    def _judge(self, name: str) -> Judge | None:
+        """Of a small collection, if its shard is known."""
+        return self.judges.get(self.made.get(name, ""))
+
+    def dropped(self, name: str) -> bool:
+        """Whether a small collection is known to be dropped."""
+        judge = self._judge(name)
+        return judge is not None and judge.dropped is not None
+
+    def not_found(self, name: str, error: CollectionNotFound, *, made: bool) -> None:
+        """Somebody was told that there is no such collection, though it was made, or that it was dropped."""
+        if not made:
+            return
+        if not isinstance(error, CollectionDropped) and name not in self.drops:
+            self.wrong(f"{name} was made, and is not found: {error!r}")
+        if not self.dropped(name):
+            self.wrong(f"{name} is there, and was not found: {error!r}")
+
+    def holds_since(self, name: str) -> int:
+        """Entries of the log of a small collection when somebody begins to drop it."""
+        judge = self._judge(name)
+        return 0 if judge is None else len(judge.held)
+
+    def in_use(self, name: str, entries: int, force: bool, error: CollectionInUse) -> None:
+        """A drop was refused."""
+        self.counts["drops refused"] += 1
+        judge = self._judge(name)
+        if force or (judge is not None and not any(judge.held[max(0, entries - 1) :])):
+            self.wrong(f"a drop of {name} was refused for nothing: {error!r}")
+
+    def was_dropped(self, name: str) -> None:
+        """A drop was answered with success."""
+        self.counts["drops"] += 1
+        if name in self.made and not self.dropped(name):
+            self.wrong(f"{name} was dropped, and is there")
+
+    def listed(self, names: Collection[str], made: Collection[str], gone: Collection[str]) -> None:
+        """Somebody listed the names; before the call some were `made`, and some of these `gone`."""
+        for name in sorted(made):
+            if name not in names and name not in self.drops:
+                self.wrong(f"{name} was made, and is not in the list")
+            if name in names and name in gone:
+                self.wrong(f"{name} was dropped, and is in the list")
+
+    def states(self) -> dict[str, ShardState]:
+        """The newest state of every log that there is, the catalog's as well."""
+        return dict(self._states)

@@ -1,0 +1,117 @@
+"""Clients that make small collections, use them, drop them, and go on with drops that others began."""
+
+from collections.abc import Callable
+
+from tidelake.errors import CollectionInUse, CollectionNotFound, TidelakeError
+from tidelake.lake.lake import Lake
+from tidelake.testing.simulation.clients import FAILED, SCHEMA, Client
+from tidelake.testing.simulation.readers import hold_once, last_snapshot, snapshot
+from tidelake.testing.simulation.record import Drop
+from tidelake.testing.simulation.writers import append_now, compare_and_append
+
+# Small collections that are in use at a time: so many that several clients meet in one.
+_IN_USE = 3
+
+
+def dropper(client: Client) -> None:
+    """Makes, uses and drops small collections, which others of its kind use as well."""
+    while True:
+        lake = client.lake()
+        client.draw.choice((_make, _use, _use, _use, _drop, _tidy))(client, lake)
+        client.rest()
+
+
+def _make(client: Client, lake: Lake) -> None:
+    court = client.court
+    name = f"small{len(court.names)}"
+    court.names.append(name)
+    client.world.note(f"> create {name}")
+    try:
+        made = lake.create(name, SCHEMA, key=["k"])
+    except FAILED as error:
+        client.world.note(f"< create {name}: {error!r}")
+        return
+    court.made[name] = made.id
+    court.counts["collections made"] += 1
+
+
+def _use(client: Client, lake: Lake) -> None:
+    """Open a small collection, and use it for a while, also after somebody has dropped it."""
+    names = client.court.names[-_IN_USE:]
+    if not names:
+        return
+    name = client.draw.choice(names)
+    client.world.note(f"> open {name}")
+    gone, made = client.court.dropped(name), name in client.court.made
+    try:
+        opened = lake.collection(name)
+    except CollectionNotFound as error:
+        client.court.not_found(name, error, made=made)
+        return
+    except FAILED:
+        return
+    if gone:
+        client.judge.wrong(f"{name} was opened after its drop")
+    visitor = client.visitor(name, opened)
+    ways: tuple[Callable[[Client], None], ...] = (
+        append_now,
+        append_now,
+        compare_and_append,
+        snapshot,
+        last_snapshot,
+        hold_once,
+        _look_after,
+    )
+    for _ in range(client.draw.randint(1, 5)):
+        client.draw.choice(ways)(visitor)
+        client.rest()
+
+
+def _look_after(visitor: Client) -> None:
+    """Maintain, collect, or close history: neutral once it is dropped."""
+    collection = visitor.collection()
+    try:
+        visitor.draw.choice((collection.maintain, collection.collect))()
+    except FAILED as error:
+        visitor.world.note(f"< look after {visitor.name}: {error!r}")
+
+
+def _drop(client: Client, lake: Lake) -> None:
+    court, draw = client.court, client.draw
+    if not court.names:
+        return
+    name, force = draw.choice(court.names[-_IN_USE:]), draw.random() < 0.4
+    client.world.note(f"> drop {name} force={force}")
+    court.drops.add(name)
+    made, asked, strand = name in court.made, court.holds_since(name), client.world.baton.current
+    strand.about = Drop(force)
+    try:
+        lake.drop(name, force=force)
+    except CollectionInUse as error:
+        client.world.note(f"< drop {name}: {error!r}")
+        court.in_use(name, asked, force, error)
+    except CollectionNotFound as error:
+        court.not_found(name, error, made=made)
+    except FAILED as error:
+        client.world.note(f"< drop {name}: {error!r}")
+    else:
+        client.world.note(f"< drop {name}")
+        court.was_dropped(name)
+    finally:
+        strand.about = None
+
+
+def _tidy(client: Client, lake: Lake) -> None:
+    """Finish drops of others, and see that the list of names is right."""
+    court = client.court
+    gone, made = {name for name in court.names if court.dropped(name)}, set(court.made)
+    try:
+        removed = lake.collect()
+        court.counts["shards removed"] += removed.shards
+        listed = set(lake.list())
+    except FAILED as error:
+        client.world.note(f"< collect the lake: {error!r}")
+        return
+    except TidelakeError as error:
+        client.judge.wrong(f"collecting the lake failed with {error!r}")
+    court.listed(listed, made, gone)

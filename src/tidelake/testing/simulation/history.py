@@ -1,0 +1,143 @@
+"""The true history of one collection, as the entries of its log tell it.
+
+Owns the oracle, which is fed from the order of the log's entries, and the record of every append: who may
+commit what. Must not know what callers are told of it.
+
+INVARIANT: what is judged is never what the answer was made of: rows come from the clients, the order and
+the times from the log, and the answers from the product.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.state.state import Delta, ShardState
+from tidelake.testing.oracle import Oracle, Row
+from tidelake.testing.simulation.record import Append, Asked, Drop, parts
+from tidelake.testing.simulation.witness import Actor
+
+
+class Bench(Protocol):
+    """What the judges of all collections share.
+
+    Attributes:
+        counts: what was done and judged.
+        short_us: a read without a hold that took less finds all parts.
+    """
+
+    counts: Counter[str]
+    short_us: int
+    clock: Callable[[], tuple[int, int]]
+
+    def wrong(self, message: str) -> NoReturn:
+        """End the run with a violation."""
+
+
+class TrueHistory:
+    """Follows the log of one collection.
+
+    Attributes:
+        key: of the log.
+        state: the newest true state before it was dropped.
+        dropped: the step at which it became a tombstone.
+        uppers: after each entry of the log but the tombstone.
+        oracle: the collection as a list of updates.
+        appends: that were asked for.
+    """
+
+    oracle: Oracle
+
+    def __init__(self, bench: Bench, state: ShardState, source: "TrueHistory | None" = None) -> None:
+        self.bench, self.counts, self.wrong = bench, bench.counts, bench.wrong
+        self.key, self.state = state.shard_id, state
+        self.dropped: int | None = None
+        self.uppers = [state.upper]
+        self.appends: list[Append] = []
+        # A copy has the history of its source.
+        known: list[tuple[Row, Time, int]] = [] if source is None else source.oracle.updates
+        closed = [u for u in known if not state.upper.less_equal(u[1])]
+        self.oracle = Oracle(state.upper, state.since, closed)
+        # What a writer's name had got in when an epoch was opened.
+        self.opened: dict[tuple[str, int], int | None] = {}
+        # The process that opened each hold.
+        self._holders: dict[str, str] = {}
+        # Whether the state after each entry was held.
+        self.held = [False]
+        # The parts as of each entry, for those who read old states.
+        self.parts_at = [frozenset(parts(state))]
+        # Token and `since` of the critical hold after each entry; None: there is none.
+        self.critical: list[tuple[str, Frontier] | None] = [None]
+
+    def asked(self) -> Asked:
+        """When a call begins."""
+        step, at_us = self.bench.clock()
+        return Asked(step, at_us, len(self.uppers))
+
+    def advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: Actor) -> None:
+        """The log got an entry."""
+        if after.dropped:
+            self._ended(before, after, actor)
+            return
+        self.state = after
+        self.uppers.append(after.upper)
+        self.held.append(bool(after.holds or after.critical))
+        self.parts_at.append(frozenset(parts(after)))
+        held = after.critical.get("pipeline")
+        self.critical.append(None if held is None else (held.token, held.since))
+        if not (before.upper <= after.upper and before.since <= after.since):
+            self.wrong(f"seqno {after.seqno}: upper or since went back")
+        self.oracle.since = after.since
+        for name, record in delta.edits.writers.items():
+            old = before.writers.get(name)
+            if old is None or old.epoch < record.epoch:
+                self.opened[name, record.epoch] = self._last_in(name)
+        for id_, hold in before.holds.items():
+            early = id_ not in after.holds and after.committed_ms < hold.expires_ms
+            if early and self._holders.get(id_) != actor.process:
+                self.wrong(f"seqno {after.seqno} ends hold {id_}, which lasts until {hold.expires_ms}")
+        self._holders |= {id_: actor.process for id_ in after.holds if id_ not in before.holds}
+        if delta.edits.rollup is not None:
+            self.counts["rollups"] += 1
+        if before.upper == after.upper:
+            self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
+            return
+        self.counts["appends in"] += 1
+        if not isinstance(actor.about, Append):
+            self.wrong(f"seqno {after.seqno} moves upper to {after.upper}, which nobody asked for")
+        self._placed(actor.about, before, after)
+
+    def _ended(self, before: ShardState, after: ShardState, actor: Actor) -> None:
+        """It is a tombstone."""
+        self.dropped = self.bench.clock()[0]
+        self.counts["tombstones"] += 1
+        if not isinstance(actor.about, Drop):
+            if before.seqno:
+                self.wrong(f"{self.key} was dropped at {after.seqno}, which nobody asked for")
+            return
+        alive = [id_ for id_, hold in before.holds.items() if after.committed_ms < hold.expires_ms]
+        if not actor.about.force and (alive or before.critical):
+            self.wrong(f"{self.key} was dropped without force, though held by {alive}, {before.critical}")
+
+    def _placed(self, op: Append, before: ShardState, after: ShardState) -> None:
+        if op.placed is not None:
+            self.wrong(f"{op.label} is in twice: at {op.placed[0]} and {after.seqno}")
+        if op.barred:
+            self.wrong(f"{op.label} came in at {after.seqno} although {op.barred}")
+        if op.writer is not None:
+            name, epoch, sequence = op.writer
+            known = before.writers[name]
+            if known.epoch != epoch:
+                self.wrong(f"{op.label} of epoch {epoch} came in at {after.seqno} in epoch {known.epoch}")
+            if after.writers[name].sequence != sequence:
+                self.wrong(f"{op.label} is in, and its number is not: {after.writers[name]}")
+        op.placed = (after.seqno, before.upper, after.upper)
+        at = after.upper.just_before().elements[0]
+        timed = [(row, at if time is None else time, diff) for row, time, diff in op.rows]
+        kept = [u for u in timed if before.upper.less_equal(u[1]) and not after.upper.less_equal(u[1])]
+        self.oracle.append(kept, after.upper)
+
+    def _last_in(self, name: str) -> int | None:
+        found = [op.writer[2] for op in self.appends if op.writer and op.writer[0] == name and op.placed]
+        return max(found, default=None)

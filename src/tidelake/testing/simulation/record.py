@@ -1,0 +1,91 @@
+"""What the judge writes down: appends that were asked for, moments of calls, and violations.
+
+Must not judge.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tidelake.model import names
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
+from tidelake.state.state import FIRST, ShardState
+from tidelake.testing.oracle import Row
+
+DOMAIN = TimeDomain("counter")
+
+
+class Violation(AssertionError):
+    """The product gave a wrong answer, or left the stores in a state that breaks a rule."""
+
+
+@dataclass(eq=False)
+class Append:
+    """One append that a client asks for, however often it is offered.
+
+    Attributes:
+        label: for messages.
+        rows: with their times; None is picked at the commit.
+        upper: that was asked for, if any.
+        writer: name, epoch and number, if it has them.
+        placed: seqno, lower and upper of the entry that holds it, once it is in.
+        unsure: whether an attempt has ended without an answer.
+        barred: why it must never come in (any more).
+        answers: steps at which a call began and ended, and the interval that it was told.
+    """
+
+    label: str
+    rows: list[tuple[Row, int | None, int]]
+    upper: Frontier | None = None
+    writer: tuple[str, int, int] | None = None
+    placed: tuple[int, Frontier, Frontier] | None = None
+    unsure: bool = False
+    barred: str = ""
+    answers: list[tuple[int, int, Frontier, Frontier]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """When a call began.
+
+    Attributes:
+        step: of the run.
+        at_us: simulated time.
+        entries: of the collection's log.
+    """
+
+    step: int
+    at_us: int
+    entries: int
+
+
+def only_time(frontier: Frontier) -> int:
+    """The one time of a frontier of counters."""
+    (time,) = frontier.elements
+    if not isinstance(time, int):
+        raise TypeError(f"{time!r} is no counter")
+    return time
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A drop that is under way, with force or without."""
+
+    force: bool
+
+
+def parts(state: ShardState) -> Iterator[str]:
+    """The stored parts that readers of a state need."""
+    for member in state.spine:
+        yield from (part.name for part in member.batch.parts() if part.inline is None)
+
+
+def named(state: ShardState) -> Iterator[str]:
+    """The blobs that a state needs; a tombstone needs none."""
+    if state.dropped:
+        return
+    yield from parts(state)
+    for chunk in state.chunks.values():
+        yield from (part.name for part in chunk if part.inline is None)
+    if state.rollup != FIRST:
+        yield names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)

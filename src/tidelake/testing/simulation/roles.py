@@ -1,0 +1,20 @@
+"""What clients there are, by the names that `Options.roles` holds."""
+
+from collections.abc import Callable
+
+from tidelake.testing.simulation import droppers, keepers, readers, writers
+from tidelake.testing.simulation.clients import Client
+
+ROLES: dict[str, Callable[[Client], None]] = {
+    "writer": writers.writer,
+    "appender": writers.appender,
+    "reader": readers.reader,
+    "listener": readers.listener,
+    "holder": readers.holder,
+    "maintainer": keepers.maintainer,
+    "upkeep": keepers.upkeep,
+    "owner": keepers.owner,
+    "collector": keepers.collector,
+    "critical": keepers.critical,
+    "dropper": droppers.dropper,
+}

@@ -1,0 +1,112 @@
+"""Clients that write: appends in every way, with and without a name."""
+
+from contextlib import suppress
+
+from tidelake.errors import CollectionDropped
+from tidelake.lake.writer import Writer
+from tidelake.model.frontier import Frontier
+from tidelake.state.append import Appended
+from tidelake.testing.simulation.clients import FAILED, Client, table_of
+from tidelake.testing.simulation.record import Append
+
+# Appends without a name: each is tried once.
+
+
+def append_now(client: Client) -> None:
+    """Append a few rows at whatever time it is."""
+    collection, rows = client.collection(), client.rows(None)
+    client.offer(Append(client.label("append"), rows), lambda: collection.append(table_of(rows)))
+
+
+def _append_timed(client: Client) -> None:
+    collection, lower = client.collection(), client.known_upper()
+    upper = lower + client.draw.randint(1, 3)
+    rows = client.rows(range(lower, upper))
+    op = Append(client.label("timed"), rows, Frontier.of(upper))
+    client.offer(op, lambda: collection.append(table_of(rows), upper=upper))
+
+
+def compare_and_append(client: Client) -> None:
+    """Append at the upper that was last heard of, or an older one."""
+    collection, lower = client.collection(), client.known_upper()
+    upper = lower + client.draw.randint(1, 3)
+    rows = client.rows(range(lower, upper))
+    op = Append(client.label("exactly"), rows, Frontier.of(upper))
+    client.offer(op, lambda: collection.compare_and_append(table_of(rows), lower, upper))
+
+
+def _append_up_to(client: Client) -> None:
+    collection, known = client.collection(), client.known_upper()
+    lower, upper = max(0, known - client.draw.randint(0, 3)), known + client.draw.randint(1, 3)
+    rows = client.rows(range(lower, upper))
+    op = Append(client.label("up to"), rows, Frontier.of(upper))
+    client.offer(op, lambda: collection.append(table_of(rows), lower=lower, upper=upper))
+
+
+def _append_built(client: Client) -> None:
+    collection, lower = client.collection(), client.known_upper()
+    upper = lower + client.draw.randint(1, 3)
+    rows = client.rows(range(lower, upper))
+    try:
+        builder = collection.builder(lower)
+        builder.add(table_of(rows))
+        batch = builder.finish(Frontier.of(upper))
+    except (*FAILED, CollectionDropped):
+        return
+    op = Append(client.label("built"), rows, Frontier.of(upper))
+    result = client.offer(op, lambda: collection.append_batches([batch], lower=lower, upper=upper))
+    if result == "refused":
+        with suppress(*FAILED):
+            batch.delete()
+
+
+def appender(client: Client) -> None:
+    """Appends in every way that needs no name."""
+    ways = (append_now, append_now, _append_timed, compare_and_append, _append_up_to, _append_built)
+    while True:
+        client.draw.choice(ways)(client)
+        client.rest()
+
+
+# Named writers: outcomes are learned.
+
+
+def writer(client: Client) -> None:
+    """Opens one of two names, which others open too, and appends until it is fenced or tired."""
+    while True:
+        name = client.draw.choice(("a", "b"))
+        try:
+            opened = client.collection().writer(name)
+        except FAILED:
+            client.rest()
+            continue
+        client.judge.writer_opened(name, opened.epoch, opened.last_sequence)
+        for _ in range(client.draw.randint(1, 20)):
+            if not _append_numbered(client, opened):
+                break
+            client.rest()
+
+
+def _append_numbered(client: Client, opened: Writer) -> bool:
+    """Append the next number, again while the outcome is unknown; whether the writer may go on."""
+    number = 0 if opened.last_sequence is None else opened.last_sequence + 1
+    lower = client.known_upper()
+    upper = lower + client.draw.randint(1, 2)
+    exact = client.draw.random() < 0.5
+    rows = client.rows(range(lower, upper) if exact else None)
+    op = Append(
+        f"{client.label('numbered')} {opened.name}.{opened.epoch}.{number}",
+        rows,
+        Frontier.of(upper) if exact else None,
+        (opened.name, opened.epoch, number),
+    )
+
+    def call() -> Appended:
+        if exact:
+            return opened.compare_and_append(table_of(rows), lower, upper, sequence=number)
+        return opened.append(table_of(rows), sequence=number)
+
+    while (result := client.offer(op, call)) == "unknown" and client.draw.random() < 0.7:
+        client.rest()
+    # After an unknown outcome, whoever opens the name next learns it. A refusal may mean that it is fenced.
+    return result == "in" or (result == "refused" and not op.unsure)
