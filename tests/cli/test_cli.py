@@ -97,6 +97,8 @@ def test_a_first_session_reads_as_it_should(run, tmp_path):
     assert words(run("append", "cl", "users", "tuesday.csv"))[3:] == ["2", "[1]", "[2]"]
     shown = [line.rstrip() for line in run("snapshot", "cl", "users").out.splitlines()]
     assert shown == ["id  name  _time  _diff", "1   ann   1      1", "2   rob   1      1"]
+    some = run("snapshot", "cl", "users", "--where", "name LIKE 'r%'", "--columns", "name, id", "--json")
+    assert some.lines == [{"name": "rob", "id": 2, "_time": 1, "_diff": 1}]
     shown = [line.split() for line in run("changes", "cl", "users", "0", "1").out.splitlines()]
     assert shown[1:] == [["2", "bob", "1", "-1"], ["2", "rob", "1", "1"]]
     merged = run("merge", "cl", "users", "--since", "1").out.split()

@@ -186,6 +186,8 @@ def append(
 @_lake
 @_name
 @click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
+@click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
+@click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
 @_limit
 @_out
 @_timeout
@@ -194,6 +196,8 @@ def snapshot(
     lake: str,
     collection: str,
     as_of: str | None,
+    columns: str | None,
+    where: str | None,
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
@@ -209,7 +213,9 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        output.rows(of.snapshot(at, timeout_s=timeout_s), limit, out, as_json)
+        names = None if columns is None else [name.strip() for name in columns.split(",")]
+        found = of.snapshot(at, columns=names, where=where, timeout_s=timeout_s)
+        output.rows(found, limit, out, as_json)
 
 
 @cli.command()

@@ -94,16 +94,25 @@ def _present(array: pa.Array) -> pa.Array:
         return _lists(array)
     if is_.is_decimal(kind):
         return _decimals(array)
+    found = words(array)
+    if found is not None:
+        return _fixed(found)
+    raise InternalError(f"type {kind} has no encoding")
+
+
+def words(array: pa.Array) -> npt.NDArray[np.uint64] | None:
+    """Bodies of 8 bytes as numbers in the same order, arbitrary where null; None if they are longer."""
+    is_, kind = pa.types, array.type
     if is_.is_floating(kind):
-        return _fixed(_float_bits(array))
+        return _float_bits(array)
     if is_.is_boolean(kind):
-        return _fixed(array.cast(pa.uint8()).fill_null(0).to_numpy().astype(np.uint64))
+        return np.asarray(array.cast(pa.uint8()).fill_null(0).to_numpy().astype(np.uint64))
     if is_.is_unsigned_integer(kind):
-        return _fixed(raw(array, np.dtype(f"u{kind.byte_width}")).astype(np.uint64))
+        return raw(array, np.dtype(f"u{kind.byte_width}")).astype(np.uint64)
     if is_.is_signed_integer(kind) or is_.is_temporal(kind):
         signed = raw(array, np.dtype(f"i{kind.byte_width}")).astype(np.int64)
-        return _fixed(signed.view(np.uint64) ^ _SIGN)
-    raise InternalError(f"type {kind} has no encoding")
+        return signed.view(np.uint64) ^ _SIGN
+    return None
 
 
 def raw(array: pa.Array, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:

@@ -10,7 +10,7 @@ complains about is no failure of a disk or a network.
 
 import io
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -73,6 +73,8 @@ def read_part(
     batch_bytes: int = _BATCH_BYTES,
     key_from: bytes | None = None,
     key_below: bytes | None = None,
+    row_groups: Callable[[pq.FileMetaData], list[bool]] | None = None,
+    columns: Collection[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the updates of a part, of all keys or of a range of them.
 
@@ -86,9 +88,11 @@ def read_part(
             are of one row group at most.
         key_from: only rows whose encoded key is not less than this.
         key_below: only rows whose encoded key is less than this.
+        row_groups: says of each row group whether it is to be read; default: all are.
+        columns: names of those to decode, with a range of keys all key columns; default: all.
 
     Yields:
-        Batches of `update_schema(schema, domain)` in the stored order, none empty.
+        Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
 
     Raises:
         CorruptionError: the object is damaged, or is not the part described.
@@ -105,17 +109,22 @@ def read_part(
                 batch_bytes=batch_bytes,
                 key_from=key_from,
                 key_below=key_below,
+                row_groups=row_groups,
+                columns=columns,
             )
         return
     footer = read_footer(file, part)
     wanted = update_schema(schema, domain)
     _check_schema(footer, part, wanted)
-    first, end = _groups(footer, key_from, key_below)
+    if columns is not None:
+        wanted = pa.schema([field for field in wanted if field.name in columns])
+    wanted_groups = _groups(footer, key_from, key_below, row_groups)
     # Before a batch was seen: the encoded size, which is too little where values repeat.
     fit, groups = _fitting(footer.metadata.row_group(0), batch_bytes), 1
-    while first < end:
+    while wanted_groups:
         rows = min(batch_rows, fit)
-        last = _window(footer, first, min(end, first + groups), rows)
+        last = _window(footer, wanted_groups[:groups], rows)
+        first = wanted_groups[0]
         # Not in a variable: the bytes would be held until the next ones have been read.
         decoded = _decoded(
             read_group_bytes(file, part, footer, first, last),
@@ -132,29 +141,40 @@ def read_part(
             if kept[0].num_rows:
                 yield kept.pop()
         del decoded, kept
-        first, groups = last + 1, end
+        del wanted_groups[: last + 1 - first]
+        groups = len(wanted_groups)
 
 
-def _groups(footer: Footer, key_from: bytes | None, key_below: bytes | None) -> tuple[int, int]:
-    """The row groups that may hold keys of the range, half-open."""
+def _groups(
+    footer: Footer,
+    key_from: bytes | None,
+    key_below: bytes | None,
+    row_groups: Callable[[pq.FileMetaData], list[bool]] | None,
+) -> list[int]:
+    """The row groups to read: those that may hold keys of the range, and that are wanted."""
     keys = footer.first_keys
     # Rows of the first key of a group may already stand at the end of the group before.
     first = 0 if key_from is None else max(0, bisect_left(keys, key_from) - 1)
     end = len(keys) if key_below is None else bisect_left(keys, key_below)
-    return first, end
+    if row_groups is None:
+        return list(range(first, end))
+    wanted = row_groups(footer.metadata)
+    return [group for group in range(first, end) if wanted[group]]
 
 
 def _fitting(group: pq.RowGroupMetaData, size: int) -> int:
     return max(1, size * int(group.num_rows) // max(1, int(group.total_byte_size)))
 
 
-def _window(footer: Footer, first: int, end: int, batch_rows: int) -> int:
-    """The last row group to read together with `first`: one batch's worth."""
-    last, rows = first, footer.rows(first)
-    while (
-        last + 1 < end and rows < batch_rows and footer.ends[last + 1] - footer.start(first) <= _WINDOW_BYTES
-    ):
-        last += 1
+def _window(footer: Footer, groups: list[int], batch_rows: int) -> int:
+    """The last row group to read together with the first: one batch's worth, and none that is not wanted."""
+    first = last = groups[0]
+    rows = footer.rows(first)
+    for group in groups[1:]:
+        size = footer.ends[group] - footer.start(first)
+        if group != last + 1 or rows >= batch_rows or size > _WINDOW_BYTES:
+            break
+        last = group
         rows += footer.rows(last)
     return last
 
@@ -197,7 +217,8 @@ def _decoded(
         window = _Window(data, footer.start(groups[0]), part.size_bytes)
         # The pages have checksums too, of bytes that were compared already.
         file = pq.ParquetFile(window, metadata=footer.metadata, pre_buffer=False)
-        batches = file.iter_batches(batch_rows, row_groups=list(groups), use_threads=False)
+        names = None if len(wanted) == len(footer.metadata.schema.to_arrow_schema()) else wanted.names
+        batches = file.iter_batches(batch_rows, row_groups=list(groups), columns=names, use_threads=False)
         while (batch := next(batches, None)) is not None:
             left -= batch.num_rows
             # Not in a variable: it would be held until the next one is asked for.
@@ -226,9 +247,10 @@ def _check_schema(footer: Footer, part: Part, wanted: pa.Schema) -> None:
 
 
 def _conformed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    # By name: of columns `a` and `a.b` Parquet gives the second to whoever asks for the first.
+    found = zip((batch.column(field.name) for field in wanted), wanted, strict=True)
     columns = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(batch.columns, wanted, strict=True)
+        column if column.type.equals(field.type) else column.cast(field.type) for column, field in found
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 

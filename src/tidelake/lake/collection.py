@@ -15,6 +15,7 @@ from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_columns, check_name, check_token
 from tidelake.lake.readers import CollectionCriticalHold, CollectionReader, duration_s, patience, window
+from tidelake.lake.wanted import wanted
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
@@ -234,6 +235,8 @@ class Collection:
         self,
         as_of: Time | None = None,
         *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
         timeout_s: float | None = None,
         schema_id: int | None = None,
     ) -> pa.RecordBatchReader:
@@ -246,36 +249,59 @@ class Collection:
         `schema_id`, as far as they are there today: what was added since is left out, what was dropped
         since is null.
 
+        Args:
+            as_of: the time.
+            columns: those to give, in this order, before the times and `_diff`; default: all. Rows that are
+                equal in them stay apart, each with its own multiplicity.
+            where: SQL that is true of the rows to give, such as `price > 10 AND name LIKE 'a%'`: see "Some
+                rows and columns" in docs/guide.md. What cannot match is not read.
+            timeout_s: how long to wait for the time to be closed.
+            schema_id: to read under.
+
         Raises:
+            UsageError: there is no such column, or the condition is not supported; says what to write.
             IncompatibleSchema: a column of that schema was widened since, or may be null since.
             HistoryCompacted: `as_of` is before `since`.
             NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
                 once if no time was closed yet and none was asked for.
         """
         patience_s = patience(timeout_s)
-        if as_of is None:
-            return self._at_last(
-                lambda asked: query.stream(self._shard, asked, patience_s, schema_id=schema_id)
-            )
-        return query.stream(
-            self._shard, AsOf(self.domain.check(as_of, "as_of")), patience_s, schema_id=schema_id
-        )
+        asked_for = wanted(columns, where)
 
-    def changes(self, after: Time, through: Time, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
+        def ask(asked: Query) -> pa.RecordBatchReader:
+            return query.stream(self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for)
+
+        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+
+    def changes(
+        self,
+        after: Time,
+        through: Time,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> pa.RecordBatchReader:
         """The exact netted difference between the contents at `after` and at `through`.
 
         `+n` rows were added, `-n` taken away; a row that came and went does not appear. Times are
-        forwarded to `through`. Errors as `snapshot`.
+        forwarded to `through`. `columns`, `where` and errors as `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return query.stream(self._shard, asked, patience(timeout_s))
+        return query.stream(self._shard, asked, patience(timeout_s), wanted=wanted(columns, where))
 
     def updates(
-        self, lower: FrontierLike, upper: FrontierLike, *, timeout_s: float | None = None
+        self,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
     ) -> pa.RecordBatchReader:
-        """Every update of `[lower, upper)` at its own time. Errors as `snapshot`."""
+        """Every update of `[lower, upper)` at its own time. `columns`, `where` and errors as `snapshot`."""
         asked = Updates(self.frontier(lower, "lower"), self.frontier(upper, "upper"))
-        return query.stream(self._shard, asked, patience(timeout_s))
+        return query.stream(self._shard, asked, patience(timeout_s), wanted=wanted(columns, where))
 
     def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
         """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
@@ -411,18 +437,21 @@ class Collection:
         parallelism: int,
         timeout_s: float | None = None,
         schema_id: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
     ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
-        None asks for the contents at the last closed time; `schema_id` as for `snapshot`. Tasks that are
-        carried out later than `garbage_age_s` from now need `hold`.
+        None asks for the contents at the last closed time; `schema_id`, `columns` and `where` as for
+        `snapshot`. Tasks that are carried out later than `garbage_age_s` from now need `hold`.
         """
-        patience_s = patience(timeout_s)
-        if asked is None:
-            return self._at_last(
-                lambda last: query.plan(self._shard, last, parallelism, patience_s, schema_id=schema_id)
-            )
-        return query.plan(self._shard, asked, parallelism, patience_s, schema_id=schema_id)
+        patience_s, asked_for = patience(timeout_s), wanted(columns, where)
+
+        def ask(of: Query) -> ReadPlan:
+            return query.plan(self._shard, of, parallelism, patience_s, schema_id=schema_id, wanted=asked_for)
+
+        return self._at_last(ask) if asked is None else ask(asked)
 
     def hold(self, plans: Iterable[ReadPlan], hold_for: timedelta | float, purpose: str) -> str | None:
         """Keep what plans read for some time (in seconds, if it is no timedelta), or until `release`.

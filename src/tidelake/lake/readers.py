@@ -1,6 +1,6 @@
 """Readers and critical holds of a collection, with times and frontiers as users write them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_token
+from tidelake.lake.wanted import wanted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
 from tidelake.model.time import TIME_MAX, Time, TimeDomain
@@ -43,26 +44,47 @@ class CollectionReader:
         """History from here on is held."""
         return self._reader.since
 
-    def snapshot(self, as_of: Time | None = None, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
+    def snapshot(
+        self,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> pa.RecordBatchReader:
         """As `Collection.snapshot`; errors as well.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
         at = self._last_time() if as_of is None else self._domain.check(as_of, "as_of")
-        return self._reader.stream(AsOf(at), patience(timeout_s))
+        return self._reader.stream(AsOf(at), patience(timeout_s), wanted(columns, where))
 
-    def changes(self, after: Time, through: Time, *, timeout_s: float | None = None) -> pa.RecordBatchReader:
+    def changes(
+        self,
+        after: Time,
+        through: Time,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> pa.RecordBatchReader:
         """As `Collection.changes`; errors as `snapshot`."""
         asked = Changes(self._domain.check(after, "after"), self._domain.check(through, "through"))
-        return self._reader.stream(asked, patience(timeout_s))
+        return self._reader.stream(asked, patience(timeout_s), wanted(columns, where))
 
     def updates(
-        self, lower: FrontierLike, upper: FrontierLike, *, timeout_s: float | None = None
+        self,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
     ) -> pa.RecordBatchReader:
         """As `Collection.updates`; errors as `snapshot`."""
         start, end = frontier(lower, self._domain, "lower"), frontier(upper, self._domain, "upper")
-        return self._reader.stream(Updates(start, end), patience(timeout_s))
+        return self._reader.stream(Updates(start, end), patience(timeout_s), wanted(columns, where))
 
     def listen(self, as_of: Time, timeout_s: float | None = None) -> Iterator[Step]:
         """Every time after `as_of` once, in steps; see `Reader.listen`."""

@@ -55,6 +55,8 @@ def snapshot(
     collection: Collection,
     as_of: Time | None = None,
     *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
     parallelism: int | None = None,
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
@@ -65,6 +67,8 @@ def snapshot(
         spark: the session.
         collection: to read.
         as_of: a time of the collection's unit.
+        columns: key and value columns to give; default: all. See `Collection.snapshot`.
+        where: SQL that is true of the rows to give; what cannot match is not read.
         parallelism: tasks at most; default: as many as the session runs at once.
         timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
         hold_for: how long the DataFrame can be used; in seconds, if it is no timedelta. See `release`.
@@ -76,10 +80,19 @@ def snapshot(
     Raises:
         HistoryCompacted: `as_of` is before the collection's `since`.
         NotYetClosed: `as_of` is still open after `timeout_s`.
-        UsageError: a column is of a type that Spark cannot hold.
+        UsageError: a column is of a type that Spark cannot hold, or `columns` or `where` do not fit.
     """
     asked = None if as_of is None else AsOf(collection.domain.check(as_of, "as_of"))
-    return _frame(spark, collection, asked, parallelism=parallelism, timeout_s=timeout_s, hold_for=hold_for)
+    return _frame(
+        spark,
+        collection,
+        asked,
+        columns=columns,
+        where=where,
+        parallelism=parallelism,
+        timeout_s=timeout_s,
+        hold_for=hold_for,
+    )
 
 
 def changes(
@@ -88,6 +101,8 @@ def changes(
     after: Time,
     through: Time,
     *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
     parallelism: int | None = None,
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
@@ -99,7 +114,16 @@ def changes(
     """
     domain = collection.domain
     asked = Changes(domain.check(after, "after"), domain.check(through, "through"))
-    return _frame(spark, collection, asked, parallelism=parallelism, timeout_s=timeout_s, hold_for=hold_for)
+    return _frame(
+        spark,
+        collection,
+        asked,
+        columns=columns,
+        where=where,
+        parallelism=parallelism,
+        timeout_s=timeout_s,
+        hold_for=hold_for,
+    )
 
 
 def updates(
@@ -108,13 +132,24 @@ def updates(
     lower: FrontierLike,
     upper: FrontierLike,
     *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
     parallelism: int | None = None,
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
     """Every update of `[lower, upper)` at its own time. Columns, arguments and errors as `snapshot`."""
     asked = Updates(collection.frontier(lower, "lower"), collection.frontier(upper, "upper"))
-    return _frame(spark, collection, asked, parallelism=parallelism, timeout_s=timeout_s, hold_for=hold_for)
+    return _frame(
+        spark,
+        collection,
+        asked,
+        columns=columns,
+        where=where,
+        parallelism=parallelism,
+        timeout_s=timeout_s,
+        hold_for=hold_for,
+    )
 
 
 def snapshots(
@@ -147,11 +182,13 @@ def _frame(
     collection: Collection,
     asked: Query | None,
     *,
+    columns: Sequence[str] | None,
+    where: str | None,
     parallelism: int | None,
     timeout_s: float | None,
     hold_for: timedelta | float | None,
 ) -> DataFrame:
-    plan = collection.plan(asked, parallelism or slots(spark), timeout_s)
+    plan = collection.plan(asked, parallelism or slots(spark), timeout_s, columns=columns, where=where)
     _hold(collection, [plan], hold_for)
     return run_tasks(spark, plan.tasks, _Read(frame_arrow(plan.schema)), frame_schema(plan.schema))
 

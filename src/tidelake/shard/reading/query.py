@@ -9,17 +9,21 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidelake.data.types import update_schema
+from tidelake.data.selection import bind
 from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageError
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.model.selection import Wanted
 from tidelake.shard.lease import Lease, explained
 from tidelake.shard.runs.plan import ReadPlan, plan_read
-from tidelake.shard.runs.read import Source, rows, sources
+from tidelake.shard.runs.read import rows, shown, sources
+from tidelake.shard.runs.scope import Scope, Source, matching
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.state import ShardState
+
+_ALL = Wanted()
 
 
 def stream(
@@ -29,25 +33,35 @@ def stream(
     *,
     schema_id: int | None = None,
     brief: bool = False,
+    wanted: Wanted = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
     Columns as `tidelake.data.types.update_schema` of the newest schema, or of the one with `schema_id`
-    (see `ShardSpec.read_as`). Waits up to `timeout_s` (None: the setting `wait_timeout_s`) for the times
-    asked for to be closed. What is read is kept for as long as it takes, unless it is `brief`: then the
-    caller reads it at once.
+    (see `ShardSpec.read_as`), as far as they are `wanted`. Waits up to `timeout_s` (None: the setting
+    `wait_timeout_s`) for the times asked for to be closed. What is read is kept for as long as it takes,
+    unless it is `brief`: then the caller reads it at once.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
         IncompatibleSchema: today's rows do not fit the schema with that id.
         LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
+        UsageError: what is wanted does not fit the schema; see `tidelake.data.selection.bind`.
     """
-    return streamed(shard, ready(shard, query, timeout_s), query, None if brief else Lease(shard), schema_id)
+    state = ready(shard, query, timeout_s)
+    lease = None if brief else Lease(shard)
+    return streamed(shard, state, query, lease, schema_id=schema_id, wanted=wanted)
 
 
 def streamed(
-    shard: Shard, state: ShardState, query: Query, lease: Lease | None = None, schema_id: int | None = None
+    shard: Shard,
+    state: ShardState,
+    query: Query,
+    lease: Lease | None = None,
+    *,
+    schema_id: int | None = None,
+    wanted: Wanted = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as of a state that knows it; see `ready`.
 
@@ -58,13 +72,15 @@ def streamed(
         lease: of the reader, or one of the read's own, which writes nothing while the read is short; None:
             nothing keeps what is read.
         schema_id: to read under; None: the newest.
+        wanted: which rows and columns.
     """
     spec = _spec(shard, schema_id)
-    needed = _sources(state, query)
-    found = rows(spec, shard.stores.blobs, needed, query)
+    selection = bind(wanted, spec.schema)
+    needed = matching(_sources(state, query), Scope(spec, where=selection.where))
+    found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
     if lease is not None and _any_stored(needed):
         found = lease.watch(state.seqno, found)
-    return pa.RecordBatchReader.from_batches(update_schema(spec.schema, spec.domain), found)
+    return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
 
 
 def plan(
@@ -72,16 +88,20 @@ def plan(
     query: Query,
     parallelism: int,
     timeout_s: float | None = None,
+    *,
     schema_id: int | None = None,
+    wanted: Wanted = _ALL,
 ) -> ReadPlan:
     """The same read, cut into tasks for other processes; errors as `stream`.
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
     state = ready(shard, query, timeout_s)
-    needed = _sources(state, query)
+    spec = _spec(shard, schema_id)
+    selection = bind(wanted, spec.schema)
+    needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        planned = plan_read(_spec(shard, schema_id), shard.stores.blobs, needed, query, parallelism)
+        planned = plan_read(spec, shard.stores.blobs, needed, query, parallelism, selection=selection)
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
     return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidelake.errors import HistoryCompacted, NotYetClosed
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
+from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
@@ -100,7 +101,9 @@ class Reader:
             source=self,
         )
 
-    def stream(self, asked: Query, timeout_s: float | None = None) -> pa.RecordBatchReader:
+    def stream(
+        self, asked: Query, timeout_s: float | None = None, wanted: Wanted | None = None
+    ) -> pa.RecordBatchReader:
         """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
 
         One log scan, and one log write if another state is pinned. Errors as
@@ -116,7 +119,7 @@ class Reader:
             _, pinned = self._lease.pin()
             self._pinned = pinned
         query.check_since(asked, pinned)
-        return query.streamed(self._shard, pinned, asked, self._lease)
+        return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
 
     def listen(self, as_of: Time, timeout_s: float | None = None) -> Iterator[Step]:
         """Every time that is not at or before `as_of`, exactly once, in steps of the frontier.

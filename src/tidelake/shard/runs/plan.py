@@ -14,15 +14,16 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.scan import read_index
-from tidelake.data.types import update_schema
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError
 from tidelake.model.batch import Part, Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.model.selection import Selection
 from tidelake.shard.allocator import lean_memory
 from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
-from tidelake.shard.runs.read import KeyRange, Source, rows
+from tidelake.shard.runs.read import rows, shown
+from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.state.codec import decode_record, encode_record
@@ -31,6 +32,8 @@ from tidelake.store.protocols import BlobStore
 _TASK_BYTES_MIN = 1024 * 1024
 # A part is held whole while it is written, beside the chunks of the kernel.
 _PART_SHARE = 12
+_ALL = Selection()
+_SELECTED = "selected"
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,25 @@ class Task:
             case Fold():
                 return replace(task, fold=query)
 
-    def rows(self, blobs: BlobStore) -> Generator[pa.RecordBatch]:
+    def rows(self, blobs: BlobStore, selection: Selection = _ALL) -> Generator[pa.RecordBatch]:
         """The answer of this task."""
         query = self.as_of or self.changes or self.updates or self.fold
         if query is None:
             raise CorruptionError("task", "it holds no query")
-        return rows(self.spec, blobs, list(self.needed), query, self.keys)
+        return rows(self.spec, blobs, list(self.needed), query, self.keys, selection=selection)
+
+
+@dataclass(frozen=True)
+class SelectedTask:
+    """A task of a read that asks for some rows or columns only.
+
+    Attributes:
+        task: that reads all.
+        selection: what it is to give.
+    """
+
+    task: Task
+    selection: Selection
 
 
 @dataclass(frozen=True)
@@ -95,15 +111,29 @@ class ReadPlan:
 
 
 def plan_read(
-    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
+    spec: ShardSpec,
+    blobs: BlobStore,
+    needed: list[Source],
+    query: Query,
+    parallelism: int,
+    *,
+    selection: Selection = _ALL,
 ) -> ReadPlan:
     """Cut a read into at most `parallelism` tasks. Reads the index of every part, unless it is small."""
+    within = Scope(spec, where=selection.where).keys
+    tasks = cut(spec, blobs, needed, query, parallelism, within=within)
     return ReadPlan(
-        update_schema(spec.schema, spec.domain),
-        tuple(encode_record("task", task) for task in cut(spec, blobs, needed, query, parallelism)),
+        shown(spec, selection),
+        tuple(_encoded(task, selection) for task in tasks),
         sum(source.run.rows for source in needed),
         sum(source.run.size_bytes for source in needed),
     )
+
+
+def _encoded(task: Task, selection: Selection) -> bytes:
+    if selection == _ALL:
+        return encode_record("task", task)
+    return encode_record(_SELECTED, SelectedTask(task, selection))
 
 
 def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
@@ -112,8 +142,12 @@ def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
     Raises:
         LeaseExpired: a part was collected meanwhile: nothing held it, or no longer.
     """
-    todo = decode_record("task", task, Task, "task")
-    return _explained(todo, todo.rows(stores_of(todo.spec).blobs))
+    if task.startswith(f"tidelake-{_SELECTED} ".encode()):
+        selected = decode_record(_SELECTED, task, SelectedTask, "task")
+        todo, selection = selected.task, selected.selection
+    else:
+        todo, selection = decode_record("task", task, Task, "task"), _ALL
+    return _explained(todo, todo.rows(stores_of(todo.spec).blobs, selection))
 
 
 def _explained(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -144,10 +178,16 @@ def decode_run(data: bytes) -> Run:
 
 
 def cut(
-    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, parallelism: int
+    spec: ShardSpec,
+    blobs: BlobStore,
+    needed: list[Source],
+    query: Query,
+    parallelism: int,
+    *,
+    within: KeyRange | None = None,
 ) -> list[Task]:
     """At most `parallelism` tasks of about equal size, none much below a mebibyte or a part."""
-    return between(spec, needed, query, cut_keys(spec, blobs, needed, parallelism))
+    return between(spec, needed, query, cut_keys(spec, blobs, needed, parallelism, within))
 
 
 def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[bytes]) -> list[Task]:
@@ -157,11 +197,20 @@ def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[
     return [Task.of(spec, _within(needed, keys), keys, query) for keys in ranges]
 
 
-def cut_keys(spec: ShardSpec, blobs: BlobStore, needed: list[Source], parallelism: int) -> tuple[bytes, ...]:
-    """Keys, encoded and ascending, between at most `parallelism` tasks. Reads the index of every part."""
+def cut_keys(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    needed: list[Source],
+    parallelism: int,
+    within: KeyRange | None = None,
+) -> tuple[bytes, ...]:
+    """Keys, encoded and ascending, between at most `parallelism` tasks. Reads the index of every part.
+
+    With `within` only keys of that range, so that tasks read about equally many of its bytes.
+    """
     total = sum(source.run.size_bytes for source in needed)
     count = max(1, min(parallelism, total // min(_TASK_BYTES_MIN, spec.config.part_target_bytes)))
-    return tuple(_cut_keys(blobs, needed, count)) if count > 1 else ()
+    return tuple(_cut_keys(blobs, needed, count, within or KeyRange())) if count > 1 else ()
 
 
 def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:
@@ -171,12 +220,12 @@ def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:
             yield replace(source, run=Run(parts, source.run.truncated))
 
 
-def _cut_keys(blobs: BlobStore, needed: list[Source], count: int) -> list[bytes]:
+def _cut_keys(blobs: BlobStore, needed: list[Source], count: int, within: KeyRange) -> list[bytes]:
     """Keys that cut the stored bytes into `count` about equal shares."""
     weighted: list[tuple[bytes, int]] = []
     for source in needed:
         for part in source.run.parts:
-            weighted.extend(_index(blobs, part))
+            weighted.extend(group for group in _index(blobs, part) if within.holds(group[0]))
     weighted.sort()
     total = sum(size for _, size in weighted)
     cuts: list[bytes] = []

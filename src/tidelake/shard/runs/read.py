@@ -5,9 +5,8 @@ leaves the k-way merge to `tidelake.data.merge`. Memory is bounded by `fold_rows
 one row group for each further run, not by the size of the collection.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -22,11 +21,16 @@ from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
-from tidelake.model.frontier import Frontier
+from tidelake.model.predicate import columns_of
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
+from tidelake.model.schema import DIFF
+from tidelake.model.selection import Selection
 from tidelake.shard.overlap import prefetch, prefetch_all
+from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
+
+__all__ = ["KeyRange", "Source", "rows", "shown", "sources"]
 
 # Every thread keeps memory of its own, so that more of them cost more than they bring.
 _READERS_MAX = 2
@@ -40,41 +44,7 @@ _FOLD_BYTES_MAX = 128 * 1024 * 1024
 # Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
 # way to the writer, and every run is read ahead.
 _CHUNK_SHARE = 32
-
-
-@dataclass(frozen=True)
-class Source:
-    """A run, and the bounds outside of which its rows are to be dropped.
-
-    Attributes:
-        run: the parts.
-        lower: of the batch that the run belongs to.
-        upper: of that batch.
-    """
-
-    run: Run
-    lower: Frontier
-    upper: Frontier
-
-    @classmethod
-    def of(cls, run: Run, batch: HollowBatch) -> "Source":
-        """A run of a batch."""
-        return cls(run, batch.bounds.lower, batch.bounds.upper)
-
-
-@dataclass(frozen=True)
-class KeyRange:
-    """Keys from `start` up to but without `stop`, encoded; None is without bound."""
-
-    start: bytes | None = None
-    stop: bytes | None = None
-
-    def may_hold(self, part: Part) -> bool:
-        """Whether the part's key bounds reach into the range."""
-        # A truncated upper bound is at or after every key of the part, a lower one at or before.
-        before = self.start is not None and part.key_upper is not None and part.key_upper < self.start
-        after = self.stop is not None and part.key_lower >= self.stop
-        return not (before or after)
+_ALL = Selection()
 
 
 def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
@@ -105,30 +75,98 @@ def _may_match(part: Part, query: Query) -> bool:
 
 
 def rows(
-    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, keys: KeyRange | None = None
+    spec: ShardSpec,
+    blobs: BlobStore,
+    needed: list[Source],
+    query: Query,
+    keys: KeyRange | None = None,
+    *,
+    selection: Selection = _ALL,
 ) -> Generator[pa.RecordBatch]:
-    """The answer to a query over some runs: sorted by (key, value, time), consolidated.
+    """The answer to a query over some runs: sorted by (key, value, time), consolidated, then cut to columns.
 
-    Batches have the columns of `spec.schema`, whatever the parts were written under. Costs an `open` and a
-    few range reads a part.
+    Batches have the columns of `spec.schema`, or those that are selected, whatever the parts were written
+    under. Costs an `open` and a few range reads a part.
     """
-    within = keys or KeyRange()
-    runs = [
-        Source(Run(parts, source.run.truncated), source.lower, source.upper)
-        for source in needed
-        if (parts := tuple(part for part in source.run.parts if within.may_hold(part)))
-    ]
+    scope = Scope(spec, keys, selection.where)
+    runs = matching(needed, scope)
+    if selection.columns is None:
+        return _merged(spec, blobs, runs, query, scope)
+    names = _names(spec, selection)
+    if _consolidated(spec, runs, query):
+        return _direct(spec, blobs, runs, query, scope, names=names)
+    return _cut(_merged(spec, blobs, runs, query, scope), names)
+
+
+def shown(spec: ShardSpec, selection: Selection) -> pa.Schema:
+    """The schema of what `rows` yields."""
+    schema = update_schema(spec.schema, spec.domain)
+    return (
+        schema if selection.columns is None else pa.schema([schema.field(n) for n in _names(spec, selection)])
+    )
+
+
+def _names(spec: ShardSpec, selection: Selection) -> list[str]:
+    return [*(selection.columns or ()), *spec.domain.columns, DIFF]
+
+
+def _cut(batches: Generator[pa.RecordBatch], names: list[str]) -> Generator[pa.RecordBatch]:
+    with closing(batches):
+        for batch in batches:
+            yield batch.select(names)
+
+
+def _consolidated(spec: ShardSpec, runs: list[Source], query: Query) -> bool:
+    """Whether the rows of the answer stand in the runs as they are: no two of them are to be summed."""
+    if len(runs) != 1 or not spec.newest:
+        return False
+    parts = runs[0].run.parts
+    if any(part.rewrite is not None or part.schema_id != spec.schema_id for part in parts):
+        return False
+    # Within a run only rows of several times can be equal otherwise.
+    return isinstance(query, Updates) or len({t for p in parts for t in (p.time_lower, p.time_upper)}) == 1
+
+
+def _direct(
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, names: list[str]
+) -> Generator[pa.RecordBatch]:
+    """Some columns of a run that needs no consolidation; of the others only what is asked is decoded."""
+    chunk_rows, chunk_bytes = spec.config.merge_chunk_rows, spec.config.merge_memory_bytes // _CHUNK_SHARE
+    asked = columns_of(scope.where) if scope.where is not None else frozenset()
+    keyed = scope.keys != KeyRange()
+    decoded = {c.name for c in spec.schema.columns if c.id in asked or (keyed and c in spec.schema.key)}
+    found = _seen(
+        spec,
+        blobs,
+        runs[0],
+        scope,
+        {},
+        batch_rows=chunk_rows,
+        batch_bytes=chunk_bytes,
+        columns={*decoded, *names},
+    )
+    with closing(prefetch(found, 1)) as ahead:
+        for batch in ahead:
+            kept = select(batch, query, spec.domain)
+            if kept.num_rows:
+                yield kept.select(names)
+
+
+def _merged(
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope
+) -> Generator[pa.RecordBatch]:
+    """The answer with all columns."""
     small, large = _divided(runs, spec.config.fold_rows)
     chunk_rows, chunk_bytes = spec.config.merge_chunk_rows, spec.config.merge_memory_bytes // _CHUNK_SHARE
     shares = max(1, min(len(runs), _SHARES_MAX))
     batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
 
     def streams(of: list[Source]) -> list[Generator[pa.RecordBatch]]:
-        return [_stream(spec, blobs, s, within, batch_rows=batch_rows, batch_bytes=batch_bytes) for s in of]
+        return [_stream(spec, blobs, s, scope, batch_rows=batch_rows, batch_bytes=batch_bytes) for s in of]
 
     # Fetching and decoding ahead of the kernel, and beside the folding.
     with prefetch_all(streams(large), _READERS_MAX) as ahead:
-        folded = _folded(spec, blobs, small, query, within)
+        folded = _folded(spec, blobs, small, query, scope)
         if folded is not None and not large:
             # Nothing to merge it with: it is the answer.
             yield from folded
@@ -158,7 +196,7 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
 
 
 def _stream(
-    spec: ShardSpec, blobs: BlobStore, source: Source, keys: KeyRange, *, batch_rows: int, batch_bytes: int
+    spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of one run, in order, after rewrite and truncation, under the schema to read under."""
     by_schema = {
@@ -169,7 +207,7 @@ def _stream(
     }
     prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
     with closing(
-        _seen(spec, blobs, source, keys, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        _seen(spec, blobs, source, scope, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
     ) as found:
         # Parts of one run that differ in their schema have different keys, and keys are in every prefix.
         yield from in_order(found, min(prefixes)) if prefixes else found
@@ -179,21 +217,28 @@ def _seen(
     spec: ShardSpec,
     blobs: BlobStore,
     source: Source,
-    keys: KeyRange,
+    scope: Scope,
     by_schema: dict[int, Projection],
     *,
     batch_rows: int,
     batch_bytes: int,
+    columns: Collection[str] | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of one run as stored, after rewrite and truncation, with the columns to read."""
+    """The rows of one run as stored, after rewrite and truncation, with the columns to read.
+
+    Rows that nobody wants go before equal ones are summed: they are equal to none that is wanted.
+    """
     for part in source.run.parts:
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        decoded = _decoded(spec, blobs, part, keys, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        decoded = _decoded(
+            spec, blobs, part, scope, batch_rows=batch_rows, batch_bytes=batch_bytes, columns=columns
+        )
         # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
         seen = map(partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded)
         kept = filter(_holds_rows, seen)
         projection = by_schema.get(part.schema_id)
-        yield from kept if projection is None else map(projection.rows, kept)
+        projected = kept if projection is None else map(projection.rows, kept)
+        yield from projected if scope.where is None else filter(_holds_rows, map(scope.rows, projected))
 
 
 def _holds_rows(batch: pa.RecordBatch) -> bool:
@@ -201,9 +246,17 @@ def _holds_rows(batch: pa.RecordBatch) -> bool:
 
 
 def _decoded(
-    spec: ShardSpec, blobs: BlobStore, part: Part, keys: KeyRange, *, batch_rows: int, batch_bytes: int
+    spec: ShardSpec,
+    blobs: BlobStore,
+    part: Part,
+    scope: Scope,
+    *,
+    batch_rows: int,
+    batch_bytes: int,
+    columns: Collection[str] | None,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of a part as they were written, of a range of keys."""
+    """The rows of a part as they were written, of a range of keys, without row groups that nobody wants."""
+    keys = scope.keys
     schema = spec.written_under(part.schema_id)
     if part.inline is not None:
         yield decode_inline(part, schema, spec.domain, key_from=keys.start, key_below=keys.stop)
@@ -218,11 +271,13 @@ def _decoded(
             batch_bytes=batch_bytes,
             key_from=keys.start,
             key_below=keys.stop,
+            row_groups=scope.row_groups(part),
+            columns=columns,
         )
 
 
 def _folded(
-    spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, keys: KeyRange
+    spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, scope: Scope
 ) -> list[pa.RecordBatch] | None:
     """Small runs, read whole and consolidated in memory as one; None if that cannot be done.
 
@@ -233,7 +288,7 @@ def _folded(
     held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, spec.config.merge_memory_bytes // _CHUNK_SHARE)
     for source in small:
         for batch in _stream(
-            spec, blobs, source, keys, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max
+            spec, blobs, source, scope, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max
         ):
             held.append(select(batch, query, spec.domain))
             held_bytes += held[-1].nbytes

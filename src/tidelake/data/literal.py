@@ -1,0 +1,241 @@
+"""Where a literal stands among the values of a column: exactly, whether or not the column can hold it.
+
+Owns the encoding of single values and what of a literal fits which type; must not know SQL. `x >= 1.5` of an
+integer is `x >= 2`, `x < 300` of an int8 is true of all: nothing is rounded to fit, but for numbers that are
+compared with floats, which become the nearest double, as in any SQL.
+"""
+
+import math
+import re
+import struct
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TypeAlias
+
+from tidelake.model.predicate import NULL, PAST
+from tidelake.model.schema import Column, DataType
+
+_PRESENT = b"\x01"
+_SIGNED = re.compile(r"int(\d+)")
+_UNSIGNED = re.compile(r"uint(\d+)")
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY_S = 86_400
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+_MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|[+-]\d\d(?::?\d\d)?)?"
+)
+_NAN, _SIGN, _ONES = 0x7FF8 << 48, 1 << 63, (1 << 64) - 1
+# No column has so many.
+_DIGITS_MAX = 256
+
+
+@dataclass(frozen=True)
+class Double:
+    """A literal that says that it is a double."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Day:
+    """A date: days since 1970-01-01."""
+
+    days: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time on a clock: nanoseconds since 1970-01-01 00:00, in UTC if the zone is known."""
+
+    ns: int
+    zoned: bool
+
+
+Value: TypeAlias = bool | Decimal | str | bytes | Double | Day | Moment
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a literal stands among the values of a column.
+
+    Attributes:
+        least: the encoded values that are not less than the literal begin here.
+        above: those that are greater begin here; the same, if no value of the column equals the literal.
+    """
+
+    least: bytes
+    above: bytes
+
+
+def place(value: Value, column: Column) -> Place | None:
+    """Where a literal stands among a column's values; None if the two cannot be compared."""
+    name, params = column.type.name, column.type.params
+    if isinstance(value, Decimal | Double):
+        return _number(value, column.type)
+    if isinstance(value, bool):
+        return _at(encoded_word(int(value), signed=False)) if name == "bool" else None
+    if isinstance(value, str):
+        return _at(encoded_text(value.encode())) if name == "string" else None
+    if isinstance(value, bytes):
+        return _at(encoded_text(value)) if name in ("binary", "fixed_size_binary") else None
+    if isinstance(value, Day) and name == "date32":
+        return _integer(value.days, True, 32)
+    if isinstance(value, Day) and name == "date64":
+        return _integer(value.days * _DAY_S * 1000, True, 64)
+    if name != "timestamp" or (len(params) > 1) != (isinstance(value, Moment) and value.zoned):
+        return None
+    ns = value.ns if isinstance(value, Moment) else value.days * _DAY_S * 10**9
+    floor, rest = divmod(ns, 10**9 // _PER_SECOND[str(params[0])])
+    return _integer(floor, not rest, 64)
+
+
+def beginning(prefix: str) -> tuple[bytes, bytes]:
+    """The interval of the strings that begin so."""
+    raw = prefix.encode()
+    if not raw:
+        return _PRESENT, NULL
+    # No byte of UTF-8 is FF, so that the last one has a successor.
+    return _open_text(raw), _open_text(raw[:-1] + bytes([raw[-1] + 1]))
+
+
+def day(text: str) -> Day | None:
+    """The date that is written `yyyy-mm-dd`; None if it is none."""
+    found = _DATE.fullmatch(text.strip())
+    try:
+        return (
+            Day(date(*map(int, found.groups())).toordinal() - date(1970, 1, 1).toordinal()) if found else None
+        )
+    except ValueError:
+        return None
+
+
+def moment(text: str) -> Moment | None:
+    """The time that is written `yyyy-mm-dd hh:mm:ss.fffffffff+hh:mm`, of which the end may be left out."""
+    found = _MOMENT.fullmatch(text.strip())
+    if found is None:
+        return None
+    on, hour, minute, second, fraction, zone = found.groups()
+    days = day(on)
+    try:
+        # Only to check the numbers: it holds no nanoseconds.
+        datetime(2000, 1, 1, int(hour or 0), int(minute or 0), int(second or 0))  # noqa: DTZ001
+        offset_s = _offset_s(zone)
+    except ValueError:
+        return None
+    if days is None:
+        return None
+    seconds = days.days * _DAY_S + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0) - offset_s
+    return Moment(seconds * 10**9 + int((fraction or "").ljust(9, "0")), zone is not None)
+
+
+def _offset_s(zone: str | None) -> int:
+    if zone is None or zone in ("Z", "UTC"):
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0
+    if hours > 18 or minutes > 59:
+        raise ValueError(zone)
+    return (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+
+
+def _number(value: Decimal | Double, type_: DataType) -> Place | None:
+    if type_.name.startswith("float"):
+        return _float(value)
+    if isinstance(value, Double):
+        # The exact number that it is, where the column has exact numbers.
+        if not math.isfinite(value.value):
+            return None
+        value = Decimal(value.value)
+    if type_.name.startswith("decimal"):
+        # Whatever the bits of a decimal hold is in order, whether it has as many digits as the type or more.
+        floor, whole = _floor(value, int(type_.params[1]))
+        return (
+            _at(encoded_decimal(floor)) if whole and _fits(floor, 256) else _between(_from_decimal(floor + 1))
+        )
+    signed, unsigned = _SIGNED.fullmatch(type_.name), _UNSIGNED.fullmatch(type_.name)
+    if signed is not None:
+        return _integer(*_floor(value, 0), int(signed[1]), signed=True)
+    return _integer(*_floor(value, 0), int(unsigned[1]), signed=False) if unsigned is not None else None
+
+
+def _integer(floor: int, whole: bool, bits: int, *, signed: bool = True) -> Place:
+    """Of a number between `floor` and the next, or `floor` itself, in a column of integers."""
+    least, end = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+    if whole and least <= floor < end:
+        return _at(encoded_word(floor, signed=signed))
+    if floor < least:
+        return _between(_PRESENT)
+    return _between(NULL if floor + 1 >= end else encoded_word(floor + 1, signed=signed))
+
+
+def _floor(value: Decimal, scale: int) -> tuple[int, bool]:
+    """The whole part of `value * 10**scale`, towards minus infinity, and whether it is all of it."""
+    sign, digits, exponent = value.as_tuple()
+    places = int(exponent) + scale
+    if not any(digits):
+        return 0, True
+    if len(digits) + places > _DIGITS_MAX:
+        # Past any column; written out it would be as long as its exponent says.
+        return (-1 if sign else 1) << 512, True
+    if len(digits) + places < 0:
+        return (-1 if sign else 0), False
+    number = int("".join(map(str, digits))) * (-1 if sign else 1)
+    if places >= 0:
+        return number * 10**places, True
+    floor, rest = divmod(number, 10**-places)
+    return floor, not rest
+
+
+def _fits(number: int, bits: int) -> bool:
+    return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
+
+
+def _from_decimal(number: int) -> bytes:
+    """From where decimals, without their scale, are not less than `number`."""
+    if _fits(number, 256):
+        return encoded_decimal(number)
+    return _PRESENT if number < 0 else NULL
+
+
+def _float(value: Decimal | Double) -> Place:
+    nearest = value.value if isinstance(value, Double) else float(value)
+    if isinstance(value, Double) or math.isfinite(nearest):
+        return _at(encoded_float(nearest))
+    # Between the greatest number and infinity, where no value is.
+    return _between(encoded_float(math.inf) if nearest > 0 else encoded_float(-math.inf) + PAST)
+
+
+def encoded_word(value: int, *, signed: bool) -> bytes:
+    """The encoding of an integer, a date or a time."""
+    return _PRESENT + (value + _SIGN if signed else value).to_bytes(8, "big")
+
+
+def encoded_float(value: float) -> bytes:
+    """The encoding of a float, of any width."""
+    bits: int = _NAN if math.isnan(value) else struct.unpack(">Q", struct.pack(">d", value + 0.0))[0]
+    return encoded_word(bits ^ _ONES if bits & _SIGN else bits | _SIGN, signed=False)
+
+
+def encoded_decimal(unscaled: int) -> bytes:
+    """The encoding of a decimal of at most 256 bits, without its scale."""
+    if _fits(unscaled, 128):
+        return b"\x01\x80" + (unscaled + (1 << 127)).to_bytes(16, "big")
+    return (b"\x01\x40" if unscaled < 0 else b"\x01\xc0") + (unscaled + (1 << 255)).to_bytes(32, "big")
+
+
+def encoded_text(raw: bytes) -> bytes:
+    """The encoding of a string, of its UTF-8, or of binary data."""
+    return _open_text(raw) + b"\x00\x01"
+
+
+def _open_text(raw: bytes) -> bytes:
+    """With what the encodings of all begin that begin with `raw`."""
+    return _PRESENT + raw.replace(b"\x00", b"\x00\xff")
+
+
+def _at(encoded: bytes) -> Place:
+    return Place(encoded, encoded + PAST)
+
+
+def _between(start: bytes) -> Place:
+    return Place(start, start)

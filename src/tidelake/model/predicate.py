@@ -1,0 +1,201 @@
+"""Which rows a read is to give, as a value: a formula over sets of encoded column values.
+
+A leaf says that the value of one column lies in a set of half-open byte intervals, in the order-preserving
+encoding of `tidelake.data.encode`. Comparisons, IN, BETWEEN, prefixes and IS NULL are all that, so nobody
+here or in the pruning needs to know types. Must not know SQL, Arrow or parts.
+
+There is no NOT and no NULL. SQL's three truth values end where SQL is bound: a NOT is carried down to the
+leaves, which it turns round except for nulls, and AND and OR of what is left are true for the same rows
+whether a leaf that is NULL counts as NULL or as false.
+
+Encodings of non-null values begin with 01, that of null is 02. None is a proper prefix of another, and what
+follows a value in a key begins with 01 or 02; so `value + FF` is past that value, alone and in a key.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tidelake.model.batch import ColumnStats
+
+Interval: TypeAlias = tuple[bytes, bytes]
+Intervals: TypeAlias = tuple[Interval, ...]
+
+PAST = b"\xff"
+NULL = b"\x02"
+IS_NULL: Intervals = ((NULL, NULL + PAST),)
+NOT_NULL: Intervals = ((b"\x01", NULL),)
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A formula that is true or false for every row.
+
+    Attributes:
+        op: `in`: the value of `column` is in one of the intervals; `and`, `or`: of all in `of`. An `and` of
+            nothing is true, an `or` of nothing false.
+        column: the id of a leaf's column.
+        intervals: a leaf's values: from a start up to but without a stop, ascending, none touching the next.
+        of: what is joined.
+    """
+
+    op: Literal["in", "and", "or"]
+    column: int = -1
+    intervals: Intervals = ()
+    of: tuple["Predicate", ...] = ()
+
+
+TRUE, FALSE = Predicate("and"), Predicate("or")
+
+
+def leaf(column: int, intervals: Iterable[Interval]) -> Predicate:
+    """That a column's value is in one of some intervals, in any order; empty ones count for nothing."""
+    joined = _joined(intervals)
+    return Predicate("in", column, joined) if joined else FALSE
+
+
+def all_of(parts: Iterable[Predicate]) -> Predicate:
+    """The conjunction; leaves of one column become one."""
+    leaves: dict[int, Intervals] = {}
+    others: list[Predicate] = []
+    for part in _flat("and", parts):
+        if part == FALSE:
+            return FALSE
+        if part.op == "in":
+            known = leaves.get(part.column)
+            leaves[part.column] = part.intervals if known is None else _common(known, part.intervals)
+        else:
+            others.append(part)
+    if not all(leaves.values()):
+        return FALSE
+    return _of("and", [*(Predicate("in", c, i) for c, i in leaves.items()), *others])
+
+
+def any_of(parts: Iterable[Predicate]) -> Predicate:
+    """The disjunction; leaves of one column become one."""
+    leaves: dict[int, list[Interval]] = {}
+    others: list[Predicate] = []
+    for part in _flat("or", parts):
+        if part == TRUE:
+            return TRUE
+        if part.op == "in":
+            leaves.setdefault(part.column, []).extend(part.intervals)
+        else:
+            others.append(part)
+    return _of("or", [*(leaf(c, i) for c, i in leaves.items()), *others])
+
+
+def columns_of(predicate: Predicate) -> frozenset[int]:
+    """Ids of the columns that it looks at."""
+    if predicate.op == "in":
+        return frozenset((predicate.column,))
+    return frozenset().union(*(columns_of(part) for part in predicate.of))
+
+
+def may_match(predicate: Predicate, stats: Mapping[int, ColumnStats]) -> bool:
+    """Whether rows with such statistics, by column id, may satisfy it; of other columns nothing is known."""
+    if predicate.op == "and":
+        return all(may_match(part, stats) for part in predicate.of)
+    if predicate.op == "or":
+        return any(may_match(part, stats) for part in predicate.of)
+    known = stats.get(predicate.column)
+    return known is None or any(_reaches(interval, known) for interval in predicate.intervals)
+
+
+def _reaches(interval: Interval, stats: ColumnStats) -> bool:
+    start, stop = interval
+    if stats.null_count and start <= NULL < stop:
+        return True
+    # A bound may be truncated: the lower one is then before all values and the upper one after them.
+    if stats.lower is None or stop <= stats.lower:
+        return False
+    return start < NULL if stats.upper is None else start <= stats.upper
+
+
+def key_bounds(predicate: Predicate, key: Sequence[int]) -> tuple[bytes | None, bytes | None]:
+    """Between which keys all rows lie that satisfy it.
+
+    Args:
+        predicate: what they satisfy.
+        key: ids of the key columns, in order.
+
+    Returns:
+        The least key and the first one past them, encoded; None where there is no bound.
+    """
+    if predicate.op == "or":
+        found = [key_bounds(part, key) for part in predicate.of]
+        starts, stops = [start for start, _ in found], [stop for _, stop in found]
+        return (
+            None if None in starts else min((s for s in starts if s is not None), default=b""),
+            None if None in stops else max((s for s in stops if s is not None), default=b""),
+        )
+    parts = predicate.of if predicate.op == "and" else (predicate,)
+    low, high = _prefix_bounds({p.column: p.intervals for p in parts if p.op == "in"}, key)
+    for part in parts:
+        if part.op != "in":
+            start, stop = key_bounds(part, key)
+            low, high = later(low, start), earlier(high, stop)
+    return low, high
+
+
+def later(a: bytes | None, b: bytes | None) -> bytes | None:
+    """The narrower of two lower bounds."""
+    return max(a, b) if a is not None and b is not None else a or b
+
+
+def earlier(a: bytes | None, b: bytes | None) -> bytes | None:
+    """The narrower of two upper bounds."""
+    if a is None or b is None:
+        return b if a is None else a
+    return min(a, b)
+
+
+def _prefix_bounds(leaves: Mapping[int, Intervals], key: Sequence[int]) -> tuple[bytes | None, bytes | None]:
+    """Single values of the first key columns, and then at most one range."""
+    prefix = b""
+    for column in key:
+        if column not in leaves:
+            break
+        start, stop = leaves[column][0][0], leaves[column][-1][1]
+        if stop != start + PAST:
+            return prefix + start, prefix + stop
+        prefix += start
+    return (prefix, prefix + PAST) if prefix else (None, None)
+
+
+def _flat(op: str, parts: Iterable[Predicate]) -> Iterator[Predicate]:
+    for part in parts:
+        # Those were flattened when they were made.
+        if part.op == op:
+            yield from part.of
+        else:
+            yield part
+
+
+def _of(op: Literal["and", "or"], parts: list[Predicate]) -> Predicate:
+    return parts[0] if len(parts) == 1 else Predicate(op, of=tuple(parts))
+
+
+def _joined(intervals: Iterable[Interval]) -> Intervals:
+    result: list[Interval] = []
+    for start, stop in sorted(interval for interval in intervals if interval[0] < interval[1]):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(stop, result[-1][1]))
+        else:
+            result.append((start, stop))
+    return tuple(result)
+
+
+def _common(a: Intervals, b: Intervals) -> Intervals:
+    """Of both: two ascending lists, walked together."""
+    result: list[Interval] = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        start, stop = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if start < stop:
+            result.append((start, stop))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(result)
