@@ -14,7 +14,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.data.part import PartWriter, checksum
 from tidelake.data.stats import StatsSettings
-from tidelake.errors import CollectionNotFound, CorruptionError
+from tidelake.errors import CollectionNotFound, CorruptionError, StoreUnavailable
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
@@ -214,6 +214,48 @@ def test_an_object_that_a_reader_needs_and_that_is_gone_is_found(world, c):
     assert world.kinds() == {"pinned-missing"}
     world.clock.ms += DAY_MS
     assert "pinned-missing" not in world.kinds()
+
+
+def test_an_object_that_is_younger_than_the_listing_is_not_said_to_be_missing(world, c):
+    """Uploaded, replaced and pinned by a reader, all after the listing and before the state was read."""
+    held, listed = [], world.blobs.list
+
+    def list_(prefix=""):
+        found = list(listed(prefix))
+        if prefix == f"{c.id}/" and not held:
+            c.append(table(*range(300)))
+            held.append(c.reader("reads"))
+            c.merge()
+            assert set(c.state().garbage) - {info.name for info in found}
+        return iter(found)
+
+    world.blobs.list = list_
+    assert "pinned-missing" not in world.kinds()
+    assert held
+
+
+def test_an_object_that_a_reader_left_behind_is_not_said_to_be_missing():
+    """Held in the state that is looked at; collected since, because the reader has gone."""
+    world = World(replace(SMALL, garbage_age_s=0))
+    c = world.filled()
+    held, removed, listed = c.reader("reads"), [], world.blobs.list
+    old = part_of(c).name
+    c.merge()
+    world.clock.ms += 1
+    data = world.blobs._blobs.pop(old)
+
+    def list_(prefix=""):
+        if prefix == old and not removed:
+            world.blobs._blobs[old] = data
+            held.close()
+            c.collect()
+            assert old not in world.blobs._blobs
+            removed.append(old)
+        return listed(prefix)
+
+    world.blobs.list = list_
+    assert "pinned-missing" not in world.kinds()
+    assert removed
 
 
 # --- What the state says of a part ---
@@ -794,3 +836,33 @@ def test_collection_keeps_the_objects_of_a_named_shard_whose_log_was_lost(world,
     world.clock.ms += 3 * DAY_MS
     world.lake().collect()
     assert kept and kept <= set(world.blobs._blobs)
+
+
+@pytest.mark.parametrize("away", ["c", "catalog", "nobody's"])
+def test_a_log_that_the_store_refuses_is_told_and_the_others_are_looked_at(world, c, away):
+    """Such as a folder where its file should be: no reason to say nothing of the other collections."""
+    other = world.filled("other")
+    key = {"c": c.id, "catalog": "catalog", "nobody's": "ab" * 16}[away]
+    if away == "nobody's":
+        assert world.log.compare_and_set(key, None, b"")
+    lake = world.lake()
+    lake.list()
+
+    def refused(whole):
+        def call(asked, *args):
+            if asked == key:
+                raise StoreUnavailable(f"cannot open key {key!r}: it is a folder", False)
+            return whole(asked, *args)
+
+        return call
+
+    world.log.scan, world.log.head = refused(world.log.scan), refused(world.log.head)
+    world.overwrite(next(iter(other.state().spine)).batch.runs[0].parts[0].name, flip)
+    before = sorted(world.blobs._blobs)
+    world.clock.ms += DAY_MS + 1
+    report = world.lake().fsck(repair=True)
+    told = {(one.kind, one.object) for one in report.left}
+    assert ("unnamed-shard" if away == "nobody's" else "unavailable", key) in told
+    # Without the catalog nobody knows what the others are called; they are no less there.
+    assert away == "catalog" or "part-damaged" in {one.kind for one in report.left}
+    assert sorted(world.blobs._blobs) == before

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, CollectionDropped, CollectionNotFound, CorruptionError, FormatTooNew
+from tidelake.errors import (
+    BlobNotFound,
+    CollectionDropped,
+    CollectionNotFound,
+    CorruptionError,
+    FormatTooNew,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import not_found
@@ -22,7 +30,17 @@ from tidelake.store.url import Stores
 Watch = Callable[[str, int, int], None]
 """Takes the name of a collection, the bytes of its parts that were looked at, and of all of them."""
 
-_LOST = frozenset({"log-missing", "catalog-missing", "catalog-unreadable", "unnamed-shard", "log-unreadable"})
+_LOST = frozenset(
+    {
+        "log-missing",
+        "catalog-missing",
+        "catalog-unreadable",
+        "unnamed-shard",
+        "log-unreadable",
+        "unavailable",
+    }
+)
+_UNREADABLE = (CorruptionError, BlobNotFound, FormatTooNew, StoreUnavailable, OutcomeUnknown)
 
 
 @dataclass(frozen=True)
@@ -149,7 +167,7 @@ class LakeCheck:
         self._shard(SHARD_ID, "")
         try:
             return self.catalog.read()
-        except (CorruptionError, BlobNotFound, FormatTooNew) as error:
+        except _UNREADABLE as error:
             self._tell("catalog-unreadable", SHARD_ID, f"no collection can be found by its name: {error}")
             return Listing(0, {})
 
@@ -185,7 +203,7 @@ class LakeCheck:
             known = History(shard_id, self.stores, self.env).open()
         except CollectionDropped:
             return  # meanwhile
-        except (CorruptionError, BlobNotFound, FormatTooNew) as error:
+        except _UNREADABLE as error:
             self._tell("unnamed-shard", shard_id, f"no name leads to it, and it cannot be read: {error}")
             return
         if known is None:

@@ -10,11 +10,11 @@ from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import FormatTooNew
+from tidelake.errors import FormatTooNew, OutcomeUnknown, StoreUnavailable
 from tidelake.model import names
 from tidelake.model.batch import Run
 from tidelake.shard.checking.finding import Finding
-from tidelake.shard.checking.leftovers import Leftover, leftovers, tell_garbage
+from tidelake.shard.checking.leftovers import Leftover, leftovers, pinned, tell_garbage
 from tidelake.shard.checking.parts import PartsCheck, Watch, named_parts
 from tidelake.shard.checking.replay import Replayed, replay
 from tidelake.shard.history import History, Known
@@ -82,6 +82,14 @@ class ShardCheck:
             repair: mend what can be mended safely.
             watch: is told of each part.
         """
+        try:
+            return self._looked(repair=repair, watch=watch)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            # Said of this shard, so that the others are looked at all the same.
+            self._tell("unavailable", self._id, f"the store refuses it, and the rest is not known: {error}")
+            return Checked(tuple(self._found), None)
+
+    def _looked(self, *, repair: bool, watch: Watch | None) -> Checked:
         listed = list(self._stores.blobs.list(f"{self._id}/"))
         try:
             replayed = replay(self._id, self._stores, self._tell)
@@ -93,6 +101,7 @@ class ShardCheck:
             return Checked(tuple(self._found), None)
         parts = self._parts(state, listed, watch)
         now_ms = self._env.clock.now_ms()
+        self._readable(pinned(state, now_ms) - {info.name for info in listed}, state)
         tell_garbage(state, listed, self._config, now_ms, self._tell)
         left = [] if state.dropped else leftovers(state, listed, self._stores.blobs, self._config, now_ms)
         for leftover in left:
@@ -127,6 +136,16 @@ class ShardCheck:
         newest = self._history().refresh(Known(state, 0)).state
         named = {part.name for part in named_parts(newest)}
         return [one for one in found if one.kind != "part-missing" or one.object in named]
+
+    def _readable(self, unlisted: set[str], state: ShardState) -> None:
+        """Tell of what readers need and is not there. What is not in the listing may be younger than it."""
+        gone = [name for name in sorted(unlisted) if not any(True for _ in self._stores.blobs.list(name))]
+        if not gone:
+            return
+        # Only what a state has given up is deleted: this one, read after the deletion, knows of it.
+        newest = self._history().refresh(Known(state, 0)).state
+        for name in pinned(newest, self._env.clock.now_ms()).intersection(gone):
+            self._tell("pinned-missing", name, "a reader holds a state that names it, and it is gone")
 
     def _history(self) -> History:
         return History(self._id, self._stores, self._env)

@@ -64,19 +64,19 @@ def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | Non
     return Leftover("unknown-object", info.name, "Tidelake gives no object such a name", False)
 
 
+def pinned(state: ShardState, now_ms: int) -> set[str]:
+    """The garbage that readers need."""
+    pins = [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
+    return {name for name, lost in state.garbage.items() if any(lost.read_by(pin) for pin in pins)}
+
+
 def tell_garbage(
     state: ShardState, listed: Iterable[BlobInfo], config: Config, now_ms: int, tell: Tell
 ) -> None:
-    """Garbage that a reader needs and that is gone; and how much of it could be gone and is there."""
-    there = {info.name for info in listed}
-    pins = [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
+    """How much garbage could be gone and is there."""
+    needed = pinned(state, now_ms)
     before_ms = now_ms - int(config.garbage_age_s * 1000)
-    old = 0
-    for name, lost in state.garbage.items():
-        pinned = any(lost.read_by(pin) for pin in pins)
-        if pinned and name not in there:
-            tell("pinned-missing", name, "a reader holds a state that names it, and it is gone")
-        old += not pinned and lost.removed_ms < before_ms and name in there
-    if old:
-        message = f"{old} objects that nobody needs could be removed: tidelake maintain does it"
+    aged = {name for name, lost in state.garbage.items() if lost.removed_ms < before_ms}
+    if old := (aged - needed) & {info.name for info in listed}:
+        message = f"{len(old)} objects that nobody needs could be removed: tidelake maintain does it"
         tell("old-garbage", state.shard_id, message)
