@@ -230,16 +230,19 @@ def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
     for call, said in (
         (
             lambda: collection.critical_hold("other", "\ud800"),
-            "token .* of critical hold 'other' is not valid",
+            "of critical hold 'other' .* is not valid text",
         ),
         (lambda: collection.critical_hold("other", 3), "token 3 of critical hold 'other' must be a text"),
         (
             lambda: collection.critical_hold("other", "x" * 256),
-            "token of .* 'other' has 256 bytes",
+            "token of critical hold 'other' 'x+'... has 256 bytes",
         ),
         (lambda: hold.compare_and_downgrade_since("me", ("you", 3, 4)), "must be a token and a since"),
         (lambda: hold.compare_and_downgrade_since("me", None), "new=None must be a token and a since"),
-        (lambda: hold.compare_and_downgrade_since("\ud800", ("you", 3)), "is not valid text"),
+        (
+            lambda: hold.compare_and_downgrade_since("\ud800", ("you", 3)),
+            "of critical hold 'billing' .* is not valid text",
+        ),
         (lambda: collection.hold([plan], 10**400, "p"), "hold_for=1000.* must be a timedelta"),
         (lambda: collection.hold([plan], datetime.timedelta.max, "p"), "hold_for=.*at most a hundred years"),
         (lambda: collection.hold(plan, 5, "p"), "plans is a .*: give a list of what"),

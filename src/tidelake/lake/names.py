@@ -21,13 +21,7 @@ def check_name(name: object, what: str) -> str:
         raise UsageError(f"{what} {name!r} must be a text, not {type(name).__name__}")
     if not name or any(unicodedata.category(c) == "Cc" for c in name):
         raise UsageError(f"{what} {name!r} must be a non-empty text without control characters")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{what} {name!r} is not valid text: {error.reason}") from error
-    if size > _BYTES_MAX:
-        raise UsageError(f"{what} {name[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")
-    return name
+    return _short(name, what)
 
 
 def check_token(token: object, hold: str) -> str:
@@ -38,13 +32,18 @@ def check_token(token: object, hold: str) -> str:
     """
     if not isinstance(token, str):
         raise UsageError(f"token {token!r} of critical hold {hold!r} must be a text")
+    return _short(token, f"token of critical hold {hold!r}")
+
+
+def _short(text: str, what: str) -> str:
+    """The text itself if it can be stored, and in few bytes."""
     try:
-        size = len(token.encode())
+        size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise UsageError(f"token {token!r} of critical hold {hold!r} is not valid text") from error
+        raise UsageError(f"{what} {text!r} is not valid text: {error.reason}") from error
     if size > _BYTES_MAX:
-        raise UsageError(f"token of critical hold {hold!r} has {size} bytes: use at most {_BYTES_MAX}")
-    return token
+        raise UsageError(f"{what} {text[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")
+    return text
 
 
 def check_list(names: object, what: str) -> None:

@@ -81,20 +81,26 @@ def open_hold(
         since: the shard's stays at or before it; default: where it is now. Closed: nothing is kept back.
         pins: seqnos of the states that are read; default: of this very one, as the commit makes it.
     """
-    if state.dropped:
-        return Refused(CollectionDropped(state.shard_id))
     present = state.holds.get(hold_id)
     if present is not None:
         return NoOp(present)
-    wanted = state.since if since is None else since
-    if not state.since <= wanted:
-        return Refused(HistoryCompacted(wanted, state.since))
+    wanted = _start(state, since)
+    if isinstance(wanted, Refused):
+        return wanted
     hold = Hold(purpose, wanted, now_ms, (state.seqno + 1,), lease_ms, now_ms + lease_ms)
     if pins is not None:
         if not _intact(state, pins):
             return Refused(LeaseExpired(hold_id))
         hold = replace(hold, pins=tuple(sorted(set(pins))))
     return Commit(Edits(holds={hold_id: hold}), hold)
+
+
+def _start(state: ShardState, since: Frontier | None) -> Frontier | Refused:
+    """Where a hold begins that is asked to begin at `since`, or where the shard's is now."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    wanted = state.since if since is None else since
+    return wanted if state.since <= wanted else Refused(HistoryCompacted(wanted, state.since))
 
 
 def _intact(state: ShardState, pins: Iterable[int]) -> bool:
@@ -147,14 +153,12 @@ def open_critical(
     state: ShardState, now_ms: int, name: str, *, token: str = "", since: Frontier | None = None
 ) -> Outcome[CriticalHold]:
     """The critical hold of a name: the one that is there, or a new one."""
-    if state.dropped:
-        return Refused(CollectionDropped(state.shard_id))
     present = state.critical.get(name)
     if present is not None:
         return NoOp(present)
-    wanted = state.since if since is None else since
-    if not state.since <= wanted:
-        return Refused(HistoryCompacted(wanted, state.since))
+    wanted = _start(state, since)
+    if isinstance(wanted, Refused):
+        return wanted
     hold = CriticalHold(wanted, token, now_ms)
     return Commit(Edits(critical={name: hold}), hold)
 
