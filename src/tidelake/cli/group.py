@@ -1,0 +1,57 @@
+"""The group of all commands, and the arguments and options that several of them have."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+LAKE = click.argument("lake")
+NAME = click.argument("collection")
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
+ROWS = click.option("--json", "as_json", is_flag=True, help="One JSON object a row, for programs.")
+LIMIT = click.option(
+    "--limit", type=click.IntRange(min=0), help="At most so many rows; default: 20 in a table, otherwise all."
+)
+OUT = click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to .parquet, .csv or .jsonl."
+)
+TIMEOUT = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    help="Seconds to wait for the time to be closed; default: 30.",
+)
+
+
+class _Commands(click.Group):
+    """The group, which takes a closed pipe for the end of the output: somebody piped into `head`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry out the command."""
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Python flushes again at exit, and would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return answer
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tidelake")
+def cli() -> None:
+    """Collections that change over time: exact as-of reads and exact changes, with no server.
+
+    LAKE is a directory (or file:/// URL). What shows something prints a table, or JSON with --json.
+
+    \b
+      tidelake create LAKE users --key id --column id:int64 --column name:string
+      tidelake append LAKE users monday.csv
+      tidelake snapshot LAKE users
+
+    Exit codes: 1 fsck found something, 2 mend the call, 3 conflict with another writer, 4 the time is folded
+    or still open, 5 the store did not do it, 6 damaged or of a newer version.
+    """  # noqa: D301 - click looks for the very character

@@ -1,0 +1,179 @@
+"""Commands on collections and their rows: create, ls, show, append, snapshot, changes."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelake import errors
+from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, TIMEOUT, cli
+
+if TYPE_CHECKING:
+    from tidelake.lake.lake import Lake
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option("--key", "keys", multiple=True, required=True, help="A key column; repeat for several.")
+@click.option("--column", "columns", multiple=True, help="NAME:TYPE, as id:int64 or price:decimal128(10,2).")
+@click.option(
+    "--like", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Take the columns of a file."
+)
+@click.option("--time", default="counter", show_default=True, help="counter, ms, us or tuple(n).")
+def create(
+    lake: str, collection: str, keys: tuple[str, ...], columns: tuple[str, ...], like: Path | None, time: str
+) -> None:
+    """Make a collection (and the lake, if the directory is empty)."""
+    import tidelake
+    from tidelake.cli import files
+
+    schema = files.schema_of(columns, keys, like)
+    with tidelake.open(lake) as opened:
+        made = opened.create(collection, schema, key=keys, time=time)
+        click.echo(f"{collection}: {made.schema.to_string(show_schema_metadata=False)}".replace("\n", ", "))
+
+
+@cli.command("ls")
+@LAKE
+@JSON
+def list_(lake: str, as_json: bool) -> None:
+    """List the collections of a lake."""
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        shown = list(_summaries(opened))
+    output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+
+
+def _summaries(opened: "Lake") -> Iterator[dict[str, Any]]:
+    """A line on each collection, but for those that are dropped meanwhile."""
+    from tidelake.cli import output
+
+    for name in opened.list():
+        with contextlib.suppress(errors.CollectionNotFound):
+            yield output.summary(opened.collection(name))
+
+
+@cli.command()
+@LAKE
+@NAME
+@JSON
+def show(lake: str, collection: str, as_json: bool) -> None:
+    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage."""
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        output.show(opened.collection(collection), as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--time", metavar="TIME", help="Give all rows this time; default: the column _time, or the commit's."
+)
+@click.option(
+    "--upper", metavar="TIME", help="Close all times before this one; default: just past the last time."
+)
+@JSON
+def append(
+    lake: str, collection: str, paths: tuple[Path, ...], time: str | None, upper: str | None, as_json: bool
+) -> None:
+    """Append updates from Parquet, CSV or JSON-lines files.
+
+    Columns _time and _diff are used where they are; without them all rows are added at the commit.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+
+    with tidelake.open(lake, create=False) as opened:
+        into = opened.collection(collection)
+        end = files.time(upper, into.domain, "--upper")
+        table = files.read(paths, into, files.time(time, into.domain, "--time"))
+        if not set(into.domain.columns) & set(table.column_names):
+            named = ", ".join(into.domain.columns)
+            if not into.domain.total_order or end is not None:
+                raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
+        elif end is None and not into.domain.total_order:
+            raise errors.UsageError("tuples have no single last time: give --upper")
+        answer = into.append(table, upper=end)
+    shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
+    if answer.waited_s:
+        shown["waited s"] = round(answer.waited_s, 3)
+    output.table([shown], as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
+@click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
+@click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
+@LIMIT
+@OUT
+@TIMEOUT
+@ROWS
+def snapshot(
+    lake: str,
+    collection: str,
+    as_of: str | None,
+    columns: str | None,
+    where: str | None,
+    limit: int | None,
+    out: Path | None,
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    """Print or write the exact contents as of a time."""
+    import tidelake
+    from tidelake.cli import files, output
+
+    output.check_out(out)
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        at = files.time(as_of, of.domain, "--as-of")
+        if at is None and not of.domain.total_order:
+            raise errors.UsageError("tuples have no single last time: give --as-of")
+        names = None if columns is None else [name.strip() for name in columns.split(",")]
+        found = of.snapshot(at, columns=names, where=where, timeout_s=timeout_s)
+        output.rows(found, limit, out, as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("after")
+@click.argument("through")
+@LIMIT
+@OUT
+@TIMEOUT
+@ROWS
+def changes(
+    lake: str,
+    collection: str,
+    after: str,
+    through: str,
+    limit: int | None,
+    out: Path | None,
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    """Print or write the netted changes between two times."""
+    import tidelake
+    from tidelake.cli import files, output
+
+    output.check_out(out)
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
+        if start is None or end is None:
+            raise errors.UsageError("give two times: AFTER and THROUGH")
+        output.rows(of.changes(start, end, timeout_s=timeout_s), limit, out, as_json)

@@ -1,0 +1,224 @@
+"""Commands that keep a lake in order: merge, maintain, drop, holds, retain, fsck, backup, restore."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake import errors
+from tidelake.cli.group import JSON, LAKE, NAME, cli
+
+if TYPE_CHECKING:
+    from tidelake.shard.upkeep.compactor import Workers
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option("--since", metavar="TIME", help="First let history before this time be folded.")
+@click.option("--spark", is_flag=True, help="Run the merge as a Spark job.")
+@JSON
+def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: bool) -> None:
+    """Merge all batches of a collection into one sorted run."""
+    import tidelake
+    from tidelake.cli import files, output
+
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        wanted = files.time(since, of.domain, "--since")
+        if wanted is not None:
+            of.advance_since(wanted)
+        with _workers(spark, "tidelake merge") as workers:
+            report = of.merge(workers)
+    output.table(output.merge_rows(report), as_json)
+
+
+@contextlib.contextmanager
+def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
+    """Who carries out merges: a local Spark session, or this process."""
+    if not spark:
+        yield None
+        return
+    try:
+        from tidelake.spark.merge import workers
+        from tidelake.spark.session import local_session
+    except ImportError as error:
+        raise errors.UsageError(f"--spark needs: pip install 'tidelake[spark]' ({error})") from error
+    session = local_session(description)
+    try:
+        yield workers(session, description)
+    finally:
+        session.stop()
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option("--force", is_flag=True, help="Also if readers hold it: their holds end.")
+@JSON
+def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
+    """Drop a collection and delete all that it has stored. Its name cannot be used again.
+
+    Finishes a drop that was interrupted.
+    """
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        done = opened.drop(collection, force=force)
+    output.table([{"collection": collection, "dropped": "now" if done else "before"}], as_json)
+
+
+@cli.command()
+@LAKE
+@click.argument("collections", nargs=-1)
+@click.option("--once", is_flag=True, help="Bring the collections to rest, and leave.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Without --once: seconds between two rounds.",
+)
+@click.option("--spark", is_flag=True, help="With --once: run the merges as Spark jobs.")
+@JSON
+def maintain(
+    lake: str, collections: tuple[str, ...], once: bool, interval_s: float, spark: bool, as_json: bool
+) -> None:
+    """Carry out the merges that collections need: all, or those named. Runs until it is interrupted.
+
+    Afterwards a read merges few runs, and no update is stored that a later one has cancelled, as far as
+    history may go. What is no longer needed is deleted. Several may run at once; they keep out of each
+    other's way.
+    """
+    import tidelake
+    from tidelake.cli import output
+
+    if spark and not once:
+        raise errors.UsageError("--spark needs --once: a session is started for one round")
+    with tidelake.open(lake, create=False) as opened:
+        if not once:
+            output.keep_up(opened, collections or None, interval_s, as_json)
+            return
+        if not collections:
+            # First: what is half dropped is in the list, and cannot be opened.
+            opened.collect()
+        names = collections or tuple(opened.list())
+        # All are opened first, so that a name that is none is told before the work begins.
+        named = [opened.collection(name) for name in names]
+        with _workers(spark, "tidelake maintain") as workers:
+            shown = [output.maintained(one, workers) for one in named]
+    output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+
+
+@cli.command()
+@LAKE
+@click.argument("collection", required=False)
+@JSON
+def holds(lake: str, collection: str | None, as_json: bool) -> None:
+    """Show who keeps history and parts back, and since when: of one collection, or of all.
+
+    A leased hold ends when its reader shows no sign of life, with the next commit; a critical one when it
+    is dropped. The versions that one has pinned are what keeps replaced files.
+    """
+    import tidelake
+    from tidelake.cli import holds as shown
+    from tidelake.cli import output
+    from tidelake.env import SystemClock
+
+    now_ms = SystemClock().now_ms()
+    with tidelake.open(lake, create=False) as opened:
+        names = [collection] if collection is not None else opened.list()
+        lines = [line for name in names for line in shown.rows(opened.collection(name), now_ms)]
+    output.table(lines, as_json, empty="nobody holds anything")
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("window")
+@JSON
+def retain(lake: str, collection: str, window: str, as_json: bool) -> None:
+    """Keep WINDOW of history before the upper, from now on: all, a number of times, or 7d, 12h, 30m, 45s.
+
+    Spans are for times of unit ms and us. Holds keep more for as long as they last.
+    """
+    import tidelake
+    from tidelake.cli import holds as shown
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        of.retain(shown.window(window))
+        line = shown.retained(of)
+    output.table([line], as_json)
+
+
+@cli.command()
+@LAKE
+@click.argument("collections", nargs=-1)
+@click.option("--repair", is_flag=True, help="Mend what can be mended safely; no data is removed or made up.")
+@click.option("--quick", is_flag=True, help="Do not read the parts: only logs, names and sizes.")
+@JSON
+def fsck(lake: str, collections: tuple[str, ...], repair: bool, quick: bool, as_json: bool) -> int:
+    """Check that what is stored is whole: all of a lake, or the collections named.
+
+    May run beside everything else. Leaves with exit code 1 if findings are left.
+    """
+    import tidelake
+    from tidelake.cli import integrity
+
+    with tidelake.open(lake, create=False) as opened:
+        return integrity.check(opened, collections or None, repair=repair, deep=not quick, as_json=as_json)
+
+
+_as = click.option("--as", "as_name", metavar="NAME", help="Name of the copy; default: the same.")
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("to_lake")
+@_as
+@JSON
+def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_json: bool) -> None:
+    """Copy a collection, as it is now, into TO_LAKE (made if empty), with its history and writers.
+
+    Readers of TO_LAKE see all of it or nothing. What fails or is killed is repeated by the same call.
+    """
+    import tidelake
+    from tidelake.cli import integrity
+
+    with tidelake.open(lake, create=False) as opened:
+        integrity.copied(
+            lambda watch: opened.backup(collection, to_lake, as_name=as_name, watch=watch),
+            collection,
+            as_json,
+        )
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("from_lake")
+@_as
+@JSON
+def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_json: bool) -> None:
+    """Copy a collection of FROM_LAKE into LAKE (made if empty): a backup seen from the other side."""
+    import tidelake
+    from tidelake.cli import integrity
+
+    with tidelake.open(from_lake, create=False) as source:
+        # Looked for first: where there is nothing to restore, no lake is made.
+        source.collection(collection)
+    with tidelake.open(lake) as opened:
+        integrity.copied(
+            lambda watch: opened.restore(collection, from_lake, as_name=as_name, watch=watch),
+            collection,
+            as_json,
+        )
+
+
+# Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.
