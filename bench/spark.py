@@ -19,7 +19,7 @@ import tidelake
 from bench.embedded import forget, merge_tasks
 from bench.kernels import best
 from tidelake.spark import local_session, snapshot
-from tidelake.spark.merge import workers
+from tidelake.spark.jobs.merge import workers
 
 TIMES = 1_000
 SCHEMA = pa.schema(

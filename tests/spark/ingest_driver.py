@@ -13,7 +13,7 @@ import sys
 import tidelake
 from tidelake.lake.writer import Writer
 from tidelake.spark import ingest_change_files, local_session
-from tidelake.spark.ingest import IngestedBatch
+from tidelake.spark.jobs.ingest import IngestedBatch
 
 
 def main(lake: str, directory: str, checkpoint: str, moment: str = "", batch: str = "-1") -> None:

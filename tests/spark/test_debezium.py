@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.debezium import ChangeParser, Parsed
+from tidelake.spark.envelopes.debezium import ChangeParser, Parsed
 
 SCHEMA = pa.schema(
     [

@@ -30,7 +30,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.shard.upkeep.compactor import Workers
 from tidelake.spark import append, changes, merge, release, snapshot, snapshots, updates
-from tidelake.spark.merge import workers
+from tidelake.spark.jobs.merge import workers
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical
 

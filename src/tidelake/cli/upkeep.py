@@ -41,7 +41,7 @@ def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
         yield None
         return
     try:
-        from tidelake.spark.merge import workers
+        from tidelake.spark.jobs.merge import workers
         from tidelake.spark.session import local_session
     except ImportError as error:
         raise errors.UsageError(f"--spark needs: pip install 'tidelake[spark]' ({error})") from error

@@ -5,12 +5,12 @@ The only package that imports PySpark. It is thin: planning, sorting, consolidat
 handle and never a credential.
 """
 
-from tidelake.spark.append import append
-from tidelake.spark.debezium import parse_changes
-from tidelake.spark.frames import changes, release, snapshot, snapshots, updates
-from tidelake.spark.ingest import IngestedBatch, IngestReport, ingest_change_files
-from tidelake.spark.merge import merge, workers
+from tidelake.spark.envelopes.debezium import parse_changes
+from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
+from tidelake.spark.jobs.merge import merge, workers
+from tidelake.spark.reading.frames import changes, release, snapshot, snapshots, updates
 from tidelake.spark.session import local_session
+from tidelake.spark.writing.append import append
 
 __all__ = [
     "IngestReport",

@@ -30,7 +30,7 @@ from tidelake.lake.collection import Collection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelake.spark.ingest import IngestReport
+    from tidelake.spark.jobs.ingest import IngestReport
 
 _FILES_MIN = 16
 _BATCHES = 8
@@ -90,7 +90,7 @@ class Job:
 
     def ingest(self, session: "SparkSession") -> None:
         """Stream the change files into a new lake."""
-        from tidelake.spark.ingest import IngestedBatch, ingest_change_files
+        from tidelake.spark.jobs.ingest import IngestedBatch, ingest_change_files
 
         schema = SCHEMA if self.source is not None else _inferred(session, self.landing, self.keys)
         lake = tidelake.open(self.root / "lake")
@@ -206,7 +206,7 @@ class Job:
 
     def merge(self, session: "SparkSession") -> None:
         """Merge all batches by a Spark job."""
-        from tidelake.spark.merge import merge
+        from tidelake.spark.jobs.merge import merge
 
         with self.console.status("Merging as a Spark job ..."):
             report = merge(session, self._lake())

@@ -33,7 +33,7 @@ from tidelake.lake.collection import Collection
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
-from tidelake.spark.debezium import ChangeParser, Late, line_bytes
+from tidelake.spark.envelopes.debezium import ChangeParser, Late, line_bytes
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer, answer_schema, collect, upload
 from tidelake.state.append import Appended, other_content
@@ -112,7 +112,7 @@ def ingest_change_files(
     take_over: bool = False,
     progress: Progress | None = None,
 ) -> IngestReport:
-    """Follow a directory of Debezium change files; see `tidelake.spark.debezium` for the lines.
+    """Follow a directory of Debezium change files; see `tidelake.spark.envelopes.debezium` for the lines.
 
     A micro-batch is one commit: its rows are at their own times, and the collection's upper moves just
     past the last time seen, so that time must not go on in a later file unless `late="advance"`.

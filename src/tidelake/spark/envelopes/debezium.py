@@ -32,7 +32,7 @@ from tidelake.lake.collection import Collection
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
-from tidelake.spark.jsonvalues import UnfitValue, check_readable, column, loads
+from tidelake.spark.envelopes.jsonvalues import UnfitValue, check_readable, column, loads
 from tidelake.spark.tasks import one_thread
 
 Late: TypeAlias = Literal["refuse", "advance"]

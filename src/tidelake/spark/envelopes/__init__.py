@@ -1,0 +1,1 @@
+"""What the rows of a DataFrame mean: how they become updates."""

@@ -1,0 +1,1 @@
+"""Work on collections as Spark jobs."""

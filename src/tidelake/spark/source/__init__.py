@@ -1,0 +1,1 @@
+"""The format `tidelake` of Spark: what `spark.read` and `df.write` call."""
