@@ -130,7 +130,7 @@ class Job:
         return list(self._compared_with_git(session, self.source, when))
 
     def _compared_with_git(self, session: "SparkSession", source: Source, when: str) -> Iterator[Check]:
-        from tidelake.spark import frames
+        from tidelake.spark.reading import frames
 
         shown = []
         total = len(source.checked) + 1
@@ -167,7 +167,7 @@ class Job:
         At which time a late event counts depends on the micro-batches, so only the end can be told from the
         files alone.
         """
-        from tidelake.spark import frames
+        from tidelake.spark.reading import frames
 
         lake = self._lake()
         upper = lake.upper.elements[0]
