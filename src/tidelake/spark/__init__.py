@@ -11,17 +11,20 @@ from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
+from tidelake.spark.source.batch import TidelakeSource, register
 from tidelake.spark.writing.append import append
 
 __all__ = [
     "IngestReport",
     "IngestedBatch",
+    "TidelakeSource",
     "append",
     "changes",
     "ingest_change_files",
     "local_session",
     "merge",
     "parse_changes",
+    "register",
     "release",
     "snapshot",
     "snapshots",

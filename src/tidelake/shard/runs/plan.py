@@ -101,6 +101,7 @@ class ReadPlan:
         rows: stored updates that are looked at, an upper bound on the answer.
         size_bytes: of the parts that are looked at.
         seqno: of the state that the tasks read; None if they hold all rows themselves.
+        version: equal for states that name the same stored parts; empty without a seqno.
     """
 
     schema: pa.Schema
@@ -108,6 +109,7 @@ class ReadPlan:
     rows: int
     size_bytes: int
     seqno: int | None = None
+    version: str = ""
 
 
 def plan_read(
