@@ -10,11 +10,14 @@ from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_chang
 from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, release, snapshot, snapshots, updates
 from tidelake.spark.session import local_session
-from tidelake.spark.writing.append import append
+from tidelake.spark.writing.append import append, write
+from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
 
 __all__ = [
     "IngestReport",
     "IngestedBatch",
+    "Sink",
+    "WrittenBatch",
     "append",
     "changes",
     "ingest_change_files",
@@ -22,8 +25,10 @@ __all__ = [
     "merge",
     "parse_changes",
     "release",
+    "sink",
     "snapshot",
     "snapshots",
     "updates",
     "workers",
+    "write",
 ]
