@@ -169,12 +169,14 @@ class Collection:
         return Batch.from_bytes(self._shard, data)
 
     def append_uploaded(
-        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike
+        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike, advance: bool = False
     ) -> Appended:
-        """Append what workers uploaded with `uploader()`, in one commit."""
-        return batches.append_uploaded(
-            self._shard, uploads, self.frontier(lower, "lower"), self.frontier(upper, "upper")
-        )
+        """Append what workers uploaded with `uploader()`, in one commit.
+
+        With `advance`, times before `lower` become `lower`, without another upload.
+        """
+        start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
+        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance)
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """Something that uploads updates from other processes; times are checked against the interval.
