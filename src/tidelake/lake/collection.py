@@ -442,16 +442,38 @@ class Collection:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        task_bytes_max: int | None = None,
+        as_stored: bool = False,
     ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
         None asks for the contents at the last closed time; `schema_id`, `columns` and `where` as for
         `snapshot`. Tasks that are carried out later than `garbage_age_s` from now need `hold`.
+
+        Args:
+            asked: the query.
+            parallelism: tasks at most.
+            timeout_s: how long to wait for its times to be closed.
+            schema_id: to read under.
+            columns: to give.
+            where: SQL that is true of the rows to give.
+            task_bytes_max: more tasks, so that none reads much more stored bytes than this.
+            as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
+                `ReadPlan.as_stored`.
         """
         patience_s, asked_for = patience(timeout_s), wanted(columns, where)
 
         def ask(of: Query) -> ReadPlan:
-            return query.plan(self._shard, of, parallelism, patience_s, schema_id=schema_id, wanted=asked_for)
+            return query.plan(
+                self._shard,
+                of,
+                parallelism,
+                patience_s,
+                schema_id=schema_id,
+                wanted=asked_for,
+                task_bytes_max=task_bytes_max,
+                as_stored=as_stored,
+            )
 
         return self._at_last(ask) if asked is None else ask(asked)
 

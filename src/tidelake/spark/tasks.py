@@ -8,6 +8,7 @@ consecutive stretch of about equally many tasks in their order. No task is carri
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType
 
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_BYTES_MAX = "spark.sql.files.maxPartitionBytes"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,13 @@ def slots(spark: SparkSession) -> int:
     except PySparkException:
         # Spark Connect has no context; its setting for shuffles is the best that it tells.
         return max(1, int(spark.conf.get("spark.sql.shuffle.partitions") or "1"))
+
+
+def task_bytes_max(spark: SparkSession) -> int | None:
+    """Stored bytes that a task of a scan reads at most, by Spark's own setting; None if it names no size."""
+    found = re.fullmatch(r"(\d+)([kmgtp]?)b?", (spark.conf.get(_BYTES_MAX) or "").strip().lower())
+    size = int(found[1]) * 1024 ** " kmgtp".index(found[2] or " ") if found else 0
+    return size or None
 
 
 @contextlib.contextmanager
