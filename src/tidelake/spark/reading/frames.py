@@ -5,12 +5,9 @@ fetch, merge and consolidate their key range and hand Arrow batches to Spark. No
 rows come sorted within a partition.
 
 The plan is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts that
-it names, for a day unless asked otherwise, until `release`, or the end of the driver's process.
+it names, for a day unless asked otherwise: see `tidelake.spark.reading.holds`.
 """
 
-import atexit
-import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,28 +15,14 @@ from datetime import timedelta
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.errors import TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time
-from tidelake.shard.runs.plan import ReadPlan, run_task
+from tidelake.shard.runs.plan import run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.reading.holds import HOLD_FOR, hold_plans
 from tidelake.spark.tasks import run_tasks, slots
-
-HOLD_FOR = timedelta(days=1)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What is held for a DataFrame of this process."""
-
-    collection: Collection
-    hold: str
-    pid: int
-
-
-_held: list[_Held] = []
 
 
 @dataclass(frozen=True)
@@ -169,7 +152,7 @@ def snapshots(
     schema_id = collection.state().schema_id
     # All of one schema, whatever others change meanwhile.
     plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
-    _hold(collection, plans, hold_for)
+    hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
     return run_tasks(
@@ -189,36 +172,5 @@ def _frame(
     hold_for: timedelta | float | None,
 ) -> DataFrame:
     plan = collection.plan(asked, parallelism or slots(spark), timeout_s, columns=columns, where=where)
-    _hold(collection, [plan], hold_for)
+    hold_plans(collection, [plan], hold_for)
     return run_tasks(spark, plan.tasks, _Read(frame_arrow(plan.schema)), frame_schema(plan.schema))
-
-
-def _hold(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
-    hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
-    if hold is not None:
-        _held.append(_Held(collection, hold, os.getpid()))
-
-
-def release(collection: Collection | None = None) -> int:
-    """Keep what this process' DataFrames (of a collection; default: all) read no longer; how many there were.
-
-    Those that are used afterwards fail with `LeaseExpired` once their parts are collected. One log write
-    each. Called when the process ends, as far as its lakes are still open.
-    """
-    wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
-    for held in wanted:
-        _held.remove(held)
-        # A fork has a copy of the list; the holds are its parent's.
-        if held.pid == os.getpid():
-            held.collection.release(held.hold)
-    return len(wanted)
-
-
-def _release_at_exit() -> None:
-    while _held:
-        # Best effort: the lake may be closed, or out of reach. The hold expires.
-        with contextlib.suppress(TidelakeError):
-            release(_held[-1].collection)
-
-
-atexit.register(_release_at_exit)
