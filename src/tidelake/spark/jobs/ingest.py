@@ -34,7 +34,7 @@ from tidelake.lake.collection import Collection
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.debezium import ChangeParser, Late, line_bytes
-from tidelake.spark.tasks import ArrowMap
+from tidelake.spark.tasks import ArrowMap, remote
 from tidelake.spark.uploads import Answer, upload
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.state.append import other_content
@@ -141,11 +141,14 @@ def ingest_change_files(
     Raises:
         InvalidUpdates: a line cannot be read or is late; names file, line and reason. The micro-batch
             it is in was not appended, all earlier ones were. Mend the file in place and run again.
-        UsageError: the checkpoint is not the one that this writer name belongs to, or times are tuples.
+        UsageError: the checkpoint is not the one that this writer name belongs to, times are tuples, or the
+            session is one of Spark Connect, where the driver's part would run in the server.
         WriterFenced: another ingest under this name was started.
     """
     if not collection.domain.total_order:
         raise UsageError(f"times of {collection.domain} cannot be read from change events: use an int time")
+    if remote(spark):
+        raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
     parser = ChangeParser(collection.schema, time_field, late=late)
     sink = _Sink(collection, parser, writer, take_over, progress)
     lines = _lines(spark, os.fspath(directory), max_files_per_trigger)
