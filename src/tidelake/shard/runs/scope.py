@@ -78,8 +78,8 @@ class Scope:
         self.keys = keys or KeyRange()
         if among is not None:
             # What follows the last key next, since no key is a prefix of another.
-            stop = among.last + b"\x00"
-            self.keys = KeyRange(later(self.keys.start, among.first), earlier(self.keys.stop, stop))
+            past = among.last + b"\x00"
+            self.keys = KeyRange(later(self.keys.start, among.first), earlier(self.keys.stop, past))
         self._spec = spec
         self._prunings: dict[int, Pruning] = {}
         if where is not None:
