@@ -11,11 +11,14 @@ from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
-from tidelake.spark.writing.append import append
+from tidelake.spark.writing.append import append, write
+from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
 
 __all__ = [
     "IngestReport",
     "IngestedBatch",
+    "Sink",
+    "WrittenBatch",
     "append",
     "changes",
     "ingest_change_files",
@@ -23,8 +26,10 @@ __all__ = [
     "merge",
     "parse_changes",
     "release",
+    "sink",
     "snapshot",
     "snapshots",
     "updates",
     "workers",
+    "write",
 ]
