@@ -78,7 +78,7 @@ def streamed(
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
-    if lease is not None and _any_stored(needed):
+    if lease is not None and any_stored(needed):
         found = lease.watch(state.seqno, found)
     return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
 
@@ -115,7 +115,7 @@ def plan(
         )
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
-    return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned
+    return replace(planned, seqno=state.seqno) if any_stored(needed) else planned
 
 
 def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
@@ -143,7 +143,7 @@ def _sources(state: ShardState, query: Query) -> list[Source]:
     return sources((member.batch for member in state.spine), query)
 
 
-def _any_stored(needed: list[Source]) -> bool:
+def any_stored(needed: list[Source]) -> bool:
     """Whether the store is needed at all: inline parts are in the state, which nobody takes away."""
     return any(part.inline is None for source in needed for part in source.run.parts)
 
