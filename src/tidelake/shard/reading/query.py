@@ -91,8 +91,10 @@ def plan(
     *,
     schema_id: int | None = None,
     wanted: Wanted = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
 ) -> ReadPlan:
-    """The same read, cut into tasks for other processes; errors as `stream`.
+    """The same read, cut into tasks for other processes; errors as `stream`, arguments as `plan_read`.
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
@@ -101,7 +103,16 @@ def plan(
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        planned = plan_read(spec, shard.stores.blobs, needed, query, parallelism, selection=selection)
+        planned = plan_read(
+            spec,
+            shard.stores.blobs,
+            needed,
+            query,
+            parallelism,
+            selection=selection,
+            task_bytes_max=task_bytes_max,
+            as_stored=as_stored,
+        )
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
     return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned
