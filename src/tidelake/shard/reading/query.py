@@ -14,7 +14,7 @@ from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageE
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import Selection, Wanted
 from tidelake.shard.lease import Lease, explained
 from tidelake.shard.runs.plan import ReadPlan, plan_read
 from tidelake.shard.runs.read import rows, shown, sources
@@ -33,7 +33,7 @@ def stream(
     *,
     schema_id: int | None = None,
     brief: bool = False,
-    wanted: Wanted = _ALL,
+    wanted: Wanted | Selection = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
@@ -61,7 +61,7 @@ def streamed(
     lease: Lease | None = None,
     *,
     schema_id: int | None = None,
-    wanted: Wanted = _ALL,
+    wanted: Wanted | Selection = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as of a state that knows it; see `ready`.
 
