@@ -12,12 +12,15 @@ from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
 from tidelake.spark.source.batch import TidelakeSource, register
-from tidelake.spark.writing.append import append
+from tidelake.spark.writing.append import append, write
+from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
 
 __all__ = [
     "IngestReport",
     "IngestedBatch",
+    "Sink",
     "TidelakeSource",
+    "WrittenBatch",
     "append",
     "changes",
     "ingest_change_files",
@@ -26,8 +29,10 @@ __all__ = [
     "parse_changes",
     "register",
     "release",
+    "sink",
     "snapshot",
     "snapshots",
     "updates",
     "workers",
+    "write",
 ]

@@ -15,7 +15,7 @@ from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageE
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import Selection, Wanted
 from tidelake.shard.lease import Lease, explained
 from tidelake.shard.runs.plan import ReadPlan, plan_read
 from tidelake.shard.runs.read import rows, shown, sources
@@ -34,7 +34,7 @@ def stream(
     *,
     schema_id: int | None = None,
     brief: bool = False,
-    wanted: Wanted = _ALL,
+    wanted: Wanted | Selection = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
@@ -62,7 +62,7 @@ def streamed(
     lease: Lease | None = None,
     *,
     schema_id: int | None = None,
-    wanted: Wanted = _ALL,
+    wanted: Wanted | Selection = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as of a state that knows it; see `ready`.
 
@@ -79,7 +79,7 @@ def streamed(
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
-    if lease is not None and _any_stored(needed):
+    if lease is not None and any_stored(needed):
         found = lease.watch(state.seqno, found)
     return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
 
@@ -92,8 +92,10 @@ def plan(
     *,
     schema_id: int | None = None,
     wanted: Wanted = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
 ) -> ReadPlan:
-    """The same read, cut into tasks for other processes; errors as `stream`.
+    """The same read, cut into tasks for other processes; errors as `stream`, arguments as `plan_read`.
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
@@ -102,10 +104,19 @@ def plan(
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        planned = plan_read(spec, shard.stores.blobs, needed, query, parallelism, selection=selection)
+        planned = plan_read(
+            spec,
+            shard.stores.blobs,
+            needed,
+            query,
+            parallelism,
+            selection=selection,
+            task_bytes_max=task_bytes_max,
+            as_stored=as_stored,
+        )
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
-    if not _any_stored(needed):
+    if not any_stored(needed):
         return planned
     return replace(planned, seqno=state.seqno, version=_version(state))
 
@@ -141,7 +152,7 @@ def _sources(state: ShardState, query: Query) -> list[Source]:
     return sources((member.batch for member in state.spine), query)
 
 
-def _any_stored(needed: list[Source]) -> bool:
+def any_stored(needed: list[Source]) -> bool:
     """Whether the store is needed at all: inline parts are in the state, which nobody takes away."""
     return any(part.inline is None for source in needed for part in source.run.parts)
 
