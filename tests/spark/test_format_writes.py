@@ -56,9 +56,7 @@ def test_options_that_a_write_does_not_take_are_refused(spark: Any, c: tidelake.
 
 
 def test_views_are_inserted_into_and_read_again(spark: Any, c: tidelake.Collection) -> None:
-    path = (
-        f"{Path(c._shard.spec.url.removeprefix('file://').replace('%C3%A4', 'ä').replace('%20', ' '))}/größe"
-    )
+    path = unquote(urlsplit(path_of(c)).path)
     spark.sql(f"CREATE OR REPLACE TEMP VIEW both_ways USING tidelake OPTIONS (path '{path}', holdFor 'none')")
     spark.sql("INSERT INTO both_ways VALUES (1, 'a'), (2, 'b')")
     assert spark.sql("SELECT max(v) FROM both_ways").first()[0] == "b"
