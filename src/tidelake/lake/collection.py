@@ -610,8 +610,8 @@ class Collection:
             plans: of reads of this collection.
             hold_for: how long.
             purpose: for people.
-            owner: who holds it, in a word. What one owner holds for the same time of the same version is one
-                hold, whose name begins with the owner; asked for again, it is extended, to within a minute.
+            owner: who holds it, in a word. What one owner holds for the same time of the same stored parts is
+                one hold, whose name begins with the owner; asked for again a minute later, it is extended.
 
         Returns:
             The name of the hold; None if they read nothing that could go. At most one log write.
@@ -632,7 +632,8 @@ class Collection:
             return None
         id_ = None
         if owner is not None:
-            id_ = "-".join([check_name(owner, "owner of a hold"), *map(str, seqnos), f"{hold_for_s:g}s"])
+            versions = sorted({plan.version for plan in planned if plan.version})
+            id_ = "-".join([check_name(owner, "owner of a hold"), *versions, f"{hold_for_s:g}s"])
         return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
 
     def extend(self, hold: str, slack: timedelta | float) -> bool:

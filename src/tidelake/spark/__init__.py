@@ -11,6 +11,7 @@ from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
+from tidelake.spark.source.batch import TidelakeSource, register
 from tidelake.spark.writing.append import append, write
 from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
 
@@ -18,6 +19,7 @@ __all__ = [
     "IngestReport",
     "IngestedBatch",
     "Sink",
+    "TidelakeSource",
     "WrittenBatch",
     "append",
     "changes",
@@ -25,6 +27,7 @@ __all__ = [
     "local_session",
     "merge",
     "parse_changes",
+    "register",
     "release",
     "sink",
     "snapshot",

@@ -4,6 +4,7 @@ Every read starts from the newest state and then touches only immutable parts, s
 that happen meanwhile do not change its answer.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -115,7 +116,15 @@ def plan(
         )
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
-    return replace(planned, seqno=state.seqno) if any_stored(needed) else planned
+    if not any_stored(needed):
+        return planned
+    return replace(planned, seqno=state.seqno, version=_version(state))
+
+
+def _version(state: ShardState) -> str:
+    """A word for the stored parts that a state names."""
+    parts = (part for member in state.spine for part in member.batch.parts() if part.inline is None)
+    return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
 def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
