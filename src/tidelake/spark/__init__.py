@@ -7,6 +7,7 @@ handle and never a credential.
 
 from tidelake.spark.envelopes.debezium import parse_changes
 from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
+from tidelake.spark.jobs.maintain import MaintainReport, maintain
 from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, release, snapshot, snapshots, updates
 from tidelake.spark.session import local_session
@@ -15,10 +16,12 @@ from tidelake.spark.writing.append import append
 __all__ = [
     "IngestReport",
     "IngestedBatch",
+    "MaintainReport",
     "append",
     "changes",
     "ingest_change_files",
     "local_session",
+    "maintain",
     "merge",
     "parse_changes",
     "release",
