@@ -20,7 +20,7 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.lease import hold_states
+from tidelake.shard.lease import extend_states, hold_states
 from tidelake.shard.reading import query
 from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.reading.reader import Reader, Step
@@ -169,12 +169,14 @@ class Collection:
         return Batch.from_bytes(self._shard, data)
 
     def append_uploaded(
-        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike
+        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike, advance: bool = False
     ) -> Appended:
-        """Append what workers uploaded with `uploader()`, in one commit."""
-        return batches.append_uploaded(
-            self._shard, uploads, self.frontier(lower, "lower"), self.frontier(upper, "upper")
-        )
+        """Append what workers uploaded with `uploader()`, in one commit.
+
+        With `advance`, times before `lower` become `lower`, without another upload.
+        """
+        start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
+        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance)
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """Something that uploads updates from other processes; times are checked against the interval.
@@ -475,11 +477,25 @@ class Collection:
 
         return self._at_last(ask) if asked is None else ask(asked)
 
-    def hold(self, plans: Iterable[ReadPlan], hold_for: timedelta | float, purpose: str) -> str | None:
+    def hold(
+        self,
+        plans: Iterable[ReadPlan],
+        hold_for: timedelta | float,
+        purpose: str,
+        *,
+        owner: str | None = None,
+    ) -> str | None:
         """Keep what plans read for some time (in seconds, if it is no timedelta), or until `release`.
 
+        Args:
+            plans: of reads of this collection.
+            hold_for: how long.
+            purpose: for people.
+            owner: who holds it, in a word. What one owner holds for the same time of the same version is one
+                hold, whose name begins with the owner; asked for again, it is extended, to within a minute.
+
         Returns:
-            The name of the hold; None if they read nothing that could go. One log write.
+            The name of the hold; None if they read nothing that could go. At most one log write.
 
         Raises:
             LeaseExpired: a part is given up already: plan again.
@@ -492,8 +508,21 @@ class Collection:
             raise UsageError(
                 f"plans is a {type(given).__name__}: give a list of what collection.plan returned"
             )
-        seqnos = {plan.seqno for plan in planned if plan.seqno is not None}
-        return hold_states(self._shard, seqnos, purpose, hold_for_s) if seqnos else None
+        seqnos = sorted({plan.seqno for plan in planned if plan.seqno is not None})
+        if not seqnos:
+            return None
+        id_ = None
+        if owner is not None:
+            id_ = "-".join([check_name(owner, "owner of a hold"), *map(str, seqnos), f"{hold_for_s:g}s"])
+        return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
+
+    def extend(self, hold: str, slack: timedelta | float) -> bool:
+        """Let a hold of `hold` last as long again from now on, unless that was done less than `slack` ago.
+
+        Returns:
+            Whether it is still there. At most one log write.
+        """
+        return extend_states(self._shard, hold, duration_s(slack, "slack"))
 
     def release(self, hold: str) -> None:
         """Give up what `hold` keeps. May be repeated; at most one log write."""

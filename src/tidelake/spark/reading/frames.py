@@ -6,12 +6,9 @@ rows come sorted within a partition. Of a snapshot, parts that need none of it a
 scan (`tidelake.spark.reading.native`), which promises no order.
 
 The plan is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts that
-it names, for a day unless asked otherwise, until `release`, or the end of the driver's process.
+it names, for a day unless asked otherwise: see `tidelake.spark.reading.holds`.
 """
 
-import atexit
-import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +16,6 @@ from datetime import timedelta
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.errors import TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
@@ -27,22 +23,9 @@ from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
+from tidelake.spark.reading.holds import HOLD_FOR, hold_plans
 from tidelake.spark.reading.native import reachable, readable, scan
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
-
-HOLD_FOR = timedelta(days=1)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What is held for a DataFrame of this process."""
-
-    collection: Collection
-    hold: str
-    pid: int
-
-
-_held: list[_Held] = []
 
 
 @dataclass(frozen=True)
@@ -179,7 +162,7 @@ def snapshots(
     schema_id = collection.state().schema_id
     # All of one schema, whatever others change meanwhile.
     plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
-    _hold(collection, plans, hold_for)
+    hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
     return run_tasks(
@@ -216,7 +199,7 @@ def _frame(
     stored = plan.as_stored
     if stored is not None and not (readable(stored.schema) and reachable(stored)):
         plan, stored = planned(as_stored=False), None
-    _hold(collection, [plan], hold_for)
+    hold_plans(collection, [plan], hold_for)
     schema = _nullable(plan.schema, collection) if native else plan.schema
     merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema)), frame_schema(schema))
     if stored is None:
@@ -229,34 +212,3 @@ def _nullable(schema: pa.Schema, collection: Collection) -> pa.Schema:
     """With all columns of the collection nullable, so that a frame's schema does not tell how it is read."""
     given = {*collection.domain.columns, DIFF}
     return pa.schema([field if field.name in given else field.with_nullable(True) for field in schema])
-
-
-def _hold(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
-    hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
-    if hold is not None:
-        _held.append(_Held(collection, hold, os.getpid()))
-
-
-def release(collection: Collection | None = None) -> int:
-    """Keep what this process' DataFrames (of a collection; default: all) read no longer; how many there were.
-
-    Those that are used afterwards fail with `LeaseExpired` once their parts are collected. One log write
-    each. Called when the process ends, as far as its lakes are still open.
-    """
-    wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
-    for held in wanted:
-        _held.remove(held)
-        # A fork has a copy of the list; the holds are its parent's.
-        if held.pid == os.getpid():
-            held.collection.release(held.hold)
-    return len(wanted)
-
-
-def _release_at_exit() -> None:
-    while _held:
-        # Best effort: the lake may be closed, or out of reach. The hold expires.
-        with contextlib.suppress(TidelakeError):
-            release(_held[-1].collection)
-
-
-atexit.register(_release_at_exit)
