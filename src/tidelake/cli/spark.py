@@ -32,7 +32,7 @@ def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]
 
 
 def maintained(opened: "Lake", names: list[str] | None) -> tuple[list[dict[str, Any]], "MaintainReport"]:
-    """Bring collections to rest with Spark, with a line on each job in a terminal; a line for each of them."""
+    """Bring collections to rest with Spark, with a line on each job in a terminal; a line on each of them."""
     from tidelake.cli import output
 
     with session("tidelake maintain") as spark, output.status() as say:

@@ -6,6 +6,7 @@ handle and never a credential.
 """
 
 from tidelake.spark.envelopes.debezium import parse_changes
+from tidelake.spark.jobs.export import ExportReport, export
 from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
 from tidelake.spark.jobs.maintain import MaintainReport, maintain
 from tidelake.spark.jobs.merge import merge, workers
@@ -15,11 +16,13 @@ from tidelake.spark.session import local_session
 from tidelake.spark.writing.append import append
 
 __all__ = [
+    "ExportReport",
     "IngestReport",
     "IngestedBatch",
     "MaintainReport",
     "append",
     "changes",
+    "export",
     "ingest_change_files",
     "local_session",
     "maintain",
