@@ -97,14 +97,27 @@ def plan(
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
     state = ready(shard, query, timeout_s)
+    return planned(shard, state, query, parallelism, schema_id=schema_id, wanted=wanted)
+
+
+def planned(
+    shard: Shard,
+    state: ShardState,
+    query: Query,
+    parallelism: int,
+    *,
+    schema_id: int | None = None,
+    wanted: Wanted = _ALL,
+) -> ReadPlan:
+    """The same as of a state that knows the answer, as `streamed`."""
     spec = _spec(shard, schema_id)
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        planned = plan_read(spec, shard.stores.blobs, needed, query, parallelism, selection=selection)
+        cut = plan_read(spec, shard.stores.blobs, needed, query, parallelism, selection=selection)
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
-    return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned
+    return replace(cut, seqno=state.seqno) if _any_stored(needed) else cut
 
 
 def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
