@@ -47,7 +47,7 @@ docs: venv   ## run the examples of README.md and docs/, check their links
 
 lock: venv   ## write requirements.lock anew from pyproject.toml; ARGS=--upgrade takes newer versions
 	@$(RUN) pip install --quiet --disable-pip-version-check uv
-	@$(RUN) uv pip compile --quiet --universal --python-version 3.11 --extra spark --group dev --group bench \
+	@$(RUN) uv pip compile --quiet --universal --python-version 3.11 --extra spark --extra pipelines --group dev --group bench \
 	  --generate-hashes --no-header --no-annotate --output-file requirements.lock $(ARGS) pyproject.toml >/dev/null
 
 clean:   ## remove .venv and everything else that was made here

@@ -24,6 +24,12 @@ BREAKS = {
         ("shard/reading/violation.py", "import tidelake.shard.writing.append"),
         ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
     ],
+    "spark": [
+        ("spark/violation.py", ""),
+        ("spark/envelopes/violation.py", "import tidelake.spark.writing.append"),
+        ("spark/reading/violation.py", "import tidelake.spark.envelopes.debezium"),
+        ("spark/jobs/violation.py", "import tidelake.spark.source"),
+    ],
     "cycles": [
         ("lake/violation.py", "import tidelake.lake.opposite"),
         ("lake/opposite.py", "import tidelake.lake.violation"),

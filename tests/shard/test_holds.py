@@ -515,6 +515,41 @@ def test_a_plan_is_held_for_as_long_as_was_asked_or_until_it_is_released(tmp_pat
     assert inline.hold([inline.plan(None, 1)], 60, "nothing that could go") is None
 
 
+def test_what_an_owner_holds_of_one_version_is_one_hold(tmp_path):
+    place = Kept()
+    lake, c = place.made()
+    plans = [c.plan(AsOf(3), 4), c.plan(AsOf(2), 1)]
+    before = commits(lake)
+    held = c.hold(plans, 7_200, "a job", owner="me")
+    assert held.startswith("me-")
+    assert c.hold(plans[:1], timedelta(hours=2), "a job", owner="me") == held
+    assert len(holds_of(c)) == 1 and commits(lake) == before + 1
+    assert c.hold(plans, 7_200, "a job", owner="you") != held
+    assert c.hold(plans, 7_201, "a job", owner="me") != held
+    assert len(holds_of(c)) == 3
+    place.pass_s(61)
+    c.hold(plans, 7_200, "a job", owner="me")
+    hold = c.state().holds[held]
+    assert hold.expires_ms - hold.opened_ms == 7_261_000
+    place.pass_s(7_199)
+    c.append(rows(1000))
+    assert list(c.state().holds) == [held]
+
+
+def test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there(tmp_path):
+    place = Kept()
+    lake, c = place.made()
+    held = c.hold([c.plan(None, 1)], 3_600, "a job")
+    opened, before = c.state().holds[held].opened_ms, commits(lake)
+    place.pass_s(300)
+    assert c.extend(held, 600) and commits(lake) == before
+    place.pass_s(301)
+    assert c.extend(held, timedelta(minutes=10)) and commits(lake) == before + 1
+    assert c.state().holds[held].expires_ms - opened == 4_201_000
+    c.release(held)
+    assert not c.extend(held, 0) and not holds_of(c)
+
+
 def test_a_task_whose_parts_are_gone_says_why(tmp_path):
     config = Config(inline_part_bytes=0, merge_budget_s=0)
     with tidelake.open(tmp_path / "lake", config=config) as lake:

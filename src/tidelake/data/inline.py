@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidelake.data.container import verify
 from tidelake.data.encode import encode_key
+from tidelake.data.keyset import KeySet
 from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.types import update_schema
 from tidelake.errors import CorruptionError, InternalError
@@ -62,8 +63,9 @@ def decode_inline(
     *,
     key_from: bytes | None = None,
     key_below: bytes | None = None,
+    among: KeySet | None = None,
 ) -> pa.RecordBatch:
-    """The updates of an inline part, of all keys or of a range of them.
+    """The updates of an inline part: of all keys, or of a range or a set of them.
 
     Args:
         part: its description; rewrite and truncation are not applied (see `select.view`).
@@ -71,9 +73,10 @@ def decode_inline(
         domain: of the times.
         key_from: only rows whose encoded key is not less than this.
         key_below: only rows whose encoded key is less than this.
+        among: only rows with one of these keys.
 
     Returns:
-        A batch of `update_schema(schema, domain)` in the stored order; empty if no key is in the range.
+        A batch of `update_schema(schema, domain)` in the stored order; empty if no row is asked for.
 
     Raises:
         CorruptionError: the bytes are not what was encoded.
@@ -88,6 +91,8 @@ def decode_inline(
         raise CorruptionError(part.name, f"its inline rows cannot be decoded: {error}") from error
     if rows.num_rows != part.rows:
         raise CorruptionError(part.name, f"it has {rows.num_rows} rows instead of {part.rows}")
+    if among is not None:
+        rows = among.rows(rows, schema)
     if key_from is None and key_below is None:
         return rows
     keys = encode_key(rows, schema).to_pylist()

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tidelake.data.literal import encoded_decimal, encoded_float, encoded_text, encoded_word
 from tidelake.data.types import arrow_type
 from tidelake.model.batch import ColumnStats, Part
-from tidelake.model.predicate import Predicate, columns_of, may_match
+from tidelake.model.predicate import NULL, PAST, Predicate, columns_of, may_match
 from tidelake.model.schema import Column, DataType, Schema
 
 _ALL_NULL = ColumnStats(None, None, 1)
@@ -87,6 +87,22 @@ def same_encoding(old: DataType, new: DataType) -> bool:
 
 def _family(type_: DataType) -> str:
     return re.sub(r"\d+$", "", type_.name)
+
+
+def key_upper(group: pq.RowGroupMetaData, schema: Schema) -> bytes | None:
+    """What no key of a row group is greater than, by what Parquet says of it; None if that is nothing.
+
+    Args:
+        group: of a part.
+        schema: that the part was written under.
+    """
+    # Key columns come first and are not nested, so the first of them is the first leaf.
+    known = _group_stats(group, 0, schema.key[0].type)
+    if known is None:
+        return None
+    if known.null_count:
+        return NULL + PAST
+    return None if known.upper is None else known.upper + PAST
 
 
 def _first_leaves(metadata: pq.FileMetaData) -> Iterator[int]:

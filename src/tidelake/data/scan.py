@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 
 from tidelake.data.container import File, Footer, read_footer, read_group_bytes
 from tidelake.data.encode import encode_key
+from tidelake.data.keyset import KeySet
+from tidelake.data.prune import key_upper
 from tidelake.data.types import stored_type, update_schema
 from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
@@ -73,10 +75,11 @@ def read_part(
     batch_bytes: int = _BATCH_BYTES,
     key_from: bytes | None = None,
     key_below: bytes | None = None,
+    among: KeySet | None = None,
     row_groups: Callable[[pq.FileMetaData], list[bool]] | None = None,
     columns: Collection[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the updates of a part, of all keys or of a range of them.
+    """Read the updates of a part: of all keys, or of a range or a set of them.
 
     Args:
         file: the object's bytes, with `seek` and `read`, or a path.
@@ -88,8 +91,9 @@ def read_part(
             are of one row group at most.
         key_from: only rows whose encoded key is not less than this.
         key_below: only rows whose encoded key is less than this.
+        among: only rows with one of these keys; row groups that cannot hold one are not read.
         row_groups: says of each row group whether it is to be read; default: all are.
-        columns: names of those to decode, with a range of keys all key columns; default: all.
+        columns: names of those to decode, with a range or a set of keys all key columns; default: all.
 
     Yields:
         Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
@@ -109,6 +113,7 @@ def read_part(
                 batch_bytes=batch_bytes,
                 key_from=key_from,
                 key_below=key_below,
+                among=among,
                 row_groups=row_groups,
                 columns=columns,
             )
@@ -119,6 +124,8 @@ def read_part(
     if columns is not None:
         wanted = pa.schema([field for field in wanted if field.name in columns])
     wanted_groups = _groups(footer, key_from, key_below, row_groups)
+    if among is not None:
+        wanted_groups = [g for g in wanted_groups if _meets(among, footer, part, schema, g)]
     # Before a batch was seen: the encoded size, which is too little where values repeat.
     fit, groups = _fitting(footer.metadata.row_group(0), batch_bytes), 1
     while wanted_groups:
@@ -138,6 +145,8 @@ def read_part(
             fit = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
             kept = [_within(batch, schema, key_from, key_below)]
             del batch
+            if among is not None:
+                kept.append(among.rows(kept.pop(), schema))
             if kept[0].num_rows:
                 yield kept.pop()
         del decoded, kept
@@ -160,6 +169,17 @@ def _groups(
         return list(range(first, end))
     wanted = row_groups(footer.metadata)
     return [group for group in range(first, end) if wanted[group]]
+
+
+def _meets(among: KeySet, footer: Footer, part: Part, schema: Schema, group: int) -> bool:
+    """Whether a row group may hold one of some keys."""
+    keys = footer.first_keys
+    # Its last rows may have the first key of the next group.
+    last = keys[group + 1] if group + 1 < len(keys) else part.key_upper
+    if not among.meets(keys[group], last):
+        return False
+    upper = key_upper(footer.metadata.row_group(group), schema)
+    return upper is None or among.meets(keys[group], upper if last is None else min(last, upper))
 
 
 def _fitting(group: pq.RowGroupMetaData, size: int) -> int:

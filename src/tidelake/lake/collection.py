@@ -20,7 +20,7 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.lease import hold_states
+from tidelake.shard.lease import extend_states, hold_states
 from tidelake.shard.reading import query
 from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.reading.reader import Reader, Step
@@ -170,12 +170,14 @@ class Collection:
         return Batch.from_bytes(self._shard, data)
 
     def append_uploaded(
-        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike
+        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike, advance: bool = False
     ) -> Appended:
-        """Append what workers uploaded with `uploader()`, in one commit."""
-        return batches.append_uploaded(
-            self._shard, uploads, self.frontier(lower, "lower"), self.frontier(upper, "upper")
-        )
+        """Append what workers uploaded with `uploader()`, in one commit.
+
+        With `advance`, times before `lower` become `lower`, without another upload.
+        """
+        start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
+        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance)
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """Something that uploads updates from other processes; times are checked against the interval.
@@ -476,24 +478,60 @@ class Collection:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        task_bytes_max: int | None = None,
+        as_stored: bool = False,
     ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
         None asks for the contents at the last closed time; `schema_id`, `columns` and `where` as for
         `snapshot`. Tasks that are carried out later than `garbage_age_s` from now need `hold`.
+
+        Args:
+            asked: the query.
+            parallelism: tasks at most.
+            timeout_s: how long to wait for its times to be closed.
+            schema_id: to read under.
+            columns: to give.
+            where: SQL that is true of the rows to give.
+            task_bytes_max: more tasks, so that none reads much more stored bytes than this.
+            as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
+                `ReadPlan.as_stored`.
         """
         patience_s, asked_for = patience(timeout_s), wanted(columns, where)
 
         def ask(of: Query) -> ReadPlan:
-            return query.plan(self._shard, of, parallelism, patience_s, schema_id=schema_id, wanted=asked_for)
+            return query.plan(
+                self._shard,
+                of,
+                parallelism,
+                patience_s,
+                schema_id=schema_id,
+                wanted=asked_for,
+                task_bytes_max=task_bytes_max,
+                as_stored=as_stored,
+            )
 
         return self._at_last(ask) if asked is None else ask(asked)
 
-    def hold(self, plans: Iterable[ReadPlan], hold_for: timedelta | float, purpose: str) -> str | None:
+    def hold(
+        self,
+        plans: Iterable[ReadPlan],
+        hold_for: timedelta | float,
+        purpose: str,
+        *,
+        owner: str | None = None,
+    ) -> str | None:
         """Keep what plans read for some time (in seconds, if it is no timedelta), or until `release`.
 
+        Args:
+            plans: of reads of this collection.
+            hold_for: how long.
+            purpose: for people.
+            owner: who holds it, in a word. What one owner holds for the same time of the same version is one
+                hold, whose name begins with the owner; asked for again, it is extended, to within a minute.
+
         Returns:
-            The name of the hold; None if they read nothing that could go. One log write.
+            The name of the hold; None if they read nothing that could go. At most one log write.
 
         Raises:
             LeaseExpired: a part is given up already: plan again.
@@ -506,8 +544,21 @@ class Collection:
             raise UsageError(
                 f"plans is a {type(given).__name__}: give a list of what collection.plan returned"
             )
-        seqnos = {plan.seqno for plan in planned if plan.seqno is not None}
-        return hold_states(self._shard, seqnos, purpose, hold_for_s) if seqnos else None
+        seqnos = sorted({plan.seqno for plan in planned if plan.seqno is not None})
+        if not seqnos:
+            return None
+        id_ = None
+        if owner is not None:
+            id_ = "-".join([check_name(owner, "owner of a hold"), *map(str, seqnos), f"{hold_for_s:g}s"])
+        return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
+
+    def extend(self, hold: str, slack: timedelta | float) -> bool:
+        """Let a hold of `hold` last as long again from now on, unless that was done less than `slack` ago.
+
+        Returns:
+            Whether it is still there. At most one log write.
+        """
+        return extend_states(self._shard, hold, duration_s(slack, "slack"))
 
     def release(self, hold: str) -> None:
         """Give up what `hold` keeps. May be repeated; at most one log write."""

@@ -98,6 +98,7 @@ class Writer:
         upper: FrontierLike,
         sequence: int | None = None,
         content: str = "",
+        advance: bool = False,
     ) -> Appended:
         """Append what workers uploaded, as number `sequence`; see `Collection.append_uploaded`.
 
@@ -106,7 +107,7 @@ class Writer:
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         return self._numbered(
             sequence,
-            lambda claim: batches.append_uploaded(self._shard, uploads, start, end, claim),
+            lambda claim: batches.append_uploaded(self._shard, uploads, start, end, claim, advance=advance),
             content,
         )
 

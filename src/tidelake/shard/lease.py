@@ -39,6 +39,8 @@ from tidelake.state.state import Hold, ShardState
 
 # Of the time that a hold lasts, and of the time that a part stays: what may pass before a commit.
 _SHARE = 3
+# What is asked to be held again so soon lasts long enough as it is.
+_SLACK_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -305,20 +307,34 @@ def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
     return explained(shard, name)
 
 
-def hold_states(shard: Shard, seqnos: Iterable[int], purpose: str, seconds: float) -> str:
+def hold_states(
+    shard: Shard, seqnos: Iterable[int], purpose: str, seconds: float, id_: str | None = None
+) -> str:
     """Hold the parts of some states for some time, without signs of life; the id. One log write.
+
+    With an id of the caller's, which must stand for the same states and time whenever it comes again, a hold
+    that is there is extended: by one log write, or none if it is younger than a share of its time.
 
     Raises:
         LeaseExpired: a part of one of them was given up already.
     """
-    id_ = shard.env.ids.fresh()
-    command = partial(
-        holds.open_hold,
-        hold_id=id_,
-        purpose=purpose,
-        lease_ms=int(seconds * 1000),
-        since=Frontier(),
-        pins=tuple(seqnos),
-    )
+    hold_id, lease_ms, pins = id_ or shard.env.ids.fresh(), int(seconds * 1000), tuple(seqnos)
+
+    def command(state: ShardState, now_ms: int) -> Outcome[Hold]:
+        if hold_id in state.holds:
+            return holds.extend_hold(state, now_ms, hold_id, slack_ms=min(_SLACK_MS, lease_ms // _SHARE))
+        return holds.open_hold(
+            state, now_ms, hold_id, purpose, lease_ms=lease_ms, since=Frontier(), pins=pins
+        )
+
     shard.run(command)
-    return id_
+    return hold_id
+
+
+def extend_states(shard: Shard, hold_id: str, slack_s: float) -> bool:
+    """A sign of life for such a hold, if the last one is so long ago; whether it is there."""
+    try:
+        shard.run(partial(holds.extend_hold, hold_id=hold_id, slack_ms=int(slack_s * 1000)))
+    except (LeaseExpired, CollectionNotFound):
+        return False
+    return True

@@ -8,7 +8,8 @@ handle and never a credential.
 from tidelake.spark.envelopes.debezium import parse_changes
 from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
 from tidelake.spark.jobs.merge import merge, workers
-from tidelake.spark.reading.frames import changes, release, snapshot, snapshots, updates
+from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
+from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
 from tidelake.spark.writing.append import append
 

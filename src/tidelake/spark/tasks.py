@@ -8,16 +8,22 @@ consecutive stretch of about equally many tasks in their order. No task is carri
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import max as greatest
+from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.types import StructType
 
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_BYTES_MAX = "spark.sql.files.maxPartitionBytes"
+_slots: "WeakKeyDictionary[SparkSession, int]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -64,24 +70,42 @@ def one_thread() -> None:
     pa.set_cpu_count(1)
 
 
-def slots(spark: SparkSession) -> int:
-    """Tasks that the cluster runs at once, as far as the session knows."""
+def remote(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect: it has no context, and its driver is another process."""
     try:
-        return max(1, int(spark.sparkContext.defaultParallelism))
+        spark.sparkContext  # noqa: B018  # asked for its error
     except PySparkException:
-        # Spark Connect has no context; its setting for shuffles is the best that it tells.
-        return max(1, int(spark.conf.get("spark.sql.shuffle.partitions") or "1"))
+        return True
+    return False
+
+
+def slots(spark: SparkSession) -> int:
+    """Tasks that the cluster runs at once, as far as the session knows. Under Spark Connect a job, once."""
+    if not remote(spark):
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    if spark not in _slots:
+        # A frame that names no number of partitions has as many as the server runs tasks at once.
+        numbered = spark.range(1 << 16).select(spark_partition_id().alias("number"))
+        last = numbered.agg(greatest("number")).first()
+        _slots[spark] = 1 if last is None else int(last[0]) + 1
+    return _slots[spark]
+
+
+def task_bytes_max(spark: SparkSession) -> int | None:
+    """Stored bytes that a task of a scan reads at most, by Spark's own setting; None if it names no size."""
+    found = re.fullmatch(r"(\d+)([kmgtp]?)b?", (spark.conf.get(_BYTES_MAX) or "").strip().lower())
+    size = int(found[1]) * 1024 ** " kmgtp".index(found[2] or " ") if found else 0
+    return size or None
 
 
 @contextlib.contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
     """Name the jobs that are started inside, for Spark's own pages. Does nothing under Spark Connect."""
-    try:
-        context = spark.sparkContext
-        before = context.getLocalProperty("spark.job.description")
-    except PySparkException:
+    if remote(spark):
         yield
         return
+    context = spark.sparkContext
+    before = context.getLocalProperty("spark.job.description")
     context.setJobDescription(text)
     try:
         yield

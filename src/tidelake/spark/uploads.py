@@ -31,6 +31,7 @@ _ANSWER = pa.schema(
         pa.field("tombstones", pa.int64(), nullable=False),
         pa.field("late", pa.int64(), nullable=False),
         pa.field("files", pa.list_(pa.string()), nullable=False),
+        pa.field("advances", pa.bool_(), nullable=False),
         pa.field("fault", pa.string()),
     ]
 )
@@ -50,6 +51,7 @@ class Answer:
         tombstones: lines ignored.
         late: events moved to a later time.
         files: that the rows came from, if they came from files.
+        advances: whether rows whose times are closed at the commit get the least open time.
     """
 
     uploads: tuple[bytes, ...] = ()
@@ -61,6 +63,7 @@ class Answer:
     tombstones: int = 0
     late: int = 0
     files: tuple[str, ...] = ()
+    advances: bool = False
 
     def see_files(self, names: pa.Array) -> None:
         """Remember which files there were."""
@@ -88,6 +91,7 @@ class Answer:
         self.tombstones += other.tombstones
         self.late += other.late
         self.files = tuple(sorted({*self.files, *other.files}))
+        self.advances = self.advances or other.advances
 
 
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:

@@ -134,6 +134,14 @@ def renew_hold(
     return NoOp(hold) if renewed == hold else Commit(Edits(holds={hold_id: renewed}), renewed)
 
 
+def extend_hold(state: ShardState, now_ms: int, hold_id: str, *, slack_ms: int) -> Outcome[Hold]:
+    """A sign of life, if the last one is more than `slack_ms` ago: nothing is written where it is not."""
+    hold = state.holds.get(hold_id)
+    if hold is not None and hold.expires_ms - now_ms >= hold.lease_ms - slack_ms:
+        return NoOp(hold)
+    return renew_hold(state, now_ms, hold_id)
+
+
 def close_hold(state: ShardState, _now_ms: int, hold_id: str) -> Outcome[None]:
     """Give a hold up."""
     return Commit(Edits(holds={hold_id: None}), None) if hold_id in state.holds else NoOp(None)

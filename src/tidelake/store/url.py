@@ -120,6 +120,17 @@ def open_stores(url: "str | os.PathLike[str]", config: Config, env: Env, *, crea
     return _layered(local, config, env)
 
 
+def file_url(url: str, name: str) -> str | None:
+    """Where other programs of the machine, or of those that share its directory, find an object of a lake.
+
+    Returns:
+        `file://` and a path as it is, with no character escaped; None if objects are no files.
+    """
+    if not url.startswith("file://"):
+        return None
+    return "file://" + os.path.join(unquote(urlsplit(url).path), "blobs", check_name(name))
+
+
 def _layered(stores: Stores, config: Config, env: Env) -> Stores:
     """The layers, from the store outwards: metered, retrying.
 

@@ -91,13 +91,24 @@ def plan(
     *,
     schema_id: int | None = None,
     wanted: Wanted = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
 ) -> ReadPlan:
-    """The same read, cut into tasks for other processes; errors as `stream`.
+    """The same read, cut into tasks for other processes; errors as `stream`, arguments as `plan_read`.
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
     state = ready(shard, query, timeout_s)
-    return planned(shard, state, query, parallelism, schema_id=schema_id, wanted=wanted)
+    return planned(
+        shard,
+        state,
+        query,
+        parallelism,
+        schema_id=schema_id,
+        wanted=wanted,
+        task_bytes_max=task_bytes_max,
+        as_stored=as_stored,
+    )
 
 
 def planned(
@@ -108,13 +119,24 @@ def planned(
     *,
     schema_id: int | None = None,
     wanted: Wanted = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
 ) -> ReadPlan:
     """The same as of a state that knows the answer, as `streamed`."""
     spec = _spec(shard, schema_id)
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        cut = plan_read(spec, shard.stores.blobs, needed, query, parallelism, selection=selection)
+        cut = plan_read(
+            spec,
+            shard.stores.blobs,
+            needed,
+            query,
+            parallelism,
+            selection=selection,
+            task_bytes_max=task_bytes_max,
+            as_stored=as_stored,
+        )
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
     return replace(cut, seqno=state.seqno) if _any_stored(needed) else cut

@@ -4,6 +4,8 @@ A task is bytes: a reference to the shard, the runs that it needs, a query and a
 plan have disjoint key ranges in ascending order, so their answers, one after the other, are the answer
 to the whole: sorted and consolidated, without a shuffle. Cuts are taken from the sparse index of the
 parts (first key of every row group), so that tasks read about equally many bytes.
+
+A caller that reads Parquet faster than a task does is told which parts it may read as they are.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -14,6 +16,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.scan import read_index
+from tidelake.data.types import update_schema
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError
 from tidelake.model.batch import Part, Run
@@ -24,10 +27,12 @@ from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.runs.read import rows, shown
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
+from tidelake.shard.runs.stored import AsStored, divided
 from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.state.codec import decode_record, encode_record
 from tidelake.store.protocols import BlobStore
+from tidelake.store.url import file_url
 
 _TASK_BYTES_MIN = 1024 * 1024
 # A part is held whole while it is written, beside the chunks of the kernel.
@@ -97,10 +102,11 @@ class ReadPlan:
 
     Attributes:
         schema: of the rows that the tasks yield: key and value columns, times and `_diff`.
-        tasks: encoded, in ascending order of their key ranges; at least one.
+        tasks: encoded, in ascending order of their key ranges; at least one, unless all is `as_stored`.
         rows: stored updates that are looked at, an upper bound on the answer.
         size_bytes: of the parts that are looked at.
         seqno: of the state that the tasks read; None if they hold all rows themselves.
+        as_stored: what the tasks leave to a caller that asked for it; None: nothing.
     """
 
     schema: pa.Schema
@@ -108,6 +114,7 @@ class ReadPlan:
     rows: int
     size_bytes: int
     seqno: int | None = None
+    as_stored: AsStored | None = None
 
 
 def plan_read(
@@ -118,16 +125,47 @@ def plan_read(
     parallelism: int,
     *,
     selection: Selection = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
 ) -> ReadPlan:
-    """Cut a read into at most `parallelism` tasks. Reads the index of every part, unless it is small."""
+    """Cut a read into tasks. Reads the index of every part, unless it is small.
+
+    Args:
+        spec: to read with.
+        blobs: where the parts are.
+        needed: the runs.
+        query: to answer.
+        parallelism: tasks at most.
+        selection: rows and columns to give.
+        task_bytes_max: more tasks than that, if one would read more stored bytes than about this.
+        as_stored: leave out of the tasks what the caller may read from files as it is.
+    """
+    size_bytes = sum(source.run.size_bytes for source in needed)
+    rows_ = sum(source.run.rows for source in needed)
+    stored, left = _as_stored(spec, blobs, needed, query, selection) if as_stored else (None, needed)
+    if task_bytes_max is not None:
+        parallelism = max(parallelism, -(-sum(source.run.size_bytes for source in left) // task_bytes_max))
     within = Scope(spec, where=selection.where).keys
-    tasks = cut(spec, blobs, needed, query, parallelism, within=within)
-    return ReadPlan(
-        shown(spec, selection),
-        tuple(_encoded(task, selection) for task in tasks),
-        sum(source.run.rows for source in needed),
-        sum(source.run.size_bytes for source in needed),
-    )
+    tasks = cut(spec, blobs, left, query, parallelism, within=within) if left or stored is None else []
+    encoded = tuple(_encoded(task, selection) for task in tasks)
+    return ReadPlan(shown(spec, selection), encoded, rows_, size_bytes, as_stored=stored)
+
+
+def _as_stored(
+    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, selection: Selection
+) -> tuple[AsStored | None, list[Source]]:
+    # What prunes by a predicate is in the tasks.
+    if selection.where is not None or not isinstance(query, AsOf):
+        return None, needed
+    parts, left = divided(spec, needed, query)
+    files = [url for part in parts if (url := file_url(spec.url, part.name)) is not None]
+    if not parts or len(files) < len(parts):
+        return None, needed
+    # Other readers know neither the seal of the footer nor how long the object is to be.
+    for part in parts:
+        _index(blobs, part)
+    schema = update_schema(spec.schema, spec.domain)
+    return AsStored(tuple(parts), tuple(files), schema, query.time), left
 
 
 def _encoded(task: Task, selection: Selection) -> bytes:

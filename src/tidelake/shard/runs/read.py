@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.inline import decode_inline
+from tidelake.data.keyset import KeySet
 from tidelake.data.merge import chunks, sums
 from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import read_part
@@ -82,13 +83,15 @@ def rows(
     keys: KeyRange | None = None,
     *,
     selection: Selection = _ALL,
+    among: KeySet | None = None,
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over some runs: sorted by (key, value, time), consolidated, then cut to columns.
 
     Batches have the columns of `spec.schema`, or those that are selected, whatever the parts were written
-    under. Costs an `open` and a few range reads a part.
+    under. With `among` only rows with one of these keys. Costs an `open` and a few range reads a part that
+    may hold such rows.
     """
-    scope = Scope(spec, keys, selection.where)
+    scope = Scope(spec, keys, selection.where, among)
     runs = matching(needed, scope)
     if selection.columns is None:
         return _merged(spec, blobs, runs, query, scope)
@@ -259,7 +262,9 @@ def _decoded(
     keys = scope.keys
     schema = spec.written_under(part.schema_id)
     if part.inline is not None:
-        yield decode_inline(part, schema, spec.domain, key_from=keys.start, key_below=keys.stop)
+        yield decode_inline(
+            part, schema, spec.domain, key_from=keys.start, key_below=keys.stop, among=scope.among
+        )
         return
     with blobs.open(part.name) as file:
         yield from read_part(
@@ -271,6 +276,7 @@ def _decoded(
             batch_bytes=batch_bytes,
             key_from=keys.start,
             key_below=keys.stop,
+            among=scope.among,
             row_groups=scope.row_groups(part),
             columns=columns,
         )

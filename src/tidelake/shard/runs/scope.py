@@ -1,4 +1,4 @@
-"""What of its runs a read looks at: a range of keys, and the rows that satisfy a predicate.
+"""What of its runs a read looks at: a range or a set of keys, and the rows that satisfy a predicate.
 
 Owns what is left out before it is fetched, by key bounds and statistics, and what after it is decoded. Must
 not know how runs are read and merged. Invariant: what is left out is in no answer to the read.
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelake.data.filter import Filter
+from tidelake.data.keyset import KeySet
 from tidelake.data.prune import Pruning
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
@@ -58,16 +59,27 @@ class KeyRange:
 
 
 class Scope:
-    """A range of keys and a predicate, for parts of any schema of a shard.
+    """Keys and a predicate, for parts of any schema of a shard.
 
     Attributes:
-        keys: those of the range that may satisfy the predicate.
+        keys: the range of those that are in `among` and may satisfy the predicate.
+        among: the keys that are asked for; None: all.
         where: the predicate; None: every row satisfies it.
     """
 
-    def __init__(self, spec: ShardSpec, keys: KeyRange | None = None, where: Predicate | None = None) -> None:
-        self.where = where
+    def __init__(
+        self,
+        spec: ShardSpec,
+        keys: KeyRange | None = None,
+        where: Predicate | None = None,
+        among: KeySet | None = None,
+    ) -> None:
+        self.where, self.among = where, among
         self.keys = keys or KeyRange()
+        if among is not None:
+            # What follows the last key next, since no key is a prefix of another.
+            past = among.last + b"\x00"
+            self.keys = KeyRange(later(self.keys.start, among.first), earlier(self.keys.stop, past))
         self._spec = spec
         self._prunings: dict[int, Pruning] = {}
         if where is not None:
@@ -78,7 +90,11 @@ class Scope:
     def may_hold(self, part: Part) -> bool:
         """Whether the part may hold rows of it, by what the state says of the part."""
         pruning = self._pruning(part)
-        return self.keys.may_hold(part) and (pruning is None or pruning.part(part))
+        return (
+            self.keys.may_hold(part)
+            and (self.among is None or self.among.meets(part.key_lower, part.key_upper))
+            and (pruning is None or pruning.part(part))
+        )
 
     def row_groups(self, part: Part) -> Callable[[pq.FileMetaData], list[bool]] | None:
         """What says of each row group of a part whether it may hold such rows; None: all may."""

@@ -5,6 +5,7 @@ state if the append is in, the caller if it was refused.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from tidelake.errors import BlobNotFound, StoreUnavailable, UpperMismatch, UsageError
@@ -135,9 +136,18 @@ def _check_no_copy_is_in(shard: Shard, lower: Frontier, sent: Sequence[Part]) ->
 
 
 def append_uploaded(
-    shard: Shard, uploads: Sequence[bytes], lower: Frontier, upper: Frontier, claim: Claim | None = None
+    shard: Shard,
+    uploads: Sequence[bytes],
+    lower: Frontier,
+    upper: Frontier,
+    claim: Claim | None = None,
+    *,
+    advance: bool = False,
 ) -> Appended:
     """Add what workers uploaded, in one command. Errors as `compare_and_append`.
+
+    With `advance`, times before `lower` become `lower`; times must be single numbers then. Nothing is
+    rewritten in the store: the description of the parts says so.
 
     Unlike `append_batches` it refuses times outside of the interval. After a conflict the same uploads may
     be offered again at another frontier, if their times allow; uploads that are never appended stay in
@@ -154,7 +164,22 @@ def append_uploaded(
             )
     runs = tuple(run for upload in found for run in upload.runs)
     _check_once([part.name for run in runs for part in run.parts], "an upload")
+    if advance:
+        runs = _advanced(shard, runs, lower)
     return settle(shard, runs, partial(commit, shard, Exactly(lower, upper), claim, as_now=False))
+
+
+def _advanced(shard: Shard, runs: tuple[Run, ...], lower: Frontier) -> tuple[Run, ...]:
+    """The runs with all times at or after `lower`; those that are so anyway stay as they are."""
+    if not shard.spec.domain.total_order:
+        raise UsageError(f"times of {shard.spec.domain} cannot be advanced: they have no total order")
+
+    def moved(part: Part) -> Part:
+        if lower.closed or lower.less_equal(part.time_lower):
+            return part
+        return replace(part, rewrite=lower.elements[0])
+
+    return tuple(replace(run, parts=tuple(map(moved, run.parts))) for run in runs)
 
 
 def _check_once(names: list[str], what: str) -> None:

@@ -20,23 +20,24 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
+from pyspark.sql.types import StructType
 
-from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.debezium import ChangeParser, Late, line_bytes
-from tidelake.spark.tasks import described
-from tidelake.spark.uploads import Answer, answer_schema, collect, upload
-from tidelake.state.append import Appended, other_content
+from tidelake.spark.tasks import ArrowMap, remote
+from tidelake.spark.uploads import Answer, upload
+from tidelake.spark.writing.commit import Numbered, write
+from tidelake.state.append import other_content
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,14 @@ def ingest_change_files(
     Raises:
         InvalidUpdates: a line cannot be read or is late; names file, line and reason. The micro-batch
             it is in was not appended, all earlier ones were. Mend the file in place and run again.
-        UsageError: the checkpoint is not the one that this writer name belongs to, or times are tuples.
+        UsageError: the checkpoint is not the one that this writer name belongs to, times are tuples, or the
+            session is one of Spark Connect, where the driver's part would run in the server.
         WriterFenced: another ingest under this name was started.
     """
     if not collection.domain.total_order:
         raise UsageError(f"times of {collection.domain} cannot be read from change events: use an int time")
+    if remote(spark):
+        raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
     parser = ChangeParser(collection.schema, time_field, late=late)
     sink = _Sink(collection, parser, writer, take_over, progress)
     lines = _lines(spark, os.fspath(directory), max_files_per_trigger)
@@ -208,6 +212,29 @@ class _UploadLines:
                 yield parsed.updates
 
 
+@dataclass(frozen=True)
+class _Changes:
+    """The envelope of lines; `parser` gets its lower at each upload."""
+
+    parser: ChangeParser
+
+    @property
+    def rebases(self) -> bool:
+        return True
+
+    def check(self, frame: StructType, collection: Collection) -> None:
+        """Lines are read in the tasks."""
+
+    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        return frame
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002
+        floor = lower.elements[0]
+        if not isinstance(floor, int):
+            raise UsageError(f"times of {collection.domain} cannot be read from change events")
+        return _UploadLines(collection.uploader().to_bytes(), replace(self.parser, lower=floor))
+
+
 def content_of(files: Iterable[str]) -> str:
     """A digest of the files of a micro-batch: the same for the same files."""
     return hashlib.blake2b("\n".join(sorted(files)).encode(), digest_size=16).hexdigest()
@@ -258,12 +285,14 @@ class _Sink:
         if writer.last_sequence is not None and batch <= writer.last_sequence:
             self._check_replay(writer, lines, batch)
             return IngestedBatch(batch, True, self.collection.upper)
-        while True:
-            lower = self.collection.upper
-            answer = self._uploaded(lines, lower, batch)
-            appended = self._append(writer, answer, lower, batch)
-            if appended is not None:
-                break
+        written = write(
+            self.collection,
+            lines,
+            _Changes(self.parser),
+            numbered=Numbered(writer, batch, lambda answer: content_of(answer.files)),
+            title=f"tidelake: ingest batch {batch} into {self.collection.name}",
+        )
+        answer, appended = written.answer, written.appended
         return IngestedBatch(
             batch,
             appended.already,
@@ -285,34 +314,3 @@ class _Sink:
         files = tuple(row.file for row in lines.select("file").distinct().collect())
         if batch != writer.last_sequence or content_of(files) != writer.last_content:
             raise UsageError(other_content(writer.name, batch))
-
-    def _uploaded(self, lines: DataFrame, lower: Frontier, batch: int) -> Answer:
-        if lower.closed:
-            raise UpperMismatch("any frontier", lower)
-        floor = lower.elements[0]
-        if not isinstance(floor, int):
-            raise UsageError(f"times of {self.collection.domain} cannot be read from change events")
-        parser = ChangeParser(self.parser.schema, self.parser.time_field, floor, self.parser.late)
-        work = _UploadLines(self.collection.uploader().to_bytes(), parser)
-        with described(lines.sparkSession, f"tidelake: ingest batch {batch} into {self.collection.name}"):
-            return collect(lines.mapInArrow(work, answer_schema()))
-
-    def _append(self, writer: Writer, answer: Answer, lower: Frontier, batch: int) -> Appended | None:
-        """Append at the present upper; None if the lines must be read again, against a later one."""
-        while True:
-            upper = lower
-            if answer.time_upper is not None and lower.less_equal(answer.time_upper):
-                if answer.time_upper == TIME_MAX:
-                    raise UsageError(
-                        f"batch {batch} has the time {TIME_MAX}: no later one is left to close at"
-                    )
-                upper = Frontier.past(answer.time_upper)
-            try:
-                return writer.append_uploaded(
-                    answer.uploads, lower=lower, upper=upper, sequence=batch, content=content_of(answer.files)
-                )
-            except UpperMismatch:
-                # Another writer was faster. What was uploaded is as good, unless a time is now closed.
-                lower = self.collection.upper
-            except UpdateNotBeyondLower:
-                return None

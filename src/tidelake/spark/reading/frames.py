@@ -2,15 +2,13 @@
 
 Owns how a planned read becomes a DataFrame. The driver plans once, when the function is called; workers
 fetch, merge and consolidate their key range and hand Arrow batches to Spark. Nothing is shuffled, and
-rows come sorted within a partition.
+rows come sorted within a partition. Of a snapshot, parts that need none of it are read by Spark's own Parquet
+scan (`tidelake.spark.reading.native`), which promises no order.
 
 The plan is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts that
-it names, for a day unless asked otherwise, until `release`, or the end of the driver's process.
+it names, for a day unless asked otherwise: see `tidelake.spark.reading.holds`.
 """
 
-import atexit
-import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,28 +16,16 @@ from datetime import timedelta
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.errors import TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.model.query import AsOf, Changes, Query, Updates
+from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
-from tidelake.spark.tasks import run_tasks, slots
-
-HOLD_FOR = timedelta(days=1)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What is held for a DataFrame of this process."""
-
-    collection: Collection
-    hold: str
-    pid: int
-
-
-_held: list[_Held] = []
+from tidelake.spark.reading.holds import HOLD_FOR, hold_plans
+from tidelake.spark.reading.native import reachable, readable, scan
+from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
 
 
 @dataclass(frozen=True)
@@ -60,6 +46,7 @@ def snapshot(
     parallelism: int | None = None,
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
+    native: bool = True,
 ) -> DataFrame:
     """The exact contents at `as_of` (default: the last closed time). One log write, for the hold.
 
@@ -69,13 +56,18 @@ def snapshot(
         as_of: a time of the collection's unit.
         columns: key and value columns to give; default: all. See `Collection.snapshot`.
         where: SQL that is true of the rows to give; what cannot match is not read.
-        parallelism: tasks at most; default: as many as the session runs at once.
+        parallelism: key ranges that are merged, at most; default: as many as the session runs tasks at once,
+            and more where one would read more than `spark.sql.files.maxPartitionBytes`.
         timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
         hold_for: how long the DataFrame can be used; in seconds, if it is no timedelta. See `release`.
             None: it is used within `garbage_age_s`, and nothing is written.
+        native: let Spark read by itself what needs no merging, as after a merge up to `as_of`: parts of one
+            time and of the newest schema, whose keys no other run has. Not with `where`, which leaves out
+            more. False: all goes through workers, and rows come sorted within a partition.
 
     Returns:
-        Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity.
+        Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity; in no
+        order, unless `native` is False. Key and value columns are nullable, as in any file that Spark reads.
 
     Raises:
         HistoryCompacted: `as_of` is before the collection's `since`.
@@ -92,6 +84,7 @@ def snapshot(
         parallelism=parallelism,
         timeout_s=timeout_s,
         hold_for=hold_for,
+        native=native,
     )
 
 
@@ -169,7 +162,7 @@ def snapshots(
     schema_id = collection.state().schema_id
     # All of one schema, whatever others change meanwhile.
     plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
-    _hold(collection, plans, hold_for)
+    hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
     return run_tasks(
@@ -187,38 +180,35 @@ def _frame(
     parallelism: int | None,
     timeout_s: float | None,
     hold_for: timedelta | float | None,
+    native: bool = False,
 ) -> DataFrame:
-    plan = collection.plan(asked, parallelism or slots(spark), timeout_s, columns=columns, where=where)
-    _hold(collection, [plan], hold_for)
-    return run_tasks(spark, plan.tasks, _Read(frame_arrow(plan.schema)), frame_schema(plan.schema))
+    def planned(*, as_stored: bool) -> ReadPlan:
+        bytes_max = task_bytes_max(spark) if parallelism is None else None
+        width = parallelism or slots(spark)
+        return collection.plan(
+            asked,
+            width,
+            timeout_s,
+            columns=columns,
+            where=where,
+            task_bytes_max=bytes_max,
+            as_stored=as_stored,
+        )
+
+    plan = planned(as_stored=native)
+    stored = plan.as_stored
+    if stored is not None and not (readable(stored.schema) and reachable(stored)):
+        plan, stored = planned(as_stored=False), None
+    hold_plans(collection, [plan], hold_for)
+    schema = _nullable(plan.schema, collection) if native else plan.schema
+    merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema)), frame_schema(schema))
+    if stored is None:
+        return merged
+    found = scan(spark, stored, schema, collection.domain.columns)
+    return found.union(merged) if plan.tasks else found
 
 
-def _hold(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
-    hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
-    if hold is not None:
-        _held.append(_Held(collection, hold, os.getpid()))
-
-
-def release(collection: Collection | None = None) -> int:
-    """Keep what this process' DataFrames (of a collection; default: all) read no longer; how many there were.
-
-    Those that are used afterwards fail with `LeaseExpired` once their parts are collected. One log write
-    each. Called when the process ends, as far as its lakes are still open.
-    """
-    wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
-    for held in wanted:
-        _held.remove(held)
-        # A fork has a copy of the list; the holds are its parent's.
-        if held.pid == os.getpid():
-            held.collection.release(held.hold)
-    return len(wanted)
-
-
-def _release_at_exit() -> None:
-    while _held:
-        # Best effort: the lake may be closed, or out of reach. The hold expires.
-        with contextlib.suppress(TidelakeError):
-            release(_held[-1].collection)
-
-
-atexit.register(_release_at_exit)
+def _nullable(schema: pa.Schema, collection: Collection) -> pa.Schema:
+    """With all columns of the collection nullable, so that a frame's schema does not tell how it is read."""
+    given = {*collection.domain.columns, DIFF}
+    return pa.schema([field if field.name in given else field.with_nullable(True) for field in schema])

@@ -1,0 +1,189 @@
+"""The door for upserts: tables of events, each the new row of a key or its removal.
+
+Owns what a caller may hand in, and its messages; what events do to a collection is `tidelake.data.upsert`.
+Invariant: what leaves here has the columns of `event_schema`, canonical values, times >= 0, and no null but
+in a nullable column or in the values of a removal.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.canonical import canonical
+from tidelake.data.ingest import as_table, normalize
+from tidelake.data.types import arrow_type, data_type, update_schema
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.model.schema import DIFF, Schema
+from tidelake.model.time import Time, TimeDomain
+
+Mask = npt.NDArray[np.bool_]
+
+REMOVED, ORDER = "_tidelake_removed", "_tidelake_order"
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """What the columns of a table of events mean, beside the collection's own.
+
+    Attributes:
+        order_by: the event with the greatest value wins among those of one key and time; None: the last row.
+        delete_column: true where the key is removed; None: where all value columns but `order_by` are null.
+    """
+
+    order_by: str | None = None
+    delete_column: str | None = None
+
+    def check(self, schema: Schema, domain: TimeDomain) -> None:
+        """Refuse what no table could make right.
+
+        Raises:
+            UsageError: times are tuples, or a key or time column is named.
+        """
+        if not domain.total_order:
+            raise UsageError(
+                f"an upsert needs times that follow each other, and those of {domain} do not: append updates"
+            )
+        taken = {*(column.name for column in schema.key), *domain.columns, DIFF}
+        given: tuple[tuple[str, object], ...] = (
+            ("order_by", self.order_by),
+            ("delete_column", self.delete_column),
+        )
+        for what, name in given:
+            if name is not None and (not isinstance(name, str) or name in taken):
+                raise UsageError(f"{what}={name!r} must name a value column, or one of the table's own")
+
+    def besides(self, schema: Schema) -> tuple[str, ...]:
+        """Names of those that the collection does not have."""
+        own = {column.name for column in schema.columns}
+        names = (self.order_by, self.delete_column)
+        return tuple(dict.fromkeys(name for name in names if name is not None and name not in own))
+
+
+def with_nullable_values(schema: Schema) -> Schema:
+    """The schema of events: a removal has no values."""
+    return Schema(schema.key, tuple(replace(column, nullable=True) for column in schema.value))
+
+
+def read_events(
+    data: object,
+    schema: Schema,
+    domain: TimeDomain,
+    columns: EventColumns,
+    *,
+    time: Time | None = None,
+    optional: Collection[str] = (),
+    dropped: Collection[str] = (),
+) -> pa.Table:
+    """Check a table of events and bring it into canonical form.
+
+    Args:
+        data: as `tidelake.data.ingest.normalize`; the key and value columns, and those named in `columns`.
+        schema: the collection's.
+        domain: of its times, which are ints.
+        columns: what orders events, and what removes.
+        time: of all events; then there is no time column.
+        optional: nullable columns that may be missing; they are null then.
+        dropped: columns that earlier schemas had, for the message.
+
+    Returns:
+        Key, value and time columns, `_tidelake_removed`, and with `order_by` `_tidelake_order`; in the order
+        of the rows.
+
+    Raises:
+        InvalidUpdates: the table does not fit; names the column and the first row in question.
+        UsageError: see `EventColumns.check`.
+    """
+    columns.check(schema, domain)
+    table = as_table(data)
+    if DIFF in table.column_names:
+        raise InvalidUpdates(
+            f"column {DIFF!r} has no place in an upsert, which finds old rows itself: drop it"
+        )
+    extra = {name: _only(table, name) for name in columns.besides(schema)}
+    kept = [i for i, name in enumerate(table.column_names) if name not in extra]
+    rows = normalize(
+        table.select(kept),
+        with_nullable_values(schema),
+        domain,
+        time=time,
+        optional=optional,
+        dropped=dropped,
+    ).drop_columns([DIFF])
+    removed = _removed(rows, schema, columns, extra)
+    for column in schema.value:
+        if not column.nullable:
+            _refuse(rows.column(column.name).is_null(), ~removed, column.name, "give it a value")
+    result = rows.append_column(REMOVED, pa.array(removed))
+    if columns.order_by is None:
+        return result
+    order = extra.get(columns.order_by)
+    if order is None:
+        order = rows.column(columns.order_by)
+    _refuse(order.is_null(), np.ones(len(order), np.bool_), columns.order_by, "it orders the events")
+    return result.append_column(ORDER, _plain(order, columns.order_by))
+
+
+def event_schema(schema: Schema, domain: TimeDomain, order: pa.DataType | None) -> pa.Schema:
+    """Of what `read_events` returns."""
+    fields = [*update_schema(with_nullable_values(schema), domain)][:-1]
+    fields.append(pa.field(REMOVED, pa.bool_()))
+    return pa.schema(fields if order is None else [*fields, pa.field(ORDER, order)])
+
+
+def _only(table: pa.Table, name: str) -> pa.ChunkedArray:
+    found = table.schema.get_all_field_indices(name)
+    if len(found) != 1:
+        there = ", ".join(map(repr, table.column_names)) or "no columns"
+        raise InvalidUpdates(f"column {name!r} must be there once: the table has {there}")
+    return table.column(found[0])
+
+
+def _removed(
+    rows: pa.Table, schema: Schema, columns: EventColumns, extra: dict[str, pa.ChunkedArray]
+) -> Mask:
+    name = columns.delete_column
+    if name is None:
+        values = [column.name for column in schema.value if column.name != columns.order_by]
+        # Without values there is nothing that could say so.
+        removed: Mask = np.full(rows.num_rows, bool(values))
+        for value in values:
+            removed &= _numpy(rows.column(value).is_null())
+        return removed
+    flags = extra[name] if name in extra else rows.column(name)
+    if not pa.types.is_boolean(flags.type):
+        raise InvalidUpdates(f"column {name!r} has type {flags.type}, expected bool: it says what is removed")
+    _refuse(flags.is_null(), np.ones(len(flags), np.bool_), name, "say true or false")
+    return _numpy(flags)
+
+
+def _plain(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """A column of any form as one of canonical values that can be sorted."""
+    try:
+        kind = arrow_type(data_type(column.type, name))
+        chunks = [
+            (chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk).cast(kind)
+            for chunk in column.chunks
+        ]
+        for chunk in chunks:
+            chunk.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidUpdates(f"column {name!r} cannot order events: {error}") from error
+    return pa.chunked_array([canonical(chunk) for chunk in chunks], kind)
+
+
+def _refuse(null: pa.ChunkedArray, where: Mask, name: str, remedy: str) -> None:
+    if pc.any(null).as_py():
+        bad = _numpy(null) & where
+        if bad.any():
+            raise InvalidUpdates(
+                f"column {name!r} must not be null, but is in row {int(np.argmax(bad))}: {remedy}"
+            )
+
+
+def _numpy(mask: pa.ChunkedArray) -> Mask:
+    result: Mask = mask.to_numpy()
+    return result

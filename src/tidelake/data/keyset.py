@@ -1,0 +1,67 @@
+"""A set of keys: which parts, row groups and rows may hold one of them.
+
+Owns the encoded keys and the semi-join; must not know where parts come from. Invariant: what is left out
+holds no row with such a key, and `rows` leaves in no other row. Keys are equal iff their encodings are, in
+which NaN is one value, null another, and -0.0 is 0.0.
+"""
+
+from bisect import bisect_left, bisect_right
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.encode import encode_key
+from tidelake.model.schema import Schema
+
+
+class KeySet:
+    """Distinct keys, encoded and ascending; at least one.
+
+    Attributes:
+        keys: a binary array.
+        first: the least.
+        last: the greatest.
+    """
+
+    def __init__(self, encoded: pa.Array) -> None:
+        """A set of encoded keys, in any order, each as often as it comes."""
+        distinct = encoded.unique()
+        self.keys: pa.Array = distinct.take(pc.sort_indices(distinct))
+        self.first: bytes = self.keys[0].as_py()
+        self.last: bytes = self.keys[-1].as_py()
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch | pa.Table, schema: Schema) -> "KeySet":
+        """The keys of some rows, at least one, with canonical values in the key columns of the schema."""
+        return cls(encode_key(rows, schema))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def meets(self, low: bytes, high: bytes | None) -> bool:
+        """Whether a key lies between two bounds, both inclusive; None is without bound."""
+        at = bisect_left(range(len(self)), low, key=self._key)
+        return at < len(self) and (high is None or self._key(at) <= high)
+
+    def rows(self, batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+        """The rows that have one of the keys, in their order; the batch itself if all do.
+
+        Args:
+            batch: sorted by key; has at least the key columns.
+            schema: says which they are.
+        """
+        if not batch.num_rows:
+            return batch
+        encoded = encode_key(batch, schema)
+        low = bisect_left(range(len(self)), encoded[0].as_py(), key=self._key)
+        high = bisect_right(range(len(self)), encoded[-1].as_py(), low, key=self._key)
+        # A hash table of the keys is made at each call: few of them are in the range of one batch.
+        found = pc.is_in(encoded, value_set=self.keys.slice(low, high - low))
+        count = pc.sum(found).as_py()
+        if count == batch.num_rows:
+            return batch
+        return batch.filter(found) if count else batch.slice(0, 0)
+
+    def _key(self, i: int) -> bytes:
+        key: bytes = self.keys[i].as_py()
+        return key

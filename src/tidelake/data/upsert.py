@@ -1,0 +1,209 @@
+"""Upserts: events of keys and the rows that are there become updates.
+
+Owns what "the last value wins" means; must not know where old rows come from. Invariant: after the updates
+the collection holds of every key with an accepted event exactly the row of its last one, or none after a
+removal; at every event's time it holds the row of that event; keys without an event are untouched.
+
+Events of a key follow each other by time. Of several at one time the one with the greatest order wins,
+else the last one. Where the order is a column of the collection, an event is late, and changes nothing, if
+the stored row or an earlier event of the key has a greater one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.consolidate import consolidate
+from tidelake.data.encode import encode_key
+from tidelake.data.events import ORDER, REMOVED
+from tidelake.data.keytext import key_text
+from tidelake.data.order import Mask, differ, group_starts
+from tidelake.data.sort import sort_indices
+from tidelake.data.types import update_schema
+from tidelake.errors import InvalidUpdates
+from tidelake.model.schema import DIFF, Schema
+from tidelake.model.time import TimeDomain
+
+Ints = npt.NDArray[np.int64]
+_ROW = "_tidelake_row"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How events are settled.
+
+    Attributes:
+        stored_order: name of the column by which a stored row is newer than an event; None: it never is.
+        rows_count: whether of equally good events the later row wins; else they must be equal.
+    """
+
+    stored_order: str | None = None
+    rows_count: bool = True
+
+
+def resolve(
+    events: pa.Table, old: pa.Table, schema: Schema, domain: TimeDomain, rules: Rules = Rules()
+) -> pa.Table:
+    """The updates that a set of events amounts to.
+
+    Args:
+        events: as `read_events` makes them.
+        old: canonical updates, consolidated, of any time: the present rows of at least the keys of the
+            events, each with its multiplicity in `_diff`.
+        schema: of the rows.
+        domain: of the times, which are ints.
+        rules: what is late, and what is refused.
+
+    Returns:
+        Updates in the total order, consolidated: old rows taken away with their whole multiplicity, new ones
+        added once, each at the time of its event. Nothing where both are equal.
+
+    Raises:
+        InvalidUpdates: events of one key are equally good and differ; names the key.
+    """
+    wanted = update_schema(schema, domain)
+    if not events.num_rows:
+        return wanted.empty_table()
+    last = _winners(_joined(events), schema, domain, rules)
+    starts = group_starts(last, len(schema.key))
+    found = encode_key(old, schema)
+    keys = encode_key(last.filter(pa.array(starts)), schema)
+    # Of each old row the key that it has, by number; those of other keys are not looked at.
+    number = pc.index_in(found, value_set=keys)
+    old, number = old.filter(number.is_valid()), number.drop_null().to_numpy().astype(np.int64)
+    group = np.cumsum(starts) - 1
+    if rules.stored_order is not None:
+        kept = ~_late(last, group, old.column(rules.stored_order), number)
+        last, group = last.filter(pa.array(kept)), group[kept]
+    return consolidate(_differences(last, group, old, number, wanted), schema, domain)
+
+
+def _joined(events: pa.Table) -> pa.RecordBatch:
+    batch = events.combine_chunks().to_batches()[0]
+    return batch.append_column(_ROW, pa.array(np.arange(batch.num_rows)))
+
+
+def _winners(events: pa.RecordBatch, schema: Schema, domain: TimeDomain, rules: Rules) -> pa.RecordBatch:
+    """The event that counts of each key and time, sorted by both."""
+    by = [*(column.name for column in schema.key), *domain.columns]
+    tied = [*by, ORDER] if ORDER in events.schema.names else by
+    ordered = events.take(sort_indices(events.select([*tied, _ROW]), len(tied) + 1))
+    points = group_starts(ordered.select(by), len(by))
+    wins = np.append(points[1:], True)
+    if not rules.rows_count:
+        _check_equal(ordered, group_starts(ordered.select(tied), len(tied)), wins, schema)
+    return ordered.filter(pa.array(wins)) if not wins.all() else ordered
+
+
+def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema) -> None:
+    """Refuse events that are as good as the winner and differ from it."""
+    tie = np.cumsum(ties) - 1
+    best = np.zeros(tie[-1] + 1, np.bool_)
+    best[tie[wins]] = True
+    # Rows of a tie stand together: they are equal if each is equal to the one before.
+    at = np.flatnonzero(~ties & best[tie])
+    if not len(at):
+        return
+    rows, before = ordered.take(pa.array(at)), ordered.take(pa.array(at - 1))
+    unequal: Mask = np.zeros(len(at), np.bool_)
+    for column in schema.value:
+        unequal |= differ(rows.column(column.name), before.column(column.name))
+    # What stands in the values of a removal means nothing.
+    gone, gone_before = (batch.column(REMOVED).to_numpy(zero_copy_only=False) for batch in (rows, before))
+    unequal = (gone != gone_before) | (unequal & ~gone)
+    if unequal.any():
+        key = encode_key(rows.slice(int(np.argmax(unequal)), 1), schema)[0].as_py()
+        tell = "" if ORDER in ordered.schema.names else ", or an order_by that tells which is the last"
+        raise InvalidUpdates(
+            f"several events of the key {key_text(key, schema)} differ, and none is the last: "
+            f"give one for each key and time{tell}"
+        )
+
+
+def _late(last: pa.RecordBatch, group: Ints, stored: pa.ChunkedArray, number: Ints) -> Mask:
+    """Which events a stored row or an earlier event is newer than.
+
+    Args:
+        last: events, sorted by key and time.
+        group: of each the number of its key.
+        stored: the order of each old row; null is older than anything.
+        number: of each old row the number of its key.
+    """
+    new = last.column(ORDER)
+    both = pa.concat_arrays([*(chunk.cast(new.type) for chunk in stored.chunks), new])
+    codes = _codes(both)
+    codes[both.is_null().to_numpy(zero_copy_only=False)] = 0
+    own = codes[len(stored) :]
+    # Codes of different keys lie in different ranges, so that one maximum runs over all of them.
+    span = np.int64(codes.max() + 1)
+    base = np.arange(group[-1] + 1, dtype=np.int64) * span
+    np.maximum.at(base, number, number * span + codes[: len(stored)])
+    first = np.append(True, group[1:] != group[:-1])
+    place = group * span + own
+    reached = place.copy()
+    reached[first] = np.maximum(reached[first], base[group[first]])
+    reached = np.maximum.accumulate(reached)
+    before = np.append(base[0], reached[:-1])
+    before[first] = base[group[first]]
+    late: Mask = place < before
+    return late
+
+
+def _codes(column: pa.Array) -> Ints:
+    """Numbers from 1 in the order of the values."""
+    batch = pa.RecordBatch.from_arrays([column], ["order"])
+    order = sort_indices(batch, 1)
+    codes: Ints = np.empty(len(column), np.int64)
+    codes[order.to_numpy()] = np.cumsum(group_starts(batch.take(order), 1))
+    return codes
+
+
+def _differences(
+    last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints, wanted: pa.Schema
+) -> pa.Table:
+    """Old rows away, new ones in: not summed.
+
+    Args:
+        last: the accepted events, sorted by key and time.
+        group: of each the number of its key.
+        old: rows of these keys.
+        number: of each the number of its key.
+        wanted: columns.
+    """
+    count = len(group)
+    keys = 1 + max(group[-1] if count else -1, number.max() if len(number) else -1)
+    begins = np.full(keys, -1, np.int64)
+    first = np.append(True, group[1:] != group[:-1]) if count else np.zeros(0, np.bool_)
+    begins[group[first]] = np.flatnonzero(first)
+    touched = begins[number] >= 0
+    times = last.column(wanted.names[-2])
+    old, at = old.filter(pa.array(touched)), begins[number[touched]]
+    present = ~last.column(REMOVED).to_numpy(zero_copy_only=False)
+    # A row of an event lasts until the next event of its key.
+    ends = np.flatnonzero(present[:-1] & ~first[1:]) if count else np.zeros(0, np.int64)
+    return pa.concat_tables(
+        [
+            _updates(old, times.take(pa.array(at)), _negated(old.column(DIFF)), wanted),
+            _updates(last.filter(pa.array(present)), times.filter(pa.array(present)), 1, wanted),
+            _updates(last.take(pa.array(ends)), times.take(pa.array(ends + 1)), -1, wanted),
+        ]
+    )
+
+
+def _negated(diffs: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return pc.negate_checked(diffs)
+    except pa.ArrowInvalid as error:
+        raise InvalidUpdates("a row is there -2^63 times, and cannot be added as often") from error
+
+
+def _updates(
+    rows: pa.RecordBatch | pa.Table, times: pa.Array, diffs: pa.ChunkedArray | int, wanted: pa.Schema
+) -> pa.Table:
+    if isinstance(diffs, int):
+        diffs = pa.array(np.full(rows.num_rows, diffs, np.int64))
+    columns = [*(rows.column(name) for name in wanted.names[:-2]), times, diffs]
+    return pa.Table.from_arrays(columns, schema=wanted)

@@ -1,0 +1,125 @@
+"""Rows that are added, each once; their time is in a column or is that of the commit.
+
+Owns the meaning of a plain DataFrame: no `_diff`, nothing is taken away.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.spark.columns import check_frame
+from tidelake.spark.envelopes.updates import Late, StoreRows, check_late, commit_time
+from tidelake.spark.tasks import ArrowMap
+
+
+@dataclass(frozen=True)
+class Append:
+    """Each row is added.
+
+    The frame has the key and value columns, by name in any order. Columns that a change of the schema
+    added may be missing, and are null.
+
+    Attributes:
+        time: the column that says since when a row is there: whole numbers, or timestamps if the
+            collection's times are a clock (cut to its unit). It is stored only if the collection has a
+            column of that name. None: `_time` if the frame has it, otherwise the time of the commit, as
+            of `Updates`.
+        late: as of `Updates`.
+    """
+
+    time: str | None = None
+    late: Late = "refuse"
+
+    def __post_init__(self) -> None:
+        check_late(self.late)
+
+    @property
+    def rebases(self) -> bool:
+        """Rows mean themselves, whatever else is there."""
+        return True
+
+    def check(self, frame: t.StructType, collection: Collection) -> None:
+        """As `Envelope`."""
+        if not collection.domain.total_order:
+            raise UsageError(f"times of {collection.domain} need the envelope 'updates' with lower and upper")
+        time = self._column(frame.names, collection)
+        if time is not None:
+            self._check_time(frame, time, collection)
+        rest = t.StructType([f for f in frame if f.name != time or f.name in collection.schema.names])
+        check_frame(rest, collection.schema, optional=collection.uploader().spec.optional)
+
+    def _check_time(self, frame: t.StructType, time: str, collection: Collection) -> None:
+        found = [field.dataType for field in frame if field.name == time]
+        if len(found) != 1:
+            raise InvalidUpdates(
+                f"the DataFrame has {len(found)} columns {time!r} to take times from: "
+                f"it has {', '.join(map(repr, frame.names))}"
+            )
+        clock = collection.domain.unit in _CUTS
+        if isinstance(found[0], t.IntegralType) or (clock and isinstance(found[0], t.TimestampType)):
+            return
+        wanted = "bigint or timestamp" if clock else "bigint"
+        raise InvalidUpdates(
+            f"column {time!r} is {found[0].simpleString()}, and times of this collection are {wanted}: "
+            "cast it"
+        )
+
+    def _column(self, names: Sequence[str], collection: Collection) -> str | None:
+        own = collection.domain.columns[0]
+        return self.time if self.time is not None else own if own in names else None
+
+    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """No row needs to meet another one."""
+        return frame
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
+        """As `Envelope`."""
+        own, time = collection.domain.columns[0], self._column(columns, collection)
+        wanted = [field for field in collection.update_schema if field.name in columns and field.name != own]
+        if time is not None:
+            wanted.append(collection.update_schema.field(own))
+        stamp = commit_time(collection, lower) if time is None else None
+        return StoreRows(
+            collection.uploader().to_bytes(),
+            tuple(columns),
+            pa.schema(wanted),
+            time=own,
+            stamp=stamp,
+            advances=stamp is not None or self.late == "advance",
+            prepare=None if time in (None, own) else _TakeTime(str(time), own, collection.domain.unit),
+        )
+
+
+@dataclass(frozen=True)
+class _TakeTime:
+    """Makes the time column of another one."""
+
+    source: str
+    target: str
+    unit: str
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch.column(self.source)
+        if pa.types.is_timestamp(values.type):
+            # Cut towards the past, also before 1970: a cast alone would make 0 of it, which is a time.
+            unit, cut = _CUTS[self.unit]
+            values = pc.cast(pc.cast(cut(values), pa.timestamp(unit, values.type.tz)), pa.int64())
+        return batch.append_column(pa.field(self.target, pa.int64()), values)
+
+
+def _milliseconds(values: pa.Array) -> pa.Array:
+    return pc.floor_temporal(values, 1, "millisecond")
+
+
+def _as_it_is(values: pa.Array) -> pa.Array:
+    return values
+
+
+_CUTS = {"ms": ("ms", _milliseconds), "us": ("us", _as_it_is)}

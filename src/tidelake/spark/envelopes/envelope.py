@@ -1,0 +1,50 @@
+"""What the rows of a DataFrame mean, and how they become updates.
+
+Owns the contract between the commit loop (`tidelake.spark.writing.commit`) and those who know what rows
+mean. An envelope is a frozen value that is small and can be pickled; it has no handle inside. It decides
+in the driver whether the columns fit, how rows are to be spread over the tasks, and what a task does with
+them. It must not know when, how often or under which number its updates are committed.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.spark.tasks import ArrowMap
+
+
+class Envelope(Protocol):
+    """What rows mean."""
+
+    @property
+    def rebases(self) -> bool:
+        """Whether what was uploaded is right at a later upper too, as long as its times are still open.
+
+        False for what depends on the collection's contents: that is uploaded again. Times that are closed
+        meanwhile do not matter if the tasks say that they may advance (`uploads.Answer.advances`).
+        """
+
+    def check(self, frame: StructType, collection: Collection) -> None:
+        """Check the columns in the driver, before anything runs.
+
+        Raises:
+            InvalidUpdates: they do not fit; names all that is wrong.
+            UsageError: the envelope itself cannot be used with this collection.
+        """
+
+    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:
+        """The frame as the tasks are to get it: shuffled iff rows must meet, such as those of equal keys."""
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
+        """What a task does: batches of the arranged frame in, rows of `uploads.answer_schema()` out.
+
+        Args:
+            collection: to upload for; only bytes of it may go to the worker.
+            columns: names of the arranged frame's columns. In the batches they come in this order, under
+                other names.
+            lower: the upper that the updates are to be appended at.
+        """

@@ -1,0 +1,150 @@
+"""Updates as they are: key and value columns, `_time`, `_diff`.
+
+Owns the check of such a frame, and the work of a task that stores rows which mean themselves.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from tidelake.env import Env
+from tidelake.errors import UsageError
+from tidelake.lake.collection import Collection
+from tidelake.model import time as times
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import DIFF
+from tidelake.spark.columns import check_frame, convert
+from tidelake.spark.tasks import ArrowMap
+from tidelake.spark.uploads import Answer, upload
+
+Late: TypeAlias = Literal["refuse", "advance"]
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Each row is an update.
+
+    The frame has the key and value columns, by name in any order, types as `tidelake.spark.columns` maps
+    them. Without `_time` all rows get one time, that of the commit: the collection's upper, and of a clock
+    the wall clock if that is later. Without `_diff` all are `+1`. Columns that a change of the schema
+    added may be missing, and are null.
+
+    Attributes:
+        late: what to do with rows whose time is closed: `"refuse"` is an error, `"advance"` gives them
+            the least time that is open at the commit.
+        interval: lower and upper; all rows lie in it. Only times that are tuples need it.
+    """
+
+    late: Late = "refuse"
+    interval: tuple[Frontier, Frontier] | None = None
+
+    def __post_init__(self) -> None:
+        check_late(self.late)
+
+    @property
+    def rebases(self) -> bool:
+        """Rows mean themselves, whatever else is there."""
+        return True
+
+    def check(self, frame: StructType, collection: Collection) -> None:
+        """As `Envelope`."""
+        domain = collection.domain
+        if not domain.total_order and self.late == "advance":
+            raise UsageError(f"late='advance' needs times that are single numbers, not {domain}")
+        if not domain.total_order and (self.interval is None or not set(domain.columns) <= set(frame.names)):
+            raise UsageError(
+                f"times of {domain} need the columns {', '.join(domain.columns)}, lower and upper"
+            )
+        optional = (DIFF, *collection.uploader().spec.optional)
+        if domain.total_order:
+            optional += domain.columns
+        check_frame(frame, collection.update_schema, optional=optional)
+
+    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """No row needs to meet another one."""
+        return frame
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
+        """As `Envelope`."""
+        domain = collection.domain
+        uploader = collection.uploader(*(self.interval or (None, None)))
+        wanted = [field for field in collection.update_schema if field.name in columns]
+        stamp: int | None = None
+        if domain.total_order and domain.columns[0] not in columns:
+            stamp = commit_time(collection, lower)
+        return StoreRows(
+            uploader.to_bytes(),
+            tuple(columns),
+            pa.schema(wanted),
+            time=domain.columns[0] if domain.total_order else None,
+            stamp=stamp,
+            counted=DIFF in columns,
+            advances=stamp is not None or self.late == "advance",
+        )
+
+
+@dataclass(frozen=True)
+class StoreRows:
+    """In a worker: rows become parts in the store, and one answer.
+
+    Attributes:
+        uploader: bytes of it.
+        columns: names of what comes, in order.
+        schema: of the columns that are stored as they come.
+        time: name of the time column; None if times are tuples.
+        stamp: the time of all rows; None if the rows have theirs.
+        counted: whether the rows have diffs; otherwise all are +1.
+        advances: whether rows whose times are closed at the commit get a later one.
+        prepare: applied to each batch first, under the names of `columns`.
+    """
+
+    uploader: bytes
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    time: str | None
+    stamp: int | None = None
+    counted: bool = False
+    advances: bool = False
+    prepare: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        return upload(self.uploader, lambda answer: self._rows(batches, answer))
+
+    def _rows(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
+        answer.advances = self.advances
+        for batch in batches:
+            named = batch.rename_columns(self.columns)
+            rows = convert(named if self.prepare is None else self.prepare(named), self.schema)
+            if self.time is not None and self.stamp is not None:
+                rows = _constant(rows, self.time, self.stamp)
+            if not self.counted:
+                rows = _constant(rows, DIFF, 1)
+            answer.see_rows(rows, self.time)
+            yield rows
+
+
+def _constant(batch: pa.RecordBatch, name: str, value: int) -> pa.RecordBatch:
+    field = pa.field(name, pa.int64(), nullable=False)
+    return batch.append_column(field, pa.repeat(pa.scalar(value, pa.int64()), batch.num_rows))
+
+
+def check_late(late: object) -> None:
+    """Refuse what `late` may not be.
+
+    Raises:
+        UsageError: with what it may be.
+    """
+    if late not in get_args(Late):
+        raise UsageError(f"late={late!r} is unknown: use 'refuse' or 'advance'")
+
+
+def commit_time(collection: Collection, lower: Frontier) -> int:
+    """The time of rows that have none: that of `lower`, of a clock the wall clock if that is later."""
+    now_ms = Env().clock.now_ms()
+    now = {"ms": now_ms, "us": now_ms * 1000}.get(collection.domain.unit, 0)
+    return times.parts(times.join(lower.elements[0], now))[0]

@@ -1,0 +1,204 @@
+"""What DataFrames read is held: by whom, for how long, and who lets go of it.
+
+Owns the holds of this process' DataFrames, those that the format's planner opens for the whole Spark
+application, and their signs of life. The planner runs in a process that the driver does not know and that is
+gone soon: so its holds are named after the application, and where the driver has asked for it (`follow`) the
+planner notes in a folder of the driver's which collections it holds.
+
+INVARIANT: only the driver's own process releases, never a fork of it and never a worker.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import SparkContext, SparkFiles
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidelake.env import Env
+from tidelake.errors import CollectionNotFound, OutcomeUnknown, StoreUnavailable, TidelakeError
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import open_lake
+from tidelake.shard.runs.plan import ReadPlan
+
+HOLD_FOR = timedelta(days=1)
+# Of the time that a hold lasts: how old it may get before a task that still reads extends it.
+_SHARE = 8
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What is held for a DataFrame of this process."""
+
+    collection: Collection
+    hold: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """A hold that goes along with the tasks that need it.
+
+    Attributes:
+        url: of the lake.
+        collection: its name there.
+        hold: its name.
+        seconds: how long it lasts without a sign of life.
+        taken_ms: wall clock of the last one that is known.
+    """
+
+    url: str
+    collection: str
+    hold: str
+    seconds: float
+    taken_ms: int
+
+
+_held: list[_Held] = []
+# The applications whose driver this process is, and where their planners note what they hold.
+_followed: dict[str, Path] = {}
+_follower = os.getpid()
+
+
+def hold_plans(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
+    """Hold what a DataFrame of this process reads, until `release`. At most one log write."""
+    hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
+    if hold is not None:
+        _held.append(_Held(collection, hold, os.getpid()))
+
+
+def hold_for_application(
+    url: str, collection: Collection, plan: ReadPlan, hold_for_s: float
+) -> Lasting | None:
+    """Hold what a plan reads for the Spark application whose planner this process is.
+
+    At most one log write, and none if it was done for the same version less than a minute ago.
+    """
+    owner = _application()
+    hold = collection.hold([plan], hold_for_s, f"DataFrames of Spark application {owner}", owner=owner)
+    if hold is None:
+        return None
+    folder = _folder(owner)
+    if folder.is_dir() and folder.stat().st_uid == os.getuid():
+        (folder / collection.id).write_text(json.dumps([url, collection.name]), encoding="utf-8")
+    return Lasting(url, collection.name, hold, hold_for_s, Env().clock.now_ms())
+
+
+def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa.RecordBatch]:
+    """The same batches, while the hold is extended whenever it has grown old. Short reads write nothing."""
+    if held is None:
+        yield from batches
+        return
+    clock, beat_s = Env().clock, held.seconds / _SHARE
+    due_s = clock.monotonic_s() + beat_s - max(0, clock.now_ms() - held.taken_ms) / 1000
+    for batch in batches:
+        if clock.monotonic_s() >= due_s:
+            due_s = clock.monotonic_s() + beat_s if _extended(held, beat_s / 2) else float("inf")
+        yield batch
+
+
+def _extended(held: Lasting, slack_s: float) -> bool:
+    """Give a sign of life; whether another one makes sense."""
+    try:
+        with open_lake(held.url, create=False) as lake:
+            return lake.collection(held.collection).extend(held.hold, slack_s)
+    except CollectionNotFound:
+        # The read finds that out by itself.
+        return False
+    except (StoreUnavailable, OutcomeUnknown):
+        # There is time for several more.
+        return True
+
+
+def follow(spark: SparkSession) -> None:
+    """Release what the format holds for this application when this process ends. May be repeated.
+
+    Does nothing under Spark Connect, whose planner is on another machine: there holds expire.
+    """
+    try:
+        spark.sparkContext  # noqa: B018  # raises where there is none
+    except PySparkException:
+        return
+    owner = _application()
+    if owner not in _followed:
+        folder = _folder(owner)
+        folder.mkdir(mode=0o700)
+        _followed[owner] = folder
+
+
+def release(collection: Collection | None = None) -> int:
+    """Keep what this driver's DataFrames (of a collection; default: all) read no longer; how many holds end.
+
+    Those that are used afterwards fail with `LeaseExpired` once their parts are collected. One log write
+    each. Of reads by the format without a collection only if the session was given to `register`; none under
+    Spark Connect. Called when the process ends, as far as its lakes are still open.
+    """
+    wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
+    for held in wanted:
+        _held.remove(held)
+        # A fork has a copy of the list; the holds are its parent's.
+        if held.pid == os.getpid():
+            held.collection.release(held.hold)
+    if os.getpid() != _follower:
+        return len(wanted)
+    if collection is not None:
+        owners = {*_followed, *([_application()] if SparkContext._active_spark_context else [])}
+        return len(wanted) + sum(_released(collection, owner) for owner in owners)
+    return len(wanted) + sum(_released_all(owner, folder) for owner, folder in _followed.items())
+
+
+def _released_all(owner: str, folder: Path) -> int:
+    """Release what an application holds in all collections that its planners have noted."""
+    count = 0
+    for note in sorted(folder.iterdir()):
+        url, name = json.loads(note.read_text(encoding="utf-8"))
+        with contextlib.suppress(CollectionNotFound), open_lake(url, create=False) as lake:
+            count += _released(lake.collection(name), owner)
+        note.unlink()
+    return count
+
+
+def _released(collection: Collection, owner: str) -> int:
+    holds = [hold for hold in collection.state().holds if hold.startswith(f"{owner}-")]
+    for hold in holds:
+        collection.release(hold)
+    return len(holds)
+
+
+def _application() -> str:
+    """A word for the Spark application whose driver, or whose driver's planner, this process is.
+
+    Both know the folder of the application's files on the driver, which has a name that no other has.
+    """
+    return "spark-" + hashlib.sha256(SparkFiles.getRootDirectory().encode()).hexdigest()[:16]
+
+
+def _folder(owner: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"tidelake-{owner}"
+
+
+def _release_at_exit() -> None:
+    if os.getpid() != _follower:
+        return
+    while _held:
+        # Best effort: the lake may be closed, or out of reach. The hold expires.
+        with contextlib.suppress(TidelakeError):
+            release(_held[-1].collection)
+    while _followed:
+        owner, folder = _followed.popitem()
+        with contextlib.suppress(TidelakeError, OSError):
+            _released_all(owner, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+atexit.register(_release_at_exit)

@@ -1,0 +1,109 @@
+"""Parts that nobody has to merge, read by Spark's own Parquet scan.
+
+Owns which collections Spark reads to the very same values as `tidelake.spark.columns` maps them, and the
+options that make its scan fail rather than leave something out. Must not know why a part need not be merged;
+see `tidelake.shard.runs.stored`.
+
+What is checked: the driver compares the sizes of the files and the seals of their footers when it plans, and
+Spark the checksums of the pages when it reads. A file that is gone fails the read. Headers of pages have no
+checksum in Parquet; Tidelake's own reads check those too.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import coalesce, col, lit
+
+from tidelake.errors import LeaseExpired
+from tidelake.model.schema import DIFF
+from tidelake.model.time import parts
+from tidelake.shard.runs.stored import AsStored
+from tidelake.spark.columns import frame_schema, quoted
+
+# Stored as Spark would store them itself; of all others a part's bytes may mean something else to it.
+_PLAIN = {
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.date32(),
+}
+_OPTIONS = {
+    "parquet.page.verify-checksum.enabled": "true",
+    # Whatever the session says: a row that is left out is a wrong answer.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    # Dates before 1582 are what they are.
+    "datetimeRebaseMode": "CORRECTED",
+}
+# Of more paths Spark makes the list of files by a job.
+_PATHS_MAX = 32
+# Spark takes these in a path for patterns.
+_PATTERN = frozenset("{}[]*?\\")
+
+
+def readable(schema: pa.Schema) -> bool:
+    """Whether Spark reads files with such columns to the values that our own reads give it."""
+    names = [field.name for field in schema]
+    return (
+        all(_is_plain(field.type) for field in schema)
+        # It does not tell names apart by their case, and takes a dot for a path.
+        and len({name.casefold() for name in names}) == len(names)
+        and not any("." in name for name in names)
+    )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "us")
+    return kind in _PLAIN or (pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
+
+
+def reachable(stored: AsStored) -> bool:
+    """Whether Spark takes the names of the files as they are."""
+    return not any(_PATTERN & set(url) for url in stored.files)
+
+
+def scan(spark: SparkSession, stored: AsStored, schema: pa.Schema, times: Sequence[str]) -> DataFrame:
+    """The rows of parts, in no order; key and value columns are nullable.
+
+    Args:
+        spark: the session.
+        stored: the parts.
+        schema: of the DataFrame: key and value columns, times and `_diff`.
+        times: names of the time columns.
+
+    Raises:
+        LeaseExpired: a part is gone. If it goes later, a job that reads it fails.
+    """
+    given = dict(zip(times, parts(stored.time), strict=True))
+    if stored.ones:
+        given[DIFF] = 1
+    read = pa.schema([field for field in schema if field.name not in given])
+    # What Spark knows not to be null, since the frame's schema is not to tell how it is read.
+    made = {name: lit(value).cast("bigint").alias(name) for name, value in given.items()}
+    made.setdefault(DIFF, coalesce(col(DIFF), lit(0).cast("bigint")).alias(DIFF))
+    columns = [made[name] if name in made else col(quoted(name)) for name in schema.names]
+    reader = spark.read.schema(frame_schema(read)).options(**_OPTIONS)
+    try:
+        frames = [reader.parquet(*paths) for paths in _in_lists(stored.files)]
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        gone = next((part.name for part in stored.parts if part.name in str(error)), stored.parts[0].name)
+        raise LeaseExpired("", gone) from error
+    return reduce(DataFrame.union, frames).select(*columns)
+
+
+def _in_lists(files: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(files), _PATHS_MAX):
+        yield files[start : start + _PATHS_MAX]

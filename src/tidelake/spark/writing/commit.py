@@ -1,0 +1,190 @@
+"""The one commit loop of all writes of DataFrames.
+
+Owns the way from a DataFrame to one append: columns are checked in the driver before anything runs, the
+workers upload what they sort, and the driver appends once, by compare-and-set, under a number if the
+caller has one. A job that fails, or a task that runs twice, leaves parts that no state names; collection
+of garbage removes them. It must not know what rows mean: that is the envelope's.
+
+INVARIANT: what was uploaded is offered again at a later upper only if it is right there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col
+
+from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.lake.writer import Writer
+from tidelake.model import time as times
+from tidelake.model.frontier import Frontier
+from tidelake.spark.columns import quoted
+from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.tasks import described
+from tidelake.spark.uploads import Answer, answer_schema, collect
+from tidelake.state.append import Appended
+
+
+def _nothing(_answer: Answer) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """An append that a named writer numbers: whatever is tried again, it is in once.
+
+    Attributes:
+        writer: opened, so that older holders of its name are fenced.
+        sequence: the number.
+        content: what the data was made of, as far as it says whether it is the same again.
+    """
+
+    writer: Writer
+    sequence: int
+    content: Callable[[Answer], str] = _nothing
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a write did.
+
+    Attributes:
+        appended: the times, and the upper after it.
+        answer: counts of what the workers did; of an append that was in already, none.
+    """
+
+    appended: Appended
+    answer: Answer
+
+
+def write(
+    collection: Collection,
+    frame: DataFrame,
+    envelope: Envelope,
+    *,
+    lower: Frontier | None = None,
+    upper: Frontier | None = None,
+    numbered: Numbered | None = None,
+    title: str = "",
+) -> Written:
+    """Append a DataFrame in one commit.
+
+    Args:
+        collection: to append to.
+        frame: evaluated once; again only if another writer committed meanwhile and the envelope's updates
+            depend on what is there, or have times that it closed.
+        envelope: what the rows mean.
+        lower: append iff the collection's upper equals it; default: whatever the upper is.
+        upper: close all times before it; default: just past the last time. An empty frame moves no time.
+        numbered: append under this number.
+        title: of the jobs, for Spark's own pages.
+
+    Raises:
+        InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
+        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
+        UpperMismatch: the upper is not `lower`, or all times are closed for good.
+        WriterFenced: another process opened the writer.
+    """
+    # Asked for first: its schema is the one that the store knows now.
+    collection.state()
+    envelope.check(frame.schema, collection)
+    arranged = envelope.arrange(frame, collection)
+    names = arranged.columns
+    # By position: mapInArrow looks its columns up by name and takes a dot in one for a path.
+    columns = arranged.select(*(col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names)))
+    while True:
+        start = open_upper(collection) if lower is None else lower
+        with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
+            work = envelope.work(collection, names, start)
+            answer = collect(columns.mapInArrow(work, answer_schema()))
+        appended = (
+            commit(collection, answer, start, upper, rebases=envelope.rebases, numbered=numbered)
+            if lower is None
+            else _append(collection, answer, start, _end(start, upper, answer), numbered)
+        )
+        if appended is not None:
+            return Written(appended, answer)
+
+
+def commit(
+    collection: Collection,
+    answer: Answer,
+    lower: Frontier,
+    upper: Frontier | None = None,
+    *,
+    rebases: bool,
+    numbered: Numbered | None = None,
+) -> Appended | None:
+    """Append what workers uploaded for `lower` at whatever the upper is now.
+
+    Returns:
+        None if it must be uploaded again, at a later upper: another writer was faster, and what was
+        uploaded depends on what was there (not `rebases`), or has a time that is closed now.
+
+    Raises:
+        UpdateNotBeyondLower: a time was closed at `lower` already.
+        UpdateBeyondUpper, UpperMismatch, WriterFenced: as `write`.
+    """
+    start = lower
+    while True:
+        closed = answer.time_lower is not None and not start.less_equal(answer.time_lower)
+        if closed and not answer.advances and start != lower:
+            return None
+        end = _end(start, upper, answer)
+        if end <= start and not answer.rows and numbered is None:
+            return Appended(start, start, already=True)
+        try:
+            return _append(collection, answer, start, end, numbered)
+        except UpperMismatch:
+            # Somebody was faster; most often the parts are as good at the new upper.
+            if not rebases:
+                return None
+            start = open_upper(collection)
+
+
+def open_upper(collection: Collection) -> Frontier:
+    """The collection's upper.
+
+    Raises:
+        UpperMismatch: all times are closed for good.
+    """
+    upper = collection.upper
+    if upper.closed:
+        raise UpperMismatch("any frontier", upper)
+    return upper
+
+
+def _append(
+    collection: Collection, answer: Answer, lower: Frontier, upper: Frontier, numbered: Numbered | None
+) -> Appended:
+    if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
+        raise UpdateNotBeyondLower(answer.time_lower, lower)
+    if numbered is None:
+        return collection.append_uploaded(answer.uploads, lower=lower, upper=upper, advance=answer.advances)
+    return numbered.writer.append_uploaded(
+        answer.uploads,
+        lower=lower,
+        upper=upper,
+        sequence=numbered.sequence,
+        content=numbered.content(answer),
+        advance=answer.advances,
+    )
+
+
+def _end(lower: Frontier, upper: Frontier | None, answer: Answer) -> Frontier:
+    """The upper after the append: as given, or just past the last time; never before `lower` without rows."""
+    if upper is not None:
+        return lower if upper <= lower and not answer.rows else upper
+    if answer.time_upper is None:
+        return lower
+    last = answer.time_upper
+    if answer.rows and answer.advances:
+        last = times.parts(times.join(last, lower.elements[0]))[0]
+    end = Frontier.past(last)
+    if end.closed:
+        raise UsageError(
+            f"time {last} is the last there is, and appending it closes the collection for good: "
+            "give upper=[] if that is meant"
+        )
+    return end if lower <= end else lower

@@ -1,0 +1,225 @@
+"""Events and old rows become updates: compared with a dictionary, and the rules one by one."""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from tidelake.data.consolidate import consolidate
+from tidelake.data.events import EventColumns, read_events
+from tidelake.data.ingest import normalize
+from tidelake.data.types import schema_from_arrow
+from tidelake.data.upsert import Rules, resolve
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.model.time import TimeDomain
+from tidelake.testing.oracle import canonical
+from tidelake.testing.strategies import DECIMALS, FLOATS, INTS, LISTS, TEXTS
+from tidelake.testing.tables import SCHEMA, by_time, table
+from upsert_reference import Event, Model
+
+DOMAIN = TimeDomain("counter")
+# Keys of text and a double, so that NaN, zeros of both signs and nulls meet.
+ARROW = pa.schema([SCHEMA.field(name) for name in ("k", "x", "n", "d", "l")])
+KEYED = schema_from_arrow(ARROW, ["k", "x"], None)
+ROWS = st.tuples(
+    st.sampled_from((*TEXTS[:3], None)),
+    st.sampled_from(FLOATS[:3] + FLOATS[-2:]),
+    st.sampled_from(INTS),
+    st.sampled_from(DECIMALS),
+    st.sampled_from(LISTS),
+)
+
+
+def stored(rows):
+    given = normalize(table([(row, 0, n) for row, n in rows], DOMAIN, ARROW), KEYED, DOMAIN)
+    return consolidate(given, KEYED, DOMAIN)
+
+
+def model_of(rows, stored_order=None):
+    counts = Counter()
+    for row, n in rows:
+        counts[tuple(canonical(value) for value in row)] += n
+    return Model(2, stored_order, counts)
+
+
+def frame(events, order=None):
+    columns = {f.name: pa.array([e.row[i] for e in events], f.type) for i, f in enumerate(ARROW)}
+    columns["_time"] = pa.array([e.time for e in events], pa.int64())
+    columns["gone"] = pa.array([e.removed for e in events], pa.bool_())
+    if order is not None:
+        columns["order"] = pa.array([e.order for e in events], order)
+    return pa.table(columns)
+
+
+def updates_of(found):
+    return by_time(found, DOMAIN)
+
+
+@st.composite
+def event_lists(draw, orders=st.none()):
+    events = []
+    for row in draw(st.lists(ROWS, max_size=12)):
+        event = Event(row, draw(st.integers(1, 3)), draw(st.booleans()), draw(orders))
+        events.append(event)
+    return events
+
+
+OLD = st.lists(st.tuples(ROWS, st.sampled_from((1, 1, 2, -1, 5))), max_size=6)
+
+
+@given(OLD, event_lists())
+def test_updates_are_the_differences_of_a_dictionary(old, events):
+    model = model_of(old)
+    read = read_events(frame(events), KEYED, DOMAIN, EventColumns(delete_column="gone"))
+    assert updates_of(resolve(read, stored(old), KEYED, DOMAIN)) == model.apply(events)
+
+
+@given(OLD, event_lists(st.sampled_from(FLOATS[:-1])))
+def test_the_greatest_order_wins_among_events_of_one_time(old, events):
+    model = model_of(old)
+    columns = EventColumns(order_by="order", delete_column="gone")
+    read = read_events(frame(events, pa.float64()), KEYED, DOMAIN, columns)
+    assert updates_of(resolve(read, stored(old), KEYED, DOMAIN)) == model.apply(events)
+
+
+@given(OLD, st.lists(st.tuples(ROWS, st.integers(1, 3), st.booleans()), max_size=12))
+def test_events_older_than_the_stored_row_change_nothing(old, drawn):
+    events = [Event(row, time, gone, row[2]) for row, time, gone in drawn if row[2] is not None]
+    model = model_of(old, 2)
+    columns = EventColumns(order_by="n", delete_column="gone")
+    read = read_events(frame(events), KEYED, DOMAIN, columns)
+    assert updates_of(resolve(read, stored(old), KEYED, DOMAIN, Rules("n"))) == model.apply(events)
+
+
+@given(event_lists(st.sampled_from((1, 2))))
+def test_equally_good_events_that_differ_are_refused_where_rows_have_no_order(events):
+    columns = EventColumns(order_by="order", delete_column="gone")
+    read = read_events(frame(events, pa.int8()), KEYED, DOMAIN, columns)
+    best = {}
+    for e in events:
+        at = (tuple(map(canonical, e.row[:2])), e.time)
+        what = "gone" if e.removed else tuple(map(canonical, e.row[2:]))
+        best.setdefault(at, {}).setdefault(e.order, set()).add(what)
+    differ = any(len(orders[max(orders)]) > 1 for orders in best.values())
+    rules = Rules(rows_count=False)
+    if differ:
+        with pytest.raises(InvalidUpdates, match=r"several events of the key k=.*give one for each key"):
+            resolve(read, stored([]), KEYED, DOMAIN, rules)
+    else:
+        assert updates_of(resolve(read, stored([]), KEYED, DOMAIN, rules)) == Model(2).apply(events)
+
+
+SMALL = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("w", pa.int64())])
+SMALL_SCHEMA = schema_from_arrow(SMALL, ["id"], None)
+NOTHING = table([], DOMAIN, SMALL)
+
+
+def small(rows, **more):
+    made = pa.table({f.name: pa.array([r[i] for r in rows], f.type) for i, f in enumerate(SMALL)})
+    for name, values in more.items():
+        made = made.append_column(name, values if isinstance(values, pa.Array) else pa.array(values))
+    return made
+
+
+def settled(data, old=NOTHING, columns=EventColumns(), rules=Rules(), time=5):
+    return updates_of(
+        resolve(read_events(data, SMALL_SCHEMA, DOMAIN, columns, time=time), old, SMALL_SCHEMA, DOMAIN, rules)
+    )
+
+
+def test_a_row_without_values_removes_its_key():
+    old = table([((1, "a", 1), 0, 2), ((2, "b", 2), 0, 1)], DOMAIN, SMALL)
+    assert settled(small([(1, None, None)]), old) == {((1, "a", 1), 5): -2}
+
+
+def test_the_ordering_column_alone_is_no_value():
+    old = table([((1, "a", 1), 0, 1)], DOMAIN, SMALL)
+    found = settled(small([(1, None, 7)]), old, EventColumns(order_by="w"), Rules("w"))
+    assert found == {((1, "a", 1), 5): -1}
+
+
+def test_with_a_delete_column_a_row_without_values_is_a_row():
+    found = settled(small([(1, None, None)], gone=[False]), columns=EventColumns(delete_column="gone"))
+    assert found == {((1, None, None), 5): 1}
+
+
+def test_rows_of_a_collection_without_values_are_never_removed_by_nulls():
+    schema = schema_from_arrow(SMALL.remove(2).remove(1), ["id"], None)
+    events = read_events(pa.table({"id": [1]}), schema, DOMAIN, EventColumns(), time=1)
+    old = table([], DOMAIN, pa.schema([SMALL.field("id")]))
+    assert resolve(events, old, schema, DOMAIN).num_rows == 1
+
+
+def test_an_event_equal_to_the_stored_row_gives_nothing():
+    old = table([((1, "a", None), 0, 1)], DOMAIN, SMALL)
+    assert settled(small([(1, "a", None)]), old) == {}
+
+
+def test_an_old_row_without_an_order_is_older_than_anything():
+    old = table([((1, "a", None), 0, 1)], DOMAIN, SMALL)
+    found = settled(small([(1, "b", -(2**63))]), old, EventColumns(order_by="w"), Rules("w"))
+    assert found == {((1, "a", None), 5): -1, ((1, "b", -(2**63)), 5): 1}
+
+
+def test_a_multiplicity_that_has_no_negative_is_refused():
+    old = table([((1, "a", 1), 0, -(2**63))], DOMAIN, SMALL)
+    with pytest.raises(InvalidUpdates, match=r"-2\^63 times"):
+        settled(small([(1, "b", 1)]), old)
+
+
+def test_values_of_removals_need_not_be_there_where_rows_need_them():
+    strict = pa.schema([SMALL.field("id"), pa.field("v", pa.string(), nullable=False)])
+    schema = schema_from_arrow(strict, ["id"], None)
+    columns = EventColumns(delete_column="gone")
+    data = pa.table({"id": [1, 2], "v": pa.array([None, "x"]), "gone": [True, False]})
+    assert read_events(data, schema, DOMAIN, columns, time=1).num_rows == 2
+    with pytest.raises(InvalidUpdates, match=r"'v' must not be null, but is in row 0"):
+        read_events(data.set_column(2, "gone", pa.array([False, False])), schema, DOMAIN, columns, time=1)
+
+
+BAD = {
+    "diff": (small([(1, "a", 1)], _diff=[1]), EventColumns(), "has no place in an upsert"),
+    "no order": (small([(1, "a", 1)]), EventColumns(order_by="o"), "'o' must be there once"),
+    "null order": (
+        small([(1, "a", 1)], o=pa.array([None], pa.int8())),
+        EventColumns(order_by="o"),
+        "in row 0",
+    ),
+    "map order": (
+        small([(1, "a", 1)], o=pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8()))),
+        EventColumns(order_by="o"),
+        "cannot be kept",
+    ),
+    "text flag": (small([(1, "a", 1)], gone=["no"]), EventColumns(delete_column="gone"), "expected bool"),
+    "null flag": (
+        small([(1, "a", 1)], gone=pa.array([None], pa.bool_())),
+        EventColumns(delete_column="gone"),
+        "say true or false",
+    ),
+    "unknown column": (small([(1, "a", 1)], o=[1]), EventColumns(), "unknown column 'o'"),
+    "null key": (small([(None, "a", 1)]), EventColumns(), "'id' must not be null, but is in row 0"),
+    "key order": (small([(1, "a", 1)]), EventColumns(order_by="id"), "must name a value column"),
+    "key flag": (small([(1, "a", 1)]), EventColumns(delete_column="_time"), "must name a value column"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_tables_that_are_no_events_are_refused_with_the_reason(case):
+    data, columns, message = BAD[case]
+    with pytest.raises(UsageError, match=message):
+        read_events(data, SMALL_SCHEMA, DOMAIN, columns, time=1)
+
+
+def test_times_that_are_tuples_are_refused():
+    with pytest.raises(UsageError, match="times that follow each other"):
+        read_events(small([]), SMALL_SCHEMA, TimeDomain("tuple", 2), EventColumns(), time=(0, 1))
+
+
+def test_an_order_of_any_form_is_taken():
+    words = pa.array(["a", "b", "a"]).dictionary_encode()
+    found = settled(
+        small([(1, "x", 1), (1, "y", 1), (1, "z", 1)], o=words), columns=EventColumns(order_by="o")
+    )
+    assert found == {((1, "y", 1), 5): 1}

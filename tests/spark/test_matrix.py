@@ -1,0 +1,183 @@
+"""Every path over a whole history, by a local session, a standalone cluster and Spark Connect: the truth.
+
+Some tasks fail at their end, on every engine. On the cluster others are slow, and speculation gives them
+to the other worker. The executors there have the core package only.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from cluster import HOSTS, QUICK, SOURCES, connect_server, core_python, standalone_cluster
+from matrix_data import History, real_history, small_history
+from matrix_driver import PATHS
+
+HERE = Path(__file__).parent
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+FAULTY = {"PYTHONPATH": os.pathsep.join([str(HERE / "faults"), str(SOURCES)]), "TIDELAKE_TEST_FAULTS": "10"}
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+SPECULATIVE = {
+    "spark.executorEnv.TIDELAKE_TEST_SLOW": "10",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.minTaskRuntime": "500ms",
+    # Copies may go to another host than the one that the data is near to.
+    "spark.locality.wait": "0s",
+}
+CLUSTER = {
+    **LOOPBACK,
+    **SPECULATIVE,
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": QUICK,
+    "spark.executor.memory": "768m",
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+# What does not go by Spark Connect, and what the user is told.
+REFUSED = {
+    ("connect", "ingest"): "UsageError: an ingest needs a session with a driver of its own",
+}
+
+
+@dataclass
+class Run:
+    """What a driver printed, and what Spark's event log says of its tasks."""
+
+    engine: str
+    found: dict[str, Any]
+    history: History
+    log: str
+    tasks: Counter[str]
+
+    def check(self, path: str) -> None:
+        claims = self.found[path]
+        refusal = REFUSED.get((self.engine, path))
+        if refusal is not None:
+            assert isinstance(claims, str) and claims.startswith(refusal), claims
+            return
+        assert isinstance(claims, list), f"{claims}\n{self.log[-6000:]}"
+        assert claims
+        wrong = [
+            (after, through, (rows, digest), self.history.truth.of(after, through))
+            for after, through, rows, digest in claims
+            if (rows, digest) != self.history.truth.of(after, through)
+        ]
+        assert not wrong, wrong[:5]
+
+
+def _tasks(events: Path) -> Counter[str]:
+    """How many tasks ended how, and how many were speculative."""
+    tasks: Counter[str] = Counter()
+    for path in (path for path in events.rglob("*") if path.is_file()):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line) if line.startswith('{"Event":"SparkListenerTaskEnd"') else None
+            if event is not None:
+                tasks[event["Task End Reason"]["Reason"]] += 1
+                tasks[event["Task Info"]["Host"]] += 1
+                tasks["speculative"] += event["Task Info"]["Speculative"]
+                tasks["injected"] += "InjectedFault" in json.dumps(event["Task End Reason"])
+    return tasks
+
+
+@contextlib.contextmanager
+def _engine(name: str, root: Path) -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
+    """Start an engine: its master, what a session is configured with, and the driver's environment."""
+    (root / "events").mkdir()
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (root / "events").as_uri()}
+    # Files that can be read while they are written, and are complete after a kill.
+    conf["spark.eventLog.compress"] = "false"
+    workers = {f"spark.executorEnv.{name}": value for name, value in FAULTY.items()}
+    if name == "connect":
+        pytest.importorskip("grpc")
+        packages = os.environ.get("PYTHONPATH", "")
+        server = FAULTY | {"PYTHONPATH": os.pathsep.join([FAULTY["PYTHONPATH"], packages])}
+        with connect_server(root / "connect", server, conf) as url:
+            yield url, {}, {}
+    elif name == "cluster":
+        python = core_python(root / "python")
+        with standalone_cluster(root / "cluster") as url:
+            yield url, {**CLUSTER, **workers, **conf}, {"PYSPARK_PYTHON": str(python)}
+    else:
+        quick = {"spark.driver.extraJavaOptions": QUICK, "spark.sql.shuffle.partitions": "2"}
+        yield "local", {**workers, **conf, **quick}, {}
+
+
+def run(engine: str, history: History, root: Path, looks: int = 9) -> Run:
+    """Take all paths with an engine, in a process of its own."""
+    (root / "work").mkdir(parents=True)
+    with _engine(engine, root) as (master, conf, environment):
+        asked = {"engine": engine, "master": master, "conf": conf, "looks": looks}
+        asked |= {"data": str(history.folder), "work": str(root / "work")}
+        packages = os.pathsep.join([str(SOURCES), str(HERE), os.environ.get("PYTHONPATH", "")])
+        own = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": packages, **environment}
+        command = [sys.executable, str(HERE / "matrix_driver.py"), json.dumps(asked)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=own, cwd=root, timeout=1500, check=False
+        )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return Run(
+        engine, json.loads(done.stdout.splitlines()[-1]), history, done.stderr, _tasks(root / "events")
+    )
+
+
+@pytest.fixture(scope="session")
+def dotgov(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> History:
+    return real_history(shared_data / "dotgov", tmp_path_factory.mktemp("matrix") / "dotgov", files=8)
+
+
+@pytest.fixture(scope="session", params=["local", "cluster", "connect"])
+def taken(request: pytest.FixtureRequest, dotgov: History, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(request.param, dotgov, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", PATHS)
+def test_dotgov_is_the_truth_by_every_path_and_engine(taken: Run, path: str) -> None:
+    taken.check(path)
+
+
+@pytest.mark.full
+def test_tasks_failed_and_were_tried_again(taken: Run) -> None:
+    assert taken.tasks["injected"] >= 3, taken.tasks
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("taken", ["cluster"], indirect=True)
+def test_the_cluster_gave_slow_tasks_to_another_worker(taken: Run) -> None:
+    assert taken.tasks["speculative"] >= 1, taken.tasks
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("taken", ["cluster"], indirect=True)
+def test_executors_have_the_core_package_alone_and_both_workers_work(taken: Run) -> None:
+    assert taken.found["workers"] == {"packages": [""], "slots": 4}
+    assert all(taken.tasks[host] for host in HOSTS), taken.tasks
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("taken", ["connect"], indirect=True)
+def test_connect_knows_how_many_tasks_run_at_once(taken: Run) -> None:
+    assert taken.found["workers"]["slots"] == 2
+
+
+def test_a_small_history_is_the_truth_by_every_path(tmp_path: Path) -> None:
+    done = run("local", small_history(tmp_path / "history"), tmp_path / "local", looks=5)
+    for path in PATHS:
+        done.check(path)
+    assert done.tasks["injected"], done.tasks
