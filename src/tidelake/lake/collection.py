@@ -332,6 +332,7 @@ class Collection:
         poll_s: float = 0.5,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        schema_id: int | None = None,
     ) -> Tail:
         """Follow the collection in steps that can be repeated, across processes; for stream processors.
 
@@ -343,6 +344,7 @@ class Collection:
             poll_s: least pause between two looks at the log.
             columns: as for `snapshot`.
             where: as for `snapshot`.
+            schema_id: as for `snapshot`.
 
         Raises:
             UsageError: times are tuples, or an argument is none.
@@ -357,6 +359,7 @@ class Collection:
             hold_for_s=lasts_s,
             poll_s=duration_s(poll_s, "poll_s"),
             wanted=wanted(columns, where),
+            schema_id=schema_id,
         )
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:

@@ -48,13 +48,22 @@ class Tail:
         hold_for_s: how long history is kept for it while no process of it runs.
         poll_s: least pause between two looks at the log.
         wanted: which rows and columns.
+        schema_id: to read under; None: the newest.
 
     Raises:
         UsageError: times are tuples.
     """
 
     def __init__(
-        self, shard: Shard, hold: str, purpose: str, *, hold_for_s: float, poll_s: float, wanted: Wanted
+        self,
+        shard: Shard,
+        hold: str,
+        purpose: str,
+        *,
+        hold_for_s: float,
+        poll_s: float,
+        wanted: Wanted,
+        schema_id: int | None = None,
     ) -> None:
         if not shard.spec.domain.total_order:
             raise UsageError(
@@ -64,7 +73,7 @@ class Tail:
         self._shard = shard
         self._hold = StandingHold(shard, hold, purpose, hold_for_s)
         self._poll_s = poll_s
-        self._wanted = wanted
+        self._wanted, self._schema_id = wanted, schema_id
         self._looked_s: float | None = None
         self._counted: _Counted | None = None
         self._vain: tuple[int, Frontier, Frontier] | None = None
@@ -157,8 +166,10 @@ class Tail:
         """The snapshot that a tail which goes on from this position begins with."""
         return AsOf(end_of(position) - 1)
 
-    def plan(self, asked: Query, start: Frontier, parallelism: int) -> ReadPlan | None:
-        """A step, cut by key range into at most so many tasks; None if it has no rows.
+    def plan(
+        self, asked: Query, start: Frontier, parallelism: int, task_bytes_max: int | None = None
+    ) -> ReadPlan | None:
+        """A step, cut by key range into tasks; None if it has no rows.
 
         Keeps what the tasks read until the next plan. At most one log scan, and none right after `step`.
 
@@ -166,9 +177,11 @@ class Tail:
             asked: the snapshot or the updates of the step.
             start: where the step begins; from there on history is held.
             parallelism: tasks at most.
+            task_bytes_max: more tasks than that, if one would read more stored bytes than about this.
 
         Raises:
             HistoryCompacted: the updates can no longer be told apart.
+            IncompatibleSchema: today's rows do not fit the schema to read under.
         """
         self._hold.ensure(self._recent(asked), _before(start))
         state = self._recent(asked)
@@ -178,7 +191,15 @@ class Tail:
                 "there: the collection was restored from an older copy; begin with a new checkpoint"
             )
         query.check_since(asked, state)
-        planned = query.planned(self._shard, state, asked, parallelism, wanted=self._wanted)
+        planned = query.planned(
+            self._shard,
+            state,
+            asked,
+            parallelism,
+            schema_id=self._schema_id,
+            wanted=self._wanted,
+            task_bytes_max=task_bytes_max,
+        )
         self._hold.read(planned.seqno)
         return planned if planned.rows else None
 

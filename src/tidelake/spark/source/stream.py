@@ -13,6 +13,7 @@ batch was done, so it must name no place; `latestOffset` is called every 13 ms w
 the next batch, never for the last; `stop` is not called when the query dies.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,8 @@ from tidelake.spark.source.offsets import (
 from tidelake.spark.tasks import one_thread
 from tidelake.state.backlog import Limits
 
-_PARALLELISM = 64
+# Stored bytes of one partition, unless the machine has more cores than that makes partitions.
+_TASK_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class StreamRead:
         max_rows: updates of a batch at most, but for a single time and the snapshot, which are never cut.
         max_times: distinct times of a batch at most.
         where: SQL that is true of the rows to give.
-        parallelism: partitions of a batch at most; small ones have fewer.
+        parallelism: partitions of a batch at most; None: by size. Small batches have fewer.
         hold_for_s: how long after its end the query can be started again from its checkpoint.
         poll_s: least pause between two looks for news.
     """
@@ -76,7 +78,7 @@ class StreamRead:
     max_rows: int | None = None
     max_times: int | None = None
     where: str | None = None
-    parallelism: int = _PARALLELISM
+    parallelism: int | None = None
     hold_for_s: float = 86_400.0
     poll_s: float = 0.1
 
@@ -165,8 +167,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tail = self._tail_of(ended.hold)
         lower = _lower(begun, ended)
         asked: Query = tail.snapshot_of(ended.frontier) if lower is None else Updates(lower, ended.frontier)
+        start_of = ended.frontier if lower is None else lower
+        cores, bytes_max = self._read.parallelism or os.cpu_count() or 1, _TASK_BYTES
         try:
-            plan = tail.plan(asked, ended.frontier if lower is None else lower, self._read.parallelism)
+            plan = tail.plan(asked, start_of, cores, None if self._read.parallelism else bytes_max)
         except HistoryCompacted as error:
             raise self._lost(error, begun) from error
         if plan is None:
