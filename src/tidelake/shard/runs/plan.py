@@ -106,8 +106,8 @@ class ReadPlan:
         rows: stored updates that are looked at, an upper bound on the answer.
         size_bytes: of the parts that are looked at.
         seqno: of the state that the tasks read; None if they hold all rows themselves.
-        version: equal for states that name the same stored parts; empty without a seqno.
         as_stored: what the tasks leave to a caller that asked for it; None: nothing.
+        version: equal for states that name the same stored parts; empty without a seqno.
     """
 
     schema: pa.Schema
@@ -115,8 +115,8 @@ class ReadPlan:
     rows: int
     size_bytes: int
     seqno: int | None = None
-    version: str = ""
     as_stored: AsStored | None = None
+    version: str = ""
 
 
 def plan_read(
