@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             plan = tail.plan(asked, start_of, cores, None if self._read.parallelism else bytes_max)
         except HistoryCompacted as error:
-            raise self._lost(error, begun) from error
+            raise self._lost(error, ended) from error
         if plan is None:
             return []
         self._check_columns(plan.schema)
