@@ -31,7 +31,7 @@ class Driver:
     def start(self, *extra: str) -> subprocess.Popen[str]:
         with self.log.open("a") as log:
             return subprocess.Popen(
-                [sys.executable, str(DRIVER), str(self.root / "lake"), NAME, str(self.root), *extra],
+                [sys.executable, str(DRIVER), str(self.root / "lake"), str(self.root), *extra],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -15,12 +15,14 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tidelake
-from tidelake.errors import FormatTooNew, IncompatibleSchema, UsageError
+from tidelake.errors import FormatTooNew, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.columns import frame_schema
+from tidelake.spark.source.batch import TidelakeSource
 from tidelake.spark.source.offsets import FORMAT, Begin, Position, from_json, to_json
-from tidelake.spark.source.stream import StreamRead, StreamReader
+from tidelake.spark.source.stream import StreamReader
+from tidelake.spark.source.stream_read import StreamRead, stream_read
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 ALL = ReadAllAvailable()
@@ -158,17 +160,47 @@ def test_limits_are_those_of_the_options_unless_spark_wants_all(tmp_path: Path) 
     assert one.latestOffset(begin, ALL)["frontier"] == [9]
 
 
-@pytest.mark.parametrize("field", ["max_rows", "max_times", "parallelism"])
-@pytest.mark.parametrize("value", [0, -1, True, "3", 1.5])
-def test_bad_limits_are_refused(field: str, value: Any) -> None:
-    with pytest.raises(UsageError, match="must be a whole number of at least 1"):
-        StreamRead("lake", "c", **{field: value})
+def read_of(tmp_path: Path, **options: Any) -> StreamRead:
+    return stream_read({"path": str(tmp_path / "lake"), "collection": "c", **options})
+
+
+def test_options_are_those_of_the_format(tmp_path: Path) -> None:
+    made(tmp_path)
+    plain = read_of(tmp_path)
+    assert (plain.start, plain.max_rows, plain.max_times, plain.shape.rows) == (
+        "snapshot",
+        None,
+        None,
+        "table",
+    )
+    given = {"startingAt": " Latest ", "maxRowsPerTrigger": "7", "maxTimesPerTrigger": "2", "holdFor": "7d"}
+    read = read_of(tmp_path, **given, parallelism="3", changeFeed="true", where="id > 1", columns="v")
+    assert (read.start, read.max_rows, read.max_times, read.hold_for_s) == ("latest", 7, 2, 604_800.0)
+    assert (read.parallelism, read.shape.rows, read.shape.columns) == (3, "feed", ("v",))
+    assert read_of(tmp_path, startingAt="5").start == Frontier.of(6)
+    assert read_of(tmp_path, startingAt="[5]").start == Frontier.of(5)
+    for name in ("maxRowsPerTrigger", "maxTimesPerTrigger", "parallelism"):
+        with pytest.raises(UsageError, match=f"option {name}='0' is not a whole number from 1 on"):
+            read_of(tmp_path, **{name: "0"})
+    with pytest.raises(UsageError, match="holdFor=none: a stream holds the history"):
+        read_of(tmp_path, holdFor="none")
+    with pytest.raises(UsageError, match=r"give a whole number.*; or write snapshot or latest"):
+        read_of(tmp_path, startingAt="earliest")
+    with pytest.raises(UsageError, match="one of batch reads, not of streaming reads"):
+        read_of(tmp_path, asOf="3")
+
+
+def test_a_clock_may_start_after_a_timestamp(tmp_path: Path) -> None:
+    made(tmp_path, "ms")
+    assert read_of(tmp_path, startingAt="1970-01-01T00:00:01Z").start == Frontier.of(1001)
+    assert read_of(tmp_path, startingAt="1970-01-01T00:00:01.0005Z").start == Frontier.of(1001)
+    assert read_of(tmp_path, startingAt="[1970-01-01T00:00:01.0005Z]").start == Frontier.of(1001)
 
 
 def test_times_without_a_total_order_are_refused(tmp_path: Path) -> None:
-    c = made(tmp_path, "tuple(2)")
-    with pytest.raises(UsageError, match="total order"):
-        reader(c, tmp_path).initialOffset()
+    made(tmp_path, "tuple(2)")
+    with pytest.raises(UsageError, match="total order: read it in batches"):
+        read_of(tmp_path)
 
 
 def test_columns_that_do_not_fit_a_running_query_are_refused(tmp_path: Path) -> None:
@@ -184,8 +216,38 @@ def test_columns_that_do_not_fit_a_running_query_are_refused(tmp_path: Path) -> 
     c.append(added)
     # Planned as of a state before that.
     assert len(rows_of(one, begin, end)) == 1
-    with pytest.raises(IncompatibleSchema, match="start it again"):
+    with pytest.raises(IncompatibleSchema, match="start the query again, from the same checkpoint"):
         one.partitions(end, one.latestOffset(end, ALL))
+
+
+def test_rows_look_as_the_options_say(tmp_path: Path) -> None:
+    c = made(tmp_path, rows=0)
+    c.append(pa.table({"id": [1, 2, 2], "v": ["x", "y", "y"], "_diff": [1, 1, 1]}))
+
+    def batches(**options: Any) -> list[list[Any]]:
+        """Rows of the snapshot, and of what comes after it."""
+        source = TidelakeSource({"path": str(tmp_path / "lake"), "collection": "c", **options})
+        one = source.streamReader(source.schema())
+        begin = one.initialOffset()
+        first = Position(c.id, "h" * 32, Frontier.of(1), "snapshot")
+        found = [rows_of(one, begin, to_json(first))]
+        end = one.latestOffset(to_json(first), ALL)
+        return [*found, rows_of(one, to_json(first), end)]
+
+    plain = batches()
+    assert plain == [[(1, "x"), (2, "y"), (2, "y")], []]
+    c.append(pa.table({"id": [3, 2], "v": ["z", "y"], "_diff": [2, 1]}))
+    assert batches(where="id > 2", columns="v")[1] == [("z",), ("z",)]
+    assert batches(withDiff="true")[1] == [(2, "y", 1, 1), (3, "z", 1, 2)]
+    c.append(pa.table({"id": [1, 1], "v": ["x", "new"], "_diff": [-1, 1]}))
+    feed = batches(changeFeed="true")
+    assert [row[2] for row in feed[0]] == ["insert"] * 3
+    assert sorted(row[:4] for row in feed[1] if row[0] == 1) == [
+        (1, "new", "update_postimage", 2),
+        (1, "x", "update_preimage", 2),
+    ]
+    with pytest.raises(InvalidUpdates, match="withDiff=true or changeFeed=true"):
+        batches()
 
 
 def test_reports_cost_nothing_and_tell_the_last_head(tmp_path: Path) -> None:
