@@ -20,6 +20,8 @@ from tidelake.spark.source.options import WriteOptions, shape, write_options
 from tidelake.spark.source.place import found, opened
 from tidelake.spark.source.planning import shown
 from tidelake.spark.source.sink import BatchWriter, StreamWriter, chosen
+from tidelake.spark.source.stream import StreamReader
+from tidelake.spark.source.stream_read import stream_read
 
 
 class TidelakeSource(DataSource):
@@ -40,6 +42,10 @@ class TidelakeSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         """A batch read of some of the columns."""
         return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """A streaming read of some of the columns. A few store calls."""
+        return StreamReader(stream_read(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A batch write, or an INSERT."""
