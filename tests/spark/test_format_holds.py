@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 import tidelake
 from tidelake.config import Config
 from tidelake.env import Env, SystemClock
+from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
 from tidelake.spark import release
 from tidelake.spark.columns import frame_schema
@@ -142,6 +143,11 @@ def test_a_task_that_begins_soon_and_is_short_writes_nothing(tmp_path: Path) -> 
     seqno = c.state().seqno
     assert len(list(kept(batches(), held))) == 3
     assert c.state().seqno == seqno
+    # It does not even look: this would be refused.
+    nowhere = replace(held, url="s3://nowhere")
+    assert len(list(kept(batches(), nowhere))) == 3
+    with pytest.raises(UsageError, match="not supported"):
+        list(kept(batches(), replace(nowhere, taken_ms=0)))
 
 
 def test_a_task_that_begins_late_extends_its_hold_once(tmp_path: Path) -> None:
