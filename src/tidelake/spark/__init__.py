@@ -13,6 +13,7 @@ from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
 from tidelake.spark.writing.append import append, write
 from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
+from tidelake.spark.writing.upsert import replace, upsert
 
 __all__ = [
     "IngestReport",
@@ -26,10 +27,12 @@ __all__ = [
     "merge",
     "parse_changes",
     "release",
+    "replace",
     "sink",
     "snapshot",
     "snapshots",
     "updates",
+    "upsert",
     "workers",
     "write",
 ]
