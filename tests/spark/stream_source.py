@@ -2,10 +2,12 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flaky
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
@@ -15,6 +17,9 @@ import tidelake
 from tidelake.spark.source.sink import BatchWriter, StreamWriter, chosen
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+COLUMNS = {"append": "id bigint, v string", "updates": "id bigint, v string, _time bigint, _diff bigint"}
+# Of an envelope, when the tests use it by name.
+OPTIONS: dict[str, dict[str, Any]] = {"append": {}, "updates": {}}
 
 
 class TestFormat(DataSource):
@@ -35,7 +40,10 @@ class TestFormat(DataSource):
 
     def _envelope(self, schema: StructType, overwrite: bool) -> Any:
         taken = {name: self.options.get(name) for name in ("time", "late")}
-        return chosen(schema, overwrite, self.options.get("envelope"), taken)
+        envelope: Any = chosen(schema, overwrite, self.options.get("envelope"), taken)
+        if "failRate" in self.options:
+            envelope = flaky.Flaky(envelope, float(self.options["failRate"]), self.options["marks"])
+        return envelope
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         envelope = self._envelope(schema, overwrite)
@@ -49,9 +57,8 @@ class TestFormat(DataSource):
 
 def register(spark: Any) -> str:
     """Make the format known; its name."""
-    import sys
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for module in (sys.modules[__name__], flaky):
+        cloudpickle.register_pickle_by_value(module)
     spark.dataSource.register(TestFormat)
     return TestFormat.name()
 
