@@ -12,10 +12,11 @@ import pytest
 
 from run_page import blocks, run
 from tidelake.cli.main import cli
+from tidelake.data import events
 from tidelake.model import batch, bounds, schema, time
 from tidelake.shard import spec
 from tidelake.shard.runs import plan
-from tidelake.shard.writing import uploader
+from tidelake.shard.writing import replacement, uploader, upserter
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.state import codec, garbage, spine, state
 
@@ -171,7 +172,8 @@ STORED = (
     *(garbage.Garbage, garbage.Sweep, spine.FuelingMerge, spine.Member, spine.SpineBatch, spine.SpineEdit),
     *(state.CriticalHold, state.Delta, state.Edits, state.Hold, state.MergeClaim, state.Move),
     *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
-    *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader),
+    *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader, upserter.Upserter),
+    *(events.EventColumns, replacement.Replacement),
 )
 
 
