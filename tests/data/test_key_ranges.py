@@ -69,3 +69,7 @@ def test_a_key_that_comes_back_is_refused():
         list(key_ranges(tables([*keys, keys[0]], 10), SCHEMA, Limits(4, 2**40)))
     with pytest.raises(UsageError, match="must come sorted"):
         list(key_ranges(tables(keys[::-1], 10), SCHEMA, Limits(4, 2**40)))
+    # Of a range that is done already its last key, which is the nearest to be held still.
+    done = tables([(i, "x") for i in range(10)], 1)
+    with pytest.raises(UsageError, match="must come sorted"):
+        list(key_ranges([*done, *tables([(7, "x"), *keys[20:]], 1)], SCHEMA, Limits(4, 2**40)))
