@@ -1,5 +1,6 @@
 """A stream whose driver is killed with -9, again and again, or whose tasks fail, writes each row once."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -130,7 +131,8 @@ class Runs:
 
 def kill(process: subprocess.Popen[str]) -> None:
     """Kill a driver and its JVM: the group that `start` made, and no other."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 

@@ -30,6 +30,7 @@ from tidelake.spark.source.options import Rows, read_options, shape
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import planned, shown
 from tidelake.spark.source.rows import expanded
+from tidelake.spark.source.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from tidelake.spark.tasks import one_thread
 
 
@@ -51,6 +52,14 @@ class TidelakeSource(DataSource):
     def reader(self, schema: StructType) -> "BatchReader":
         """A batch read of some of the columns."""
         return BatchReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch write, and INSERT INTO a view."""
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """The sink of a stream."""
+        return stream_writer(self.options, schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:
