@@ -57,12 +57,14 @@ class Uploaded(WriterCommitMessage):
     Attributes:
         answers: rows of `uploads.answer_schema()`.
         staged: names of runs of staged rows.
+        rows: that the task was given.
         query: id of the streaming query; empty for a batch write.
     """
 
     answers: bytes
-    staged: tuple[str, ...] = ()
-    query: str = ""
+    staged: tuple[str, ...]
+    rows: int
+    query: str
 
 
 @dataclass(frozen=True)
@@ -103,16 +105,22 @@ class _Plan:
     key: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch], query: str) -> Uploaded:
-        if self.work is not None:
-            return Uploaded(answers_to_bytes(self.work(batches)), query=query)
+        rows = 0
         staged: tuple[str, ...] = ()
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                yield batch
 
         def stage(_answer: Answer) -> bytes:
             nonlocal staged
-            staged = Staging.from_bytes(self.staging).put(batches, self._keys)
+            staged = Staging.from_bytes(self.staging).put(counted(), self._keys)
             return b""
 
-        return Uploaded(answers_to_bytes(answered(stage)), staged, query)
+        done = answered(stage) if self.work is None else self.work(counted())
+        return Uploaded(answers_to_bytes(done), staged, rows, query)
 
     def _keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return convert(batch.rename_columns(self.names), self.key)
@@ -301,8 +309,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InternalError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
         with self.upload.target.opened() as collection:
             writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over)
-            if not is_in(writer, batchId):
-                self.upload.commit(collection, found, Numbered(writer, batchId))
+            # All that is known of the rows here, and the same when Spark repeats a batch.
+            content = f"{sum(message.rows for message in found)} rows"
+            if not is_in(writer, batchId, content):
+                self.upload.commit(collection, found, Numbered(writer, batchId, lambda _answer: content))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing; see `BatchWriter.abort`."""
