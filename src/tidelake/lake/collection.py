@@ -27,6 +27,7 @@ from tidelake.shard.reading import query
 from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.reading.lookup import lookup
 from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
@@ -441,6 +442,44 @@ class Collection:
     def _listened(self, at: Time, hold: Frontier, patience_s: float | None) -> Iterator[Step]:
         with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
             yield from reader.listen(at, patience_s)
+
+    def tail(
+        self,
+        hold: str | None = None,
+        *,
+        hold_for: timedelta | float = timedelta(days=1),
+        poll_s: float = 0.5,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        schema_id: int | None = None,
+    ) -> Tail:
+        """Follow the collection in steps that can be repeated, across processes; for stream processors.
+
+        No store call. See `tidelake.shard.reading.tail`.
+
+        Args:
+            hold: the id of its hold, to take a tail up again; default: a fresh one.
+            hold_for: how long history is kept for it while no process follows; in seconds, if no timedelta.
+            poll_s: least pause between two looks at the log.
+            columns: as for `snapshot`.
+            where: as for `snapshot`.
+            schema_id: as for `snapshot`.
+
+        Raises:
+            UsageError: times are tuples, or an argument is none.
+        """
+        lasts_s = duration_s(hold_for, "hold_for")
+        if lasts_s < 1:
+            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
+        return Tail(
+            self._shard,
+            hold or self._shard.env.ids.fresh(),
+            f"stream of {self.name}",
+            hold_for_s=lasts_s,
+            poll_s=duration_s(poll_s, "poll_s"),
+            wanted=wanted(columns, where),
+            schema_id=schema_id,
+        )
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Hold history from `since` on (default: the current one), and what is read, until it is closed.

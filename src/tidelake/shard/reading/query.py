@@ -100,11 +100,35 @@ def plan(
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
     state = ready(shard, query, timeout_s)
+    return planned(
+        shard,
+        state,
+        query,
+        parallelism,
+        schema_id=schema_id,
+        wanted=wanted,
+        task_bytes_max=task_bytes_max,
+        as_stored=as_stored,
+    )
+
+
+def planned(
+    shard: Shard,
+    state: ShardState,
+    query: Query,
+    parallelism: int,
+    *,
+    schema_id: int | None = None,
+    wanted: Wanted = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
+) -> ReadPlan:
+    """The same as of a state that knows the answer, as `streamed`."""
     spec = _spec(shard, schema_id)
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        planned = plan_read(
+        cut = plan_read(
             spec,
             shard.stores.blobs,
             needed,
@@ -117,8 +141,8 @@ def plan(
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
     if not any_stored(needed):
-        return planned
-    return replace(planned, seqno=state.seqno, version=_version(state))
+        return cut
+    return replace(cut, seqno=state.seqno, version=_version(state))
 
 
 def _version(state: ShardState) -> str:
