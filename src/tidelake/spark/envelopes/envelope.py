@@ -53,7 +53,7 @@ class Envelope(Protocol):
 
 @runtime_checkable
 class Staged(Protocol):
-    """An envelope whose rows are stored first, and only then compared with what is there."""
+    """An envelope whose rows are stored first, whatever the upper is, and compared with what is there."""
 
     def difference(
         self, collection: Collection, staged: Answer, lower: Frontier, spark: SparkSession | None
