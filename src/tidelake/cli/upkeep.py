@@ -1,4 +1,4 @@
-"""Commands that keep a lake in order: merge, maintain, drop, holds, retain, fsck, backup, restore."""
+"""Commands that keep a lake in order: merge, maintain, rename, drop, holds, retain, fsck, backup, restore."""
 
 import contextlib
 from collections.abc import Iterator
@@ -51,10 +51,36 @@ def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
 @cli.command()
 @LAKE
 @NAME
+@click.argument("new_name")
+@click.option("--swap", is_flag=True, help="NEW_NAME is a collection, too: they change their names at once.")
+@click.option("--allow-recreate", is_flag=True, help="Also if one called NEW_NAME was dropped or renamed.")
+@JSON
+def rename(
+    lake: str, collection: str, new_name: str, swap: bool, allow_recreate: bool, as_json: bool
+) -> None:
+    """Give a collection another name. Whoever has it open goes on with it.
+
+    The old name is kept like that of a dropped collection, so that whoever still uses it is told.
+    """
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        if swap:
+            opened.swap(collection, new_name)
+        else:
+            opened.rename(collection, new_name, allow_recreate=allow_recreate)
+    lines = [{"collection": collection, "is now": new_name}]
+    output.table(lines + [{"collection": new_name, "is now": collection}] * swap, as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
 @click.option("--force", is_flag=True, help="Also if readers hold it: their holds end.")
 @JSON
 def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
-    """Drop a collection and delete all that it has stored. Its name cannot be used again.
+    """Drop a collection and delete all that it has stored. Its name does not come back by accident.
 
     Finishes a drop that was interrupted.
     """

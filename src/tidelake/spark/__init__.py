@@ -13,13 +13,18 @@ from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
-from tidelake.spark.writing.append import append
+from tidelake.spark.source.batch import TidelakeSource, register
+from tidelake.spark.writing.append import append, write
+from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
 
 __all__ = [
     "ExportReport",
     "IngestReport",
     "IngestedBatch",
     "MaintainReport",
+    "Sink",
+    "TidelakeSource",
+    "WrittenBatch",
     "append",
     "changes",
     "export",
@@ -28,9 +33,12 @@ __all__ = [
     "maintain",
     "merge",
     "parse_changes",
+    "register",
     "release",
+    "sink",
     "snapshot",
     "snapshots",
     "updates",
     "workers",
+    "write",
 ]

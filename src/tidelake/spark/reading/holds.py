@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelake.env import Env
-from tidelake.errors import CollectionNotFound, OutcomeUnknown, StoreUnavailable, TidelakeError
+from tidelake.errors import CollectionNotFound, NotALake, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import open_lake
 from tidelake.shard.runs.plan import ReadPlan
@@ -136,7 +136,7 @@ def _extended(held: Lasting, slack_s: float) -> bool:
     except CollectionNotFound:
         # The read finds that out by itself.
         return False
-    except (StoreUnavailable, OutcomeUnknown):
+    except (NotALake, StoreUnavailable, OutcomeUnknown):
         # There is time for several more.
         return True
 
