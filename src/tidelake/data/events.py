@@ -154,6 +154,8 @@ def _removed(
             removed &= _numpy(rows.column(value).is_null())
         return removed
     flags = extra[name] if name in extra else rows.column(name)
+    if pa.types.is_null(flags.type):
+        flags = flags.cast(pa.bool_())
     if not pa.types.is_boolean(flags.type):
         raise InvalidUpdates(f"column {name!r} has type {flags.type}, expected bool: it says what is removed")
     _refuse(flags.is_null(), np.ones(len(flags), np.bool_), name, "say true or false")
@@ -162,6 +164,9 @@ def _removed(
 
 def _plain(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """A column of any form as one of canonical values that can be sorted."""
+    if pa.types.is_null(column.type):
+        # Without rows, or it would have been refused.
+        column = column.cast(pa.int8())
     try:
         kind = arrow_type(data_type(column.type, name))
         chunks = [

@@ -111,7 +111,7 @@ class _TakeTime:
             # Cut towards the past, also before 1970: a cast alone would make 0 of it, which is a time.
             unit, cut = _CUTS[self.unit]
             values = pc.cast(pc.cast(cut(values), pa.timestamp(unit, values.type.tz)), pa.int64())
-        return batch.append_column(pa.field(self.target, pa.int64()), values)
+        return batch.append_column(self.target, values)
 
 
 def _milliseconds(values: pa.Array) -> pa.Array:

@@ -1,0 +1,67 @@
+"""A driver process for the tests of streams: writes a folder to a collection, tells of each batch.
+
+    stream_driver.py ROOT WAY ENVELOPE [FLAKY]
+
+ROOT has the lake (`lake`, collection `c`), the folder `in`, the checkpoint. WAY is `helper` or `format`.
+With FLAKY, so many of all tasks fail, and are tried again; files in ROOT/marks tell of it.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import flaky
+import stream_source
+from pyspark import cloudpickle
+
+import tidelake
+from tidelake.spark import local_session, sink
+from tidelake.spark.envelopes.named import named
+
+
+def main(root: str, way: str, envelope: str, rate: str = "0") -> None:
+    place = Path(root)
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    conf = {"spark.driver.extraJavaOptions": quick, "spark.sql.shuffle.partitions": "2"}
+    spark = local_session("streams", "2,8", **conf)
+    print("ready", flush=True)
+    collection = tidelake.open(place / "lake").collection("c")
+    made = named(envelope, stream_source.OPTIONS[envelope])
+    options = {"envelope": envelope}
+    if float(rate):
+        cloudpickle.register_pickle_by_value(flaky)
+        made = flaky.Flaky(made, float(rate), str(place / "marks"))
+        options |= {"failRate": rate, "marks": str(place / "marks")}
+    to = sink(collection, made) if way == "helper" else None
+    frame = stream_source.lines(spark, place / "in", stream_source.COLUMNS[envelope])
+    frame = frame.repartition(4)
+    query = stream_source.start(frame, collection, place / "checkpoint", to, **options)
+    done = threading.Event()
+    watching = threading.Thread(target=tell, args=(place / "checkpoint" / "commits", done))
+    watching.start()
+    try:
+        query.awaitTermination()
+    finally:
+        done.set()
+        watching.join()
+    print("done", flush=True)
+
+
+def tell(commits: Path, done: threading.Event) -> None:
+    """Print a line for each micro-batch that Spark's checkpoint says is done."""
+    told = set(names(commits))
+    while not done.is_set():
+        for name in sorted(set(names(commits)) - told):
+            told.add(name)
+            print("batch", name, flush=True)
+        time.sleep(0.01)
+
+
+def names(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.isdigit()] if folder.is_dir() else []
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
