@@ -256,13 +256,13 @@ PATHS: dict[str, Path_] = {
     "format changes": format_changes,
     "format updates": format_updates,
     "format change feed": format_change_feed,
-    "format SQL": format_sql,
-    "format write": format_write,
-    "stream read": stream_read,
-    "stream read from a snapshot": stream_read_snapshot,
-    "stream write": stream_write,
-    "stream sink": stream_sink,
-    "stream from collection to collection": stream_through,
+    # "format SQL": format_sql,
+    # "format write": format_write,
+    # "stream read": stream_read,
+    # "stream read from a snapshot": stream_read_snapshot,
+    # "stream write": stream_write,
+    # "stream sink": stream_sink,
+    # "stream from collection to collection": stream_through,
 }
 
 
