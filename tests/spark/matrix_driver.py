@@ -78,7 +78,9 @@ class Stage:
     def source(self, name: str, **options: Any) -> Any:
         """A streaming read by the format."""
         assert self.appended
-        return self.spark.readStream.format("tidelake").options(**options).load(str(self.work / "lake" / name))
+        return (
+            self.spark.readStream.format("tidelake").options(**options).load(str(self.work / "lake" / name))
+        )
 
     def arriving(self, name: str) -> Any:
         """A streaming read of the files of a frame, in order, one a micro-batch."""
@@ -192,7 +194,9 @@ def format_sql(stage: Stage) -> list[Claim]:
     """INSERT INTO a temporary view, and SELECT from one."""
     stage.create("inserted")
     place = stage.work / "lake" / "inserted"
-    stage.spark.sql(f"CREATE TEMPORARY VIEW inserted USING tidelake OPTIONS (path '{place}', withDiff 'true')")
+    stage.spark.sql(
+        f"CREATE TEMPORARY VIEW inserted USING tidelake OPTIONS (path '{place}', withDiff 'true')"
+    )
     stage.frame("updates").createOrReplaceTempView("history")
     stage.spark.sql("INSERT INTO inserted SELECT * FROM history")
     found = stage.spark.sql(f"SELECT * FROM tidelake WITH (path = '{place}', withDiff = true)")
@@ -203,13 +207,17 @@ def format_write(stage: Stage) -> list[Claim]:
     c = stage.create("written")
     for number, (_, _, rows) in enumerate(stage.pieces("updates")):
         for _ in range(2):  # the second time its token is in
-            rows.write.format("tidelake").mode("append").option("token", f"piece {number}").save(stage.place(c))
+            rows.write.format("tidelake").mode("append").option("token", f"piece {number}").save(
+                stage.place(c)
+            )
     return stage.contents(c)
 
 
 def stream_read(stage: Stage) -> list[Claim]:
     """Every update, from the first time on, into Parquet files."""
-    source = stage.source("appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 4 + 1)
+    source = stage.source(
+        "appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 4 + 1
+    )
     return stage.steps(stage.streamed(source, "tailed"))
 
 
@@ -239,7 +247,9 @@ def stream_sink(stage: Stage) -> list[Claim]:
 def stream_through(stage: Stage) -> list[Claim]:
     """From one collection into another."""
     c = stage.create("copied")
-    source = stage.source("appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 3 + 1)
+    source = stage.source(
+        "appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 3 + 1
+    )
     stream = source.writeStream.format("tidelake").trigger(availableNow=True)
     stream.option("checkpointLocation", stage.checkpoint("copied")).start(stage.place(c)).awaitTermination()
     return stage.contents(c)
