@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 import stream_source
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions
 
 import tidelake
 from tidelake.errors import InvalidUpdates, UsageError, WriterFenced
@@ -197,6 +198,38 @@ def test_a_stream_of_updates_may_take_rows_away(stream: Stream) -> None:
     stream.put((1, "a", 4, -1), names=names)
     stream.run("id bigint, v string, _time bigint, _diff bigint", envelope="updates")
     assert stream.rows() == {((1, "a"), 0): 2, ((2, "b"), 3): 1, ((1, "a"), 4): -1}
+
+
+def test_a_stream_of_upserts_takes_old_rows_away(stream: Stream) -> None:
+    names = ("id", "v", "n")
+    stream.put((1, "a", 1), (1, "b", 2), (2, "c", 3), names=names)
+    stream.put((1, None, 4), (2, "c", 5), (3, "d", 6), names=names)
+    order = {"order_by": "n"} if stream.way == "helper" else {"orderBy": "n"}
+    stream.run(JSON + ", n bigint", envelope="upsert", **order)
+    stream.forget(1)
+    stream.run(JSON + ", n bigint", envelope="upsert", **order)
+    assert stream.rows() == {
+        ((1, "b"), 0): 1,
+        ((2, "c"), 0): 1,
+        ((1, "b"), 1): -1,
+        ((3, "d"), 1): 1,
+    }
+
+
+def test_a_query_with_all_its_rows_replaces_the_contents(stream: Stream) -> None:
+    """Output mode `complete`: through the format by itself, through the helper as a full dump."""
+    for rows in ([(1, "a"), (2, "b")], [(1, "c")]):
+        stream.put(*rows)
+    lines = stream_source.lines(stream.spark, stream.folder)
+    counts = lines.groupBy("id").agg(functions.count("*").cast("string").alias("v"))
+    to = sink(stream.c, "snapshot") if stream.way == "helper" else None
+    stream_source.start(counts, stream.c, stream.checkpoint, to, mode="complete").awaitTermination()
+    assert stream.rows() == {
+        ((1, "1"), 0): 1,
+        ((2, "1"), 0): 1,
+        ((1, "1"), 1): -1,
+        ((1, "2"), 1): 1,
+    }
 
 
 def test_a_fenced_stream_stops(helper: Stream) -> None:
