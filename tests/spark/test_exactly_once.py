@@ -19,6 +19,7 @@ from tidelake.errors import InvalidUpdates, UsageError, WriterFenced
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink
+from tidelake.spark.writing.exactly_once import is_in
 from tidelake.testing import tables
 
 JSON = "id bigint, v string"
@@ -88,6 +89,7 @@ def test_a_micro_batch_is_one_commit(stream: Stream) -> None:
         ]
 
 
+@pytest.mark.full
 def test_a_second_run_takes_only_what_is_new(stream: Stream) -> None:
     stream.put((1, "a"))
     stream.run()
@@ -134,7 +136,7 @@ def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(stream: Stream) -> N
     assert sum(stream.rows().values()) == 4
 
 
-@pytest.mark.parametrize("missed", [1, 2])
+@pytest.mark.parametrize("missed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
     stream: Stream, tmp_path: Path, missed: int
 ) -> None:
@@ -192,6 +194,7 @@ def test_late_rows_stop_the_stream_or_are_advanced(stream: Stream) -> None:
     assert stream.rows() == {((1, "a"), 7): 1, ((2, "b"), 9): 1}
 
 
+@pytest.mark.full
 def test_a_stream_of_updates_may_take_rows_away(stream: Stream) -> None:
     names = ("id", "v", "_time", "_diff")
     stream.put((1, "a", 0, 2), (2, "b", 3, 1), names=names)
@@ -292,3 +295,15 @@ def test_a_sink_can_be_sent_to_another_process(helper: Stream) -> None:
     sent(frame, 0)
     assert helper.rows() == {((1, "a"), 0): 1}
     assert helper.c.state().writers["spark"].owner == "q"
+
+
+def test_only_the_last_batch_may_come_again_and_only_as_it_was(tmp_path: Path) -> None:
+    c = tidelake.open(tmp_path / "lake").create("c", stream_source.SCHEMA, key=["id"])
+    writer = c.writer("w", owner="q")
+    assert not is_in(writer, 0, "planned at 1")
+    writer.append_uploaded([], lower=0, upper=0, sequence=5, content="planned at 1")
+    writer = c.writer("w", owner="q")
+    assert is_in(writer, 5, "planned at 1") and is_in(writer, 5, "") and not is_in(writer, 6, "planned at 2")
+    for batch, content in ((5, "planned at 2"), (4, ""), (4, "planned at 1")):
+        with pytest.raises(UsageError, match=f"append {batch} of writer 'w' is in, but was made of"):
+            is_in(writer, batch, content)

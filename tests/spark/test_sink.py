@@ -90,18 +90,19 @@ def test_values_that_do_not_fit_are_one_readable_error(place: Place) -> None:
     assert (place.c.upper, place.rows()) == (Frontier.of(0), {})
 
 
-def test_bad_options_are_one_readable_error(place: Place) -> None:
-    frame = place.frame((1, "a"))
+def test_bad_options_are_refused_with_what_to_do(place: Place) -> None:
     for options, reason in (
         ({"envelope": "apend"}, "no envelope 'apend': did you mean 'append'"),
         ({"envelope": "updates", "time": "at"}, "'updates' takes no time"),
         ({"late": "drop"}, "late='drop' is unknown"),
         ({"token": "x" * 250}, "token .* has 250 bytes"),
+        ({"rejects": "/x"}, "'append' takes no rejects"),
+        ({"envelope": "snapshot", "time": "noon"}, "option time='noon' is not a time of unit counter"),
     ):
-        with pytest.raises(AnalysisException, match=reason):
-            place.write(frame, **options)
-    with pytest.raises(AnalysisException, match="'append' adds to what is there"):
-        place.write(frame, "overwrite", envelope="append")
+        with pytest.raises(UsageError, match=reason):
+            batch_writer({"path": place.path, **options}, DDL, False)
+    with pytest.raises(AnalysisException, match="UsageError: the envelope 'append' adds to what is there"):
+        place.write(place.frame((1, "a")), "overwrite", envelope="append")
     assert place.rows() == {}
 
 
@@ -172,6 +173,7 @@ def test_an_overwrite_writes_what_differs(place: Place) -> None:
     assert place.contents() == {}
 
 
+@pytest.mark.full
 def test_insert_overwrite_replaces_the_contents(place: Place) -> None:
     place.write(place.frame((1, "a"), (2, "b")))
     spark = place.spark
