@@ -8,7 +8,7 @@ and then bury the reason in a trace. A store that fails does fail the task.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,7 +54,7 @@ class Answer:
         advances: whether rows whose times are closed at the commit get the least open time.
     """
 
-    uploads: tuple[bytes, ...] = ()
+    uploads: tuple[bytes, ...] = field(default=(), repr=False)
     rows: int = 0
     time_lower: int | None = None
     time_upper: int | None = None
