@@ -222,7 +222,7 @@ def test_dates_are_read_at_once_in_either_form(form: Any) -> None:
     texts = pa.array([line] * 3, pa.binary())
     same(parser._blocks.read(texts), exactly(parser, [line] * 3)[0])
     other = line.replace(b'"2024-01-01"', b"1").replace(b"19000", b'"1970-01-02"')
-    mixed = parser.parse(pa.array([line, other, line], pa.binary()), ["f"] * 3)
+    mixed = parser.parse(pa.array([line, other, line], pa.binary()), str)
     assert mixed.rows.num_rows == 3
 
 
@@ -230,10 +230,10 @@ def test_one_bad_line_costs_only_the_lines_around_it() -> None:
     texts: list[bytes] = [json.dumps(ordinary(i)).encode() for i in range(500)]
     texts[321] = b"{"
     parser = ChangeParser(SCHEMA, ("id",), rejects=True)
-    parsed = parser.parse(pa.array(texts, pa.binary()), ["f"] * 500)
+    parsed = parser.parse(pa.array(texts, pa.binary()), str)
     assert [reject.line for reject in parsed.rejects] == [321]
     assert "not JSON" in parsed.rejects[0].reason
-    exact = ChangeParser(SCHEMA, ("id",)).parse(pa.array(texts[:321] + texts[322:], pa.binary()), ["f"] * 499)
+    exact = ChangeParser(SCHEMA, ("id",)).parse(pa.array(texts[:321] + texts[322:], pa.binary()), str)
     assert parsed.rows.equals(exact.rows)
     assert parsed.events == 499
     assert exact.rows.column("price")[0].as_py() == Decimal("1.50")

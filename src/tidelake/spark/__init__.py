@@ -6,7 +6,7 @@ handle and never a credential.
 """
 
 from tidelake.spark.envelopes.debezium import parse_changes
-from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
+from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
 from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
@@ -21,6 +21,7 @@ __all__ = [
     "WrittenBatch",
     "append",
     "changes",
+    "ingest",
     "ingest_change_files",
     "local_session",
     "merge",

@@ -10,12 +10,13 @@ from typing import Any, TypeAlias
 
 from tidelake.errors import UsageError
 from tidelake.spark.envelopes.append import Append
+from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.updates import Updates
 
 EnvelopeLike: TypeAlias = str | Envelope
 
-_NAMED: dict[str, Callable[..., Envelope]] = {"append": Append, "updates": Updates}
+_NAMED: dict[str, Callable[..., Envelope]] = {"append": Append, "debezium": Debezium, "updates": Updates}
 
 
 def named(envelope: EnvelopeLike, options: Mapping[str, object] | None = None) -> Envelope:
