@@ -200,7 +200,7 @@ def test_an_existing_or_dropped_name_is_refused_and_nothing_is_copied(world, oth
     before = set(other.blobs._blobs), set(other.log._entries)
     with pytest.raises(CollectionExists, match="'c' exists there"):
         world.lake().backup("c", other.lake(), watch=lambda *_: pytest.fail("a part was copied"))
-    with pytest.raises(CollectionExists, match="'gone' was dropped there"):
+    with pytest.raises(CollectionExists, match="'gone' was dropped or renamed there"):
         world.lake().backup("c", other.lake(), as_name="gone")
     with pytest.raises(UsageError):
         world.lake().backup("c", other.lake(), as_name="")

@@ -160,6 +160,20 @@ def test_a_frame_of_change_events_is_written(spark: Any, orders: Any, name: str,
     assert (done.answer.events, done.answer.rows) == (8, 10)
 
 
+@pytest.mark.parametrize("parsed", [False, True], ids=["text", "columns"])
+def test_the_format_writes_change_events(spark: Any, orders: Any, tmp_path: Path, parsed: bool) -> None:
+    from tidelake.spark import register
+
+    register(spark)
+    frame = frame_of(spark, "schema_off", parsed)
+    if not parsed:
+        frame = frame.union(spark.createDataFrame([("{",)], "value string"))
+    writer = frame.write.format("tidelake").mode("append").option("envelope", "debezium")
+    writer.option("rejects", str(tmp_path / "rejects")).save(f"{tmp_path}/lake/orders")
+    assert told(orders.updates(0, 51).read_all()) == sorted(STORY, key=repr)
+    assert (tmp_path / "rejects").is_dir() == (not parsed)
+
+
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [

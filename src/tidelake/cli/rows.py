@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     "--like", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Take the columns of a file."
 )
 @click.option("--time", default="counter", show_default=True, help="counter, ms, us or tuple(n).")
+@click.option("--allow-recreate", is_flag=True, help="Also if one of this name was dropped or renamed.")
 def create(
-    lake: str, collection: str, keys: tuple[str, ...], columns: tuple[str, ...], like: Path | None, time: str
+    lake: str,
+    collection: str,
+    keys: tuple[str, ...],
+    columns: tuple[str, ...],
+    like: Path | None,
+    time: str,
+    allow_recreate: bool,
 ) -> None:
     """Make a collection (and the lake, if the directory is empty)."""
     import tidelake
@@ -32,7 +39,7 @@ def create(
 
     schema = files.schema_of(columns, keys, like)
     with tidelake.open(lake) as opened:
-        made = opened.create(collection, schema, key=keys, time=time)
+        made = opened.create(collection, schema, key=keys, time=time, allow_recreate=allow_recreate)
         click.echo(f"{collection}: {made.schema.to_string(show_schema_metadata=False)}".replace("\n", ", "))
 
 

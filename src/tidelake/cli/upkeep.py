@@ -1,4 +1,4 @@
-"""Commands that keep a lake in order: merge, maintain, drop, holds, retain, fsck, backup, restore."""
+"""Commands that keep a lake in order: merge, maintain, rename, drop, holds, retain, fsck, backup, restore."""
 
 import contextlib
 from collections.abc import Iterator
@@ -40,16 +40,38 @@ def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
     if not spark:
         yield None
         return
-    try:
+    from tidelake.cli.spark import session
+
+    with session(description) as made:
         from tidelake.spark.jobs.merge import workers
-        from tidelake.spark.session import local_session
-    except ImportError as error:
-        raise errors.UsageError(f"--spark needs: pip install 'tidelake[spark]' ({error})") from error
-    session = local_session(description)
-    try:
-        yield workers(session, description)
-    finally:
-        session.stop()
+
+        yield workers(made, description)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("new_name")
+@click.option("--swap", is_flag=True, help="NEW_NAME is a collection, too: they change their names at once.")
+@click.option("--allow-recreate", is_flag=True, help="Also if one called NEW_NAME was dropped or renamed.")
+@JSON
+def rename(
+    lake: str, collection: str, new_name: str, swap: bool, allow_recreate: bool, as_json: bool
+) -> None:
+    """Give a collection another name. Whoever has it open goes on with it.
+
+    The old name is kept like that of a dropped collection, so that whoever still uses it is told.
+    """
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        if swap:
+            opened.swap(collection, new_name)
+        else:
+            opened.rename(collection, new_name, allow_recreate=allow_recreate)
+    lines = [{"collection": collection, "is now": new_name}]
+    output.table(lines + [{"collection": new_name, "is now": collection}] * swap, as_json)
 
 
 @cli.command()
@@ -58,7 +80,7 @@ def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
 @click.option("--force", is_flag=True, help="Also if readers hold it: their holds end.")
 @JSON
 def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
-    """Drop a collection and delete all that it has stored. Its name cannot be used again.
+    """Drop a collection and delete all that it has stored. Its name does not come back by accident.
 
     Finishes a drop that was interrupted.
     """
@@ -82,7 +104,7 @@ def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
     show_default=True,
     help="Without --once: seconds between two rounds.",
 )
-@click.option("--spark", is_flag=True, help="With --once: run the merges as Spark jobs.")
+@click.option("--spark", is_flag=True, help="With --once: run the merges of all as Spark jobs.")
 @JSON
 def maintain(
     lake: str, collections: tuple[str, ...], once: bool, interval_s: float, spark: bool, as_json: bool
@@ -108,9 +130,19 @@ def maintain(
         names = collections or tuple(opened.list())
         # All are opened first, so that a name that is none is told before the work begins.
         named = [opened.collection(name) for name in names]
-        with _workers(spark, "tidelake maintain") as workers:
-            shown = [output.maintained(one, workers) for one in named]
+        failed: list[tuple[str, errors.TidelakeError]] = []
+        if spark and named:
+            from tidelake.cli.spark import maintained
+
+            shown, report = maintained(opened, [one.name for one in named])
+            failed = sorted(report.failed.items())
+        else:
+            shown = [output.maintained(one) for one in named]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+    for name, error in failed[1:]:
+        click.echo(f"tidelake: {name}: {error}", err=True)
+    if failed:
+        raise failed[0][1]
 
 
 @cli.command()

@@ -9,13 +9,15 @@ from tidelake.model.schema import Schema
 from tidelake.model.selection import Selection, Wanted
 
 
-def bind(wanted: Wanted, schema: Schema) -> Selection:
-    """Check what a user asks for.
+def bind(wanted: Wanted | Selection, schema: Schema) -> Selection:
+    """Check what a user asks for; a selection is taken as it is.
 
     Raises:
         UsageError: a column that is not there, SQL that is not supported, a literal that cannot be compared
             with its column; names the piece and says what to write instead.
     """
+    if isinstance(wanted, Selection):
+        return wanted
     if wanted.columns is not None:
         _check(wanted.columns, schema)
     if wanted.where is None:

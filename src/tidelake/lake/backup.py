@@ -65,12 +65,12 @@ def copy_collection(
         CollectionExists: the name is taken, or became so meanwhile; nothing is left of the copy.
         CollectionDropped: this process stalled before it could acknowledge the copy, and others collected it.
     """
-    _check_free(catalog.read(), name)
+    _check_free(catalog.look([name]), name)
     shard_id = env.ids.fresh()
     copy = ShardCopy(source, stores, env, config)
     copied = copy.run(shard_id, f"backup as {name}", watch)
     while True:
-        listing = catalog.read()
+        listing = catalog.look([name])
         try:
             _check_free(listing, name)
         except CollectionExists:
@@ -82,7 +82,7 @@ def copy_collection(
             try:
                 _confirm(shard_id, name, stores, env, config)
             except CollectionDropped:
-                _unname(catalog, name, shard_id)
+                catalog.unname(shard_id, name)
                 raise
             state = copied.state
             rows = state.spine.totals.rows
@@ -103,13 +103,7 @@ def _confirm(shard_id: str, name: str, stores: Stores, env: Env, config: Config)
         raise CollectionDropped(name) from error
 
 
-def _unname(catalog: Catalog, name: str, shard_id: str) -> None:
-    while (listing := catalog.read()).shards.get(name) == shard_id:
-        if catalog.set(listing, name, None):
-            return
-
-
 def _check_free(listing: Listing, name: str) -> None:
     if name in listing.shards:
-        what = "exists there" if listing.shards[name] is not None else "was dropped there"
+        what = "exists there" if listing.shards[name] is not None else "was dropped or renamed there"
         raise CollectionExists(f"a collection {name!r} {what}: give the copy another name")

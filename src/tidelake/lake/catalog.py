@@ -1,14 +1,19 @@
 """The list of collections, which is itself a collection.
 
-Key `name`, value `shard` (null once dropped, so that a dropped name does not come back by accident);
-time is a counter. Every change is one compare-and-append at the upper that was read.
+Key `name`, value `shard` (null once it was dropped or renamed, so that such a name does not come back by
+accident); time is a counter. Every change is one compare-and-append at the upper that was read, also one of
+several names.
+
+INVARIANT: at no time do two names lead to one shard.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from tidelake.config import Config
+from tidelake.data.literal import encoded_text
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.errors import (
@@ -22,7 +27,9 @@ from tidelake.errors import (
     UpperMismatch,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.model.predicate import PAST, leaf
 from tidelake.model.query import AsOf
+from tidelake.model.selection import Selection
 from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
 from tidelake.shard.reading.query import stream
@@ -32,11 +39,19 @@ from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.writing.append import compare_and_append
+from tidelake.state.space import has_tail, must_merge_all
 from tidelake.store.url import Stores
 
 SHARD_ID = "catalog"
 _SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("shard", pa.string())])
+_STORED = schema_from_arrow(_SCHEMA, ["name"], None)
+_NAME_ID = _STORED.key[0].id
 _MERGE_ABOVE_RUNS = 16
+# All are merged when those outside of the largest run are more than one in so many: so each name is written
+# again a bounded number of times while the list grows tenfold, and a change costs no more in a long list.
+_TAIL = 8
+# Whoever opens one name reads a row group, of each stored run.
+_ROW_GROUP_ROWS_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,8 @@ class Listing:
 
     Attributes:
         upper: the next change's time.
-        shards: shard id by name; None for a dropped name.
+        shards: shard id by name; None for a name that was dropped, or given up by a rename. Those that
+            were looked for, or all.
     """
 
     upper: int
@@ -56,7 +72,10 @@ class Catalog:
     """Reads and changes the list of collections."""
 
     def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
-        self._stores, self._env, self._url, self._config = stores, env, url, config
+        self._stores, self._env, self._url = stores, env, url
+        self._config = replace(
+            config, row_group_rows=min(config.row_group_rows, _ROW_GROUP_ROWS_MAX), merge_whole_rows=0
+        )
         self._opened: Shard | None = None
 
     @property
@@ -73,8 +92,7 @@ class Catalog:
             return Shard.open(self._stores, self._env, self._url, SHARD_ID, self._config)
         except CollectionNotFound:
             self._check_new()
-        schema = schema_from_arrow(_SCHEMA, ["name"], None)
-        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: schema}, self._config)
+        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: _STORED}, self._config)
         return Shard.create(self._stores, self._env, spec)
 
     def _check_new(self) -> None:
@@ -91,12 +109,23 @@ class Catalog:
 
     def read(self) -> Listing:
         """All names. Costs a scan of the log, and a few reads a part of the catalog."""
+        return self._listing(Selection())
+
+    def look(self, names: Iterable[str]) -> Listing:
+        """Some names, those of them that there are. Costs a scan of the log, and a row group of each run.
+
+        The runs are few, however many names there are.
+        """
+        wanted = [encoded_text(name.encode(errors="surrogatepass")) for name in names]
+        return self._listing(Selection(where=leaf(_NAME_ID, [(name, name + PAST) for name in wanted])))
+
+    def _listing(self, wanted: Selection) -> Listing:
         while True:
             upper = self._shard.state().upper.elements[0]
             if not isinstance(upper, int) or upper == 0:
                 return Listing(0, {})
             try:
-                rows = stream(self._shard, AsOf(upper - 1), 0, brief=True).read_all()
+                rows = stream(self._shard, AsOf(upper - 1), 0, brief=True, wanted=wanted).read_all()
             except HistoryCompacted:
                 continue  # Others changed and folded the catalog in between: read it as it is now.
             except BlobNotFound as error:
@@ -108,8 +137,17 @@ class Catalog:
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
         """Give a name another shard (None: dropped); False if the catalog has changed since `listing`."""
-        rows = [(name, listing.shards[name], -1)] if name in listing.shards else []
-        rows.append((name, shard_id, 1))
+        return self.set_all(listing, {name: shard_id})
+
+    def set_all(self, listing: Listing, changed: Mapping[str, str | None]) -> bool:
+        """Give several names other shards at once; False if the catalog has changed since `listing`.
+
+        Args:
+            listing: holds all of these names that there are.
+            changed: shard id by name; None: dropped or renamed.
+        """
+        rows = [(name, listing.shards[name], -1) for name in changed if name in listing.shards]
+        rows += [(name, shard_id, 1) for name, shard_id in changed.items()]
         names, shards, diffs = zip(*rows, strict=True)
         table = pa.table(
             {
@@ -126,6 +164,23 @@ class Catalog:
         self._tidy()
         return True
 
+    def unname(self, shard_id: str, name: str) -> bool:
+        """Take the name from a dropped shard, also if it has another one by now; False if it has none.
+
+        Args:
+            shard_id: of the shard.
+            name: that it had a moment ago.
+        """
+        while True:
+            listing = self.look([name])
+            if listing.shards.get(name) != shard_id:
+                listing = self.read()
+            now = next((known for known, of in listing.shards.items() if of == shard_id), None)
+            if now is None:
+                return False
+            if self.set(listing, now, None):
+                return True
+
     def collect(self) -> CollectReport:
         """Delete what the catalog no longer needs; see `Collection.collect`.
 
@@ -135,14 +190,26 @@ class Catalog:
         return Collector(self._shard).run()
 
     def _tidy(self) -> None:
-        """Keep reads cheap: names are few, so their whole history folds into one part now and then."""
+        """Keep reads cheap: fold the history of the names, and keep their runs few."""
         state = self._shard.state()
-        if sum(len(item.batch.runs) for item in state.spine) > _MERGE_ABOVE_RUNS:
+        if state.spine.totals.runs > _MERGE_ABOVE_RUNS:
             last = state.upper.just_before()
             try:
                 self._shard.advance_since(last)
-                Maintainer(self._shard).merge_all()
+                self._merge()
                 Collector(self._shard).run_if_due()
             except (StoreUnavailable, OutcomeUnknown):
                 # The change itself is in. Whoever makes the next one tries again.
                 self._shard.env.recorder.count("catalog.tidy.failed")
+
+    def _merge(self) -> None:
+        """Merge small runs into larger ones, and now and then all."""
+        maintainer = Maintainer(self._shard)
+        maintainer.relieve(0)
+        state = self._shard.known()
+        if (
+            state.spine.totals.runs > _MERGE_ABOVE_RUNS
+            or has_tail(state.spine, _TAIL)
+            or must_merge_all(state.spine, state.since)
+        ):
+            maintainer.merge_all()

@@ -27,6 +27,7 @@ from tidelake.shard.reading import query
 from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.reading.lookup import lookup
 from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
@@ -35,6 +36,7 @@ from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.writing import append, batches, upsert
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.state import holds
@@ -258,6 +260,7 @@ class Collection:
         order_by: str | None = None,
         delete_column: str | None = None,
         rows_count: bool = True,
+        advance: bool = False,
     ) -> Upserter:
         """Something that turns events into uploads in other processes, for the upper that is now.
 
@@ -270,11 +273,38 @@ class Collection:
             order_by: what tells which event wins.
             delete_column: what removes.
             rows_count: whether of equally good events the later row wins; else they must be equal.
+            advance: whether events whose times are closed happen at the upper, in their order.
         """
         at = None if time is None else self.domain.check(time, "time")
         columns = EventColumns(order_by, delete_column)
         state = self._shard.alive()
-        return Upserter.at(state, self._shard.spec, columns, at, rows_count=rows_count)
+        spec = self._shard.spec
+        return Upserter.at(state, spec, columns, at, rows_count=rows_count, advance=advance)
+
+    def replacements(self, uploads: Sequence[bytes], *, time: Time, parallelism: int) -> list[Replacement]:
+        """Cut the replacement of the contents by what workers uploaded into tasks for other processes.
+
+        `append_uploaded` takes what they answer at the upper that is now (`Replacement.lower`) only. The
+        uploads themselves are not appended: see `discard_uploaded`.
+
+        Args:
+            uploads: the new rows, at times up to `time`, by `uploader()`.
+            time: of the change.
+            parallelism: tasks, at most.
+
+        One log scan, and a read or two of each part. Errors as `replace`.
+        """
+        state, at = self._shard.alive(), self.domain.check(time, "time")
+        blobs = self._shard.stores.blobs
+        return plan_replacement(state, self._shard.spec, blobs, uploads, at=at, parallelism=parallelism)
+
+    def discard_uploaded(self, uploads: Sequence[bytes]) -> None:
+        """Delete what workers uploaded and nobody appends, in the place of collection a day later.
+
+        SUBTLE: uploads that were offered to `append_uploaded` may be in; only those that never were may go.
+        One store call a part. What the store does not delete now is left to collection.
+        """
+        batches.discard_uploaded(self._shard, uploads)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is in once or not at all.
@@ -441,6 +471,44 @@ class Collection:
     def _listened(self, at: Time, hold: Frontier, patience_s: float | None) -> Iterator[Step]:
         with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
             yield from reader.listen(at, patience_s)
+
+    def tail(
+        self,
+        hold: str | None = None,
+        *,
+        hold_for: timedelta | float = timedelta(days=1),
+        poll_s: float = 0.5,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        schema_id: int | None = None,
+    ) -> Tail:
+        """Follow the collection in steps that can be repeated, across processes; for stream processors.
+
+        No store call. See `tidelake.shard.reading.tail`.
+
+        Args:
+            hold: the id of its hold, to take a tail up again; default: a fresh one.
+            hold_for: how long history is kept for it while no process follows; in seconds, if no timedelta.
+            poll_s: least pause between two looks at the log.
+            columns: as for `snapshot`.
+            where: as for `snapshot`.
+            schema_id: as for `snapshot`.
+
+        Raises:
+            UsageError: times are tuples, or an argument is none.
+        """
+        lasts_s = duration_s(hold_for, "hold_for")
+        if lasts_s < 1:
+            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
+        return Tail(
+            self._shard,
+            hold or self._shard.env.ids.fresh(),
+            f"stream of {self.name}",
+            hold_for_s=lasts_s,
+            poll_s=duration_s(poll_s, "poll_s"),
+            wanted=wanted(columns, where),
+            schema_id=schema_id,
+        )
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Hold history from `since` on (default: the current one), and what is read, until it is closed.
@@ -610,8 +678,8 @@ class Collection:
             plans: of reads of this collection.
             hold_for: how long.
             purpose: for people.
-            owner: who holds it, in a word. What one owner holds for the same time of the same version is one
-                hold, whose name begins with the owner; asked for again, it is extended, to within a minute.
+            owner: who holds it, in a word. What one owner holds for the same time of the same stored parts is
+                one hold, whose name begins with the owner; asked for again a minute later, it is extended.
 
         Returns:
             The name of the hold; None if they read nothing that could go. At most one log write.
@@ -632,7 +700,8 @@ class Collection:
             return None
         id_ = None
         if owner is not None:
-            id_ = "-".join([check_name(owner, "owner of a hold"), *map(str, seqnos), f"{hold_for_s:g}s"])
+            versions = sorted({plan.version for plan in planned if plan.version})
+            id_ = "-".join([check_name(owner, "owner of a hold"), *versions, f"{hold_for_s:g}s"])
         return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
 
     def extend(self, hold: str, slack: timedelta | float) -> bool:

@@ -184,8 +184,8 @@ class LakeCheck:
     def _collection(self, name: str, shard_id: str) -> None:
         found = len(self._found)
         checked = self._shard(shard_id, name)
-        if checked.findings and self.catalog.read().shards.get(name) != shard_id:
-            # It was dropped meanwhile: what is missing went with it.
+        if checked.findings and shard_id not in self.catalog.read().shards.values():
+            # It was dropped meanwhile, under whichever name: what is missing went with it.
             del self._found[found:]
             return
         self._checked.append(checked)
@@ -228,7 +228,7 @@ class LakeCheck:
         self._tell("half-dropped", shard_id, message, name)
         if self.repair:
             if name:
-                self.leftovers.unname(self.catalog.read(), name)
+                self.catalog.unname(shard_id, name)
             self.leftovers.ending(shard_id).remove()
             self._repaired()
 

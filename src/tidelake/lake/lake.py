@@ -1,7 +1,7 @@
 """A lake: create, open, list, drop, check and copy collections by name, and look after them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import pyarrow as pa
@@ -11,7 +11,6 @@ from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.errors import (
     CollectionDropped,
-    CollectionExists,
     CollectionInUse,
     CollectionNotFound,
     CorruptionError,
@@ -27,6 +26,7 @@ from tidelake.lake.gate import GatedVersionLog
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_list, check_name, not_found
 from tidelake.lake.readers import duration_s
+from tidelake.lake.renaming import check_renames, refuse_gone, renamed
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch
@@ -146,8 +146,11 @@ class Lake:
         key: Sequence[str],
         value: Sequence[str] | None = None,
         time: str = "counter",
+        allow_recreate: bool = False,
     ) -> Collection:
         """Make a collection, or open it if it exists with an equal schema and time.
+
+        Costs as many store calls in a lake of many collections as in one of few.
 
         Args:
             name: any text up to 255 bytes without control characters.
@@ -155,36 +158,42 @@ class Lake:
             key: the key columns, in the order that rows are to be sorted by.
             value: the value columns; default: all others.
             time: `"counter"`, `"ms"`, `"us"` (since 1970 UTC) or `"tuple(n)"`.
+            allow_recreate: if a collection of this name was dropped or renamed, make a new, empty one.
 
         Raises:
             IncompatibleSchema: it exists with another schema or time; names both.
-            CollectionExists: a collection of this name was dropped.
+            CollectionExists: a collection of this name was dropped or renamed, and not `allow_recreate`.
         """
         self._gate.check()
         check_name(name, "collection name")
         check_columns(schema, key, value)
         wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
+        spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
+        made: Shard | None = None
         while True:
-            listing = self._catalog.read()
+            listing = self._catalog.look([name])
             present = listing.shards.get(name)
-            if present is not None:
-                return self._existing(
-                    name, present, ShardSpec(self.url, present, domain, 0, {0: wanted}, self._config)
-                )
-            if name in listing.shards:
-                raise CollectionExists(_dropped(name))
-            # The shard first: a name never leads to nothing. Losing the name leaves an empty shard.
-            spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
-            shard = Shard.create(self._stores, self._env, spec, keeper=self._keeper)
+            found = None if present is None else self._alive(name, present)
+            if made is not None and found is not None:
+                # Losing the name leaves an empty shard.
+                self._stores.log.delete(spec.shard_id)
+            if found is not None:
+                return self._existing(name, found, spec)
+            if name in listing.shards and not allow_recreate:
+                refuse_gone(name)
+            # The shard first: a name never leads to nothing.
+            made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper)
             if self._catalog.set(listing, name, spec.shard_id):
-                return Collection(name, shard)
-            self._stores.log.delete(spec.shard_id)
+                return Collection(name, made)
 
-    def _existing(self, name: str, shard_id: str, wanted: ShardSpec) -> Collection:
+    def _alive(self, name: str, shard_id: str) -> Shard | None:
+        """The shard that a name led to a moment ago, or None if it is being dropped."""
         try:
-            shard = self._named(name, shard_id)
-        except CollectionDropped as error:
-            raise CollectionExists(_dropped(name)) from error
+            return self._named(name, shard_id)
+        except CollectionDropped:
+            return None
+
+    def _existing(self, name: str, shard: Shard, wanted: ShardSpec) -> Collection:
         spec = shard.spec
         if spec.domain != wanted.domain or not spec.schema.same_columns(wanted.schema):
             was = any(schema.same_columns(wanted.schema) for schema in spec.schemas.values())
@@ -196,7 +205,7 @@ class Lake:
         return Collection(name, shard)
 
     def collection(self, name: str) -> Collection:
-        """Open a collection.
+        """Open a collection. Costs as many store calls in a lake of many collections as in one of few.
 
         Raises:
             CollectionNotFound: there is none of that name; names the nearest ones.
@@ -207,14 +216,17 @@ class Lake:
     def _shard(self, name: str) -> Shard:
         self._gate.check()
         _check_text(name)
-        shards = self._catalog.read().shards
-        shard_id = shards.get(name)
+        shard_id = self._catalog.look([name]).shards.get(name)
         if shard_id is None:
-            raise CollectionNotFound(not_found(name, shards))
+            raise self._not_found(name)
         try:
             return self._named(name, shard_id)
         except CollectionDropped as error:
             raise CollectionDropped(name) from error
+
+    def _not_found(self, name: str) -> CollectionNotFound:
+        """Says which names are near. Reads the whole list of them."""
+        return CollectionNotFound(not_found(name, self._catalog.read().shards))
 
     def _named(self, name: str, shard_id: str) -> Shard:
         """Open the shard that a name led to a moment ago."""
@@ -224,8 +236,7 @@ class Lake:
             raise
         except CollectionNotFound as error:
             # A drop takes the name away before the log; nothing else deletes a log that has a name.
-            shards = self._catalog.read().shards
-            if shards.get(name) == shard_id:
+            if self._catalog.look([name]).shards.get(name) == shard_id:
                 raise CorruptionError(shard_id, f"collection {name!r} has lost its log") from error
             raise CollectionDropped(name) from error
 
@@ -237,15 +248,58 @@ class Lake:
         self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
 
+    def rename(self, old: str, new: str, *, allow_recreate: bool = False) -> Collection:
+        """Give a collection another name; the collection under its new one. See `rename_all`."""
+        self.rename_all({old: new}, allow_recreate=allow_recreate)
+        return self.collection(new)
+
+    def swap(self, a: str, b: str) -> None:
+        """Let two collections change their names, at once: whoever opens one gets the other from then on.
+
+        Errors as `rename_all`.
+        """
+        self.rename_all({a: b, b: a})
+
+    def rename_all(self, names: Mapping[str, str], *, allow_recreate: bool = False) -> None:
+        """Give several collections other names, all at once or none.
+
+        Nothing else of them changes: handles, readers, writers and jobs that are at work go on with the
+        same collections, and call them as they did when they were opened. A name that nobody takes is kept
+        like that of a dropped collection, so that whoever still uses it is told. A few store calls.
+
+        Args:
+            names: new names by old ones; also names that are given up by others of them.
+            allow_recreate: also take names of which a collection was dropped or renamed.
+
+        Raises:
+            CollectionNotFound: there is no collection of an old name; names the nearest ones.
+            CollectionDropped: one is being dropped.
+            CollectionExists: a new name is taken, or was, and not `allow_recreate`.
+        """
+        self._gate.check()
+        wanted = check_renames(names)
+        while True:
+            listing = self._catalog.look([*wanted, *wanted.values()])
+            for old in wanted:
+                shard_id = listing.shards.get(old)
+                if shard_id is None:
+                    raise self._not_found(old)
+                if self._leftovers.ending(shard_id).is_tombstone():
+                    raise CollectionDropped(old)
+            changed = renamed(listing.shards, wanted, allow_recreate=allow_recreate)
+            if not changed or self._catalog.set_all(listing, changed):
+                return
+
     def drop(self, name: str, *, force: bool = False) -> bool:
         """Drop a collection, and delete all that it has stored; False if it was dropped before.
 
         What was begun and did not come to the end (a crash, a store that failed) is finished by the next
         call, by upkeep or by `collect`. From its first write on nothing of the collection can be read or
-        written: everybody who tries, and every reader that is under way, gets `CollectionDropped`.
+        written: everybody who tries, and every reader that is under way, gets `CollectionDropped`. What is
+        dropped is the collection that has the name when the call begins, also if it is renamed meanwhile.
 
         Args:
-            name: of the collection. It cannot be used again.
+            name: of the collection. It is not used again by accident: see `create`.
             force: also if others hold it: their holds end.
 
         Raises:
@@ -254,9 +308,9 @@ class Lake:
         """
         self._gate.check()
         _check_text(name)
-        listing = self._catalog.read()
+        listing = self._catalog.look([name])
         if name not in listing.shards:
-            raise CollectionNotFound(not_found(name, listing.shards))
+            raise self._not_found(name)
         shard_id = listing.shards[name]
         if shard_id is None:
             # Whoever dropped it may not have come to the end.
@@ -267,7 +321,7 @@ class Lake:
             ending.drop(force=force)
         except CollectionInUse as error:
             raise CollectionInUse(name, error.holders) from error
-        is_done = self._leftovers.unname(listing, name)
+        is_done = self._catalog.unname(shard_id, name)
         ending.remove()
         return is_done
 
@@ -379,10 +433,6 @@ class Lake:
             return source.backup(name, self, as_name=as_name, watch=watch)
         with open_lake(source, create=False, config=self._config, env=self._env) as opened:
             return opened.backup(name, self, as_name=as_name, watch=watch)
-
-
-def _dropped(name: str) -> str:
-    return f"a collection {name!r} existed here and was dropped: use another name"
 
 
 def _check_place(url: object, config: object) -> None:

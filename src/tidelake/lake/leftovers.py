@@ -10,7 +10,7 @@ never named anything no objects without a log go: all logs may have been lost, t
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
+from tidelake.lake.catalog import SHARD_ID, Catalog
 from tidelake.model import names
 from tidelake.shard.upkeep.ending import Ending, Removed
 from tidelake.store.protocols import BlobInfo
@@ -27,27 +27,19 @@ class Leftovers:
         """The end of one shard."""
         return Ending(self._stores, self._env, self._config, shard_id)
 
-    def unname(self, listing: Listing, name: str) -> bool:
-        """Note in the catalog that a collection was dropped; False if others did."""
-        while listing.shards[name] is not None:
-            if self._catalog.set(listing, name, None):
-                return True
-            listing = self._catalog.read()
-        return False
-
     def tombstones(self) -> Removed:
         """Finish drops, and remove shards that never got a name. A listing of the keys, a call each."""
         # Listed first: whoever has made a shard since, and named it, is in the catalog that is read next.
         keys = sorted({*self._stores.log.keys()} - {SHARD_ID})
-        listing = self._catalog.read()
-        named = {shard_id: name for name, shard_id in listing.shards.items() if shard_id is not None}
+        shards = self._catalog.read().shards
+        named = {shard_id: name for name, shard_id in shards.items() if shard_id is not None}
         made_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
         removed = Removed()
         for key in keys:
             ending = self.ending(key)
             if ending.is_tombstone():
                 if key in named:
-                    self.unname(listing, named[key])
+                    self._catalog.unname(key, named[key])
                 removed = removed.plus(ending.remove())
             elif key not in named and ending.abandon(made_before_ms):
                 removed = removed.plus(ending.remove())

@@ -59,11 +59,12 @@ def check_list(names: object, what: str) -> None:
 def not_found(name: str, shards: Mapping[str, str | None]) -> str:
     """What to say of a name that leads nowhere: the nearest of those that are there, or some of them."""
     live = sorted(n for n, shard in shards.items() if shard is not None)
+    gone = " (it was dropped or renamed)" if name in shards else ""
     near = difflib.get_close_matches(name, live, 3, 0.5)
     if near:
-        return f"no collection {name!r}; the nearest names are {', '.join(map(repr, near))}"
+        return f"no collection {name!r}{gone}; the nearest names are {', '.join(map(repr, near))}"
     listed = ", ".join(map(repr, live[:5])) if live else "none yet"
-    return f"no collection {name!r}; there is {listed}"
+    return f"no collection {name!r}{gone}; there is {listed}"
 
 
 def check_columns(schema: object, key: object, value: object) -> None:

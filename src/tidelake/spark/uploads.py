@@ -120,12 +120,12 @@ def upload(
     return answered(lambda answer: Uploader.from_bytes(uploader).upload(updates(answer)))
 
 
-def answered(store: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
-    """In a worker: upload in whatever way, while the answer is filled in; yield the answer's row."""
+def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
+    """In a worker: do what fills in the answer and returns an upload; yield the answer's row."""
     one_thread()
     answer, stored, fault = Answer(), b"", None
     try:
-        stored = store(answer)
+        stored = work(answer)
     except UsageError as error:
         fault = str(error)
     counts = astuple(answer)[1:]

@@ -4,6 +4,7 @@ Every read starts from the newest state and then touches only immutable parts, s
 that happen meanwhile do not change its answer.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageE
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import Selection, Wanted
 from tidelake.shard.lease import Lease, explained
 from tidelake.shard.runs.plan import ReadPlan, plan_read
 from tidelake.shard.runs.read import rows, shown, sources
@@ -33,7 +34,7 @@ def stream(
     *,
     schema_id: int | None = None,
     brief: bool = False,
-    wanted: Wanted = _ALL,
+    wanted: Wanted | Selection = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
@@ -61,7 +62,7 @@ def streamed(
     lease: Lease | None = None,
     *,
     schema_id: int | None = None,
-    wanted: Wanted = _ALL,
+    wanted: Wanted | Selection = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer as of a state that knows it; see `ready`.
 
@@ -99,11 +100,35 @@ def plan(
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
     state = ready(shard, query, timeout_s)
+    return planned(
+        shard,
+        state,
+        query,
+        parallelism,
+        schema_id=schema_id,
+        wanted=wanted,
+        task_bytes_max=task_bytes_max,
+        as_stored=as_stored,
+    )
+
+
+def planned(
+    shard: Shard,
+    state: ShardState,
+    query: Query,
+    parallelism: int,
+    *,
+    schema_id: int | None = None,
+    wanted: Wanted = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
+) -> ReadPlan:
+    """The same as of a state that knows the answer, as `streamed`."""
     spec = _spec(shard, schema_id)
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        planned = plan_read(
+        cut = plan_read(
             spec,
             shard.stores.blobs,
             needed,
@@ -115,7 +140,15 @@ def plan(
         )
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
-    return replace(planned, seqno=state.seqno) if any_stored(needed) else planned
+    if not any_stored(needed):
+        return cut
+    return replace(cut, seqno=state.seqno, version=_version(state))
+
+
+def _version(state: ShardState) -> str:
+    """A word for the stored parts that a state names."""
+    parts = (part for member in state.spine for part in member.batch.parts() if part.inline is None)
+    return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
 def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:

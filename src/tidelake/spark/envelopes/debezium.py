@@ -31,8 +31,9 @@ from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows, place
-from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges
+from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.settle import StoreSettled, event_schema
+from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 
@@ -133,8 +134,7 @@ class Debezium:
         read = ReadEvents(parser, tuple(columns.columns), frame_arrow(output))
         named = columns.select(*(f.col(name).alias(f"c{i}") for i, name in enumerate(columns.columns)))
         events = named.mapInArrow(read, frame_schema(output))
-        keys = [f.col(quoted(name)) for name in collection.key]
-        return events.repartition(*keys).sortWithinPartitions(*keys)
+        return Upsert().arrange(events, collection)
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""
@@ -170,7 +170,7 @@ class Debezium:
 
 def _is_text(frame: t.StructType) -> bool:
     kinds = {field.name: field.dataType for field in frame}
-    return "op" not in kinds and isinstance(kinds.get("value"), t.StringType | t.BinaryType)
+    return is_text(kinds) and isinstance(kinds["value"], t.StringType | t.BinaryType)
 
 
 def _texts(frame: DataFrame) -> DataFrame:

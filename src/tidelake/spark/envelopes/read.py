@@ -6,7 +6,7 @@ cannot be read.
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes import columns as as_columns
+from tidelake.spark.envelopes.blocks import Layout
 from tidelake.spark.envelopes.changes import LINE, ORDER, REMOVED, TIME, ChangeParser, Parsed, as_bytes, place
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.uploads import Answer, upload
@@ -37,7 +38,7 @@ class EventReader:
 
     Attributes:
         parser: of the events.
-        columns: names of the batches' columns: `AS_TEXT` or `AS_COLUMNS`.
+        columns: names of the batches' columns: `AS_TEXT`, `AS_COLUMNS`, or those of a frame as it came.
         answer: is told what there was.
     """
 
@@ -53,8 +54,11 @@ class EventReader:
             InvalidUpdates: an event cannot be read, and rejects are not kept; or there are too many.
         """
         named = batch.rename_columns(list(self.columns))
-        places = self._places(named)
-        parsed = self._text(named, places) if self.columns == AS_TEXT else self._columns(named)
+        text = is_text(self.columns)
+        if self.columns not in (AS_TEXT, AS_COLUMNS):
+            named = _as_text(named) if text else _as_columns(named, self.parser.layout)
+        places = self._places(named, text)
+        parsed = self._text(named, places) if text else self._columns(named)
         answer = self.answer
         answer.see_times(None, parsed.time_upper)
         answer.events += parsed.events
@@ -81,9 +85,9 @@ class EventReader:
         found, bad = as_columns.events(batch.column("op"), both, batch.column("time"), order, layout)
         return self.parser.settle(found, bad)
 
-    def _places(self, batch: pa.RecordBatch) -> "Places":
+    def _places(self, batch: pa.RecordBatch, text: bool) -> "Places":
         count = batch.num_rows
-        if self.columns != AS_TEXT:
+        if not text:
             none = np.zeros(count, np.int64)
             return Places(pa.nulls(count, pa.string()), none, none, none)
         files, offsets = batch.column("file"), batch.column("offset")
@@ -111,7 +115,7 @@ class EventReader:
         texts = []
         for reject in parsed.rejects:
             told: dict[str, object] = places.told(reject.line) | {"reason": reject.reason}
-            if self.columns == AS_TEXT:
+            if "value" in batch.schema.names:
                 told |= _line(as_bytes(batch.column("value").slice(reject.line, 1))[0].as_py())
             else:
                 told["line"] = str(batch.slice(reject.line, 1).to_pylist()[0])
@@ -162,6 +166,43 @@ class Places:
         files = pc.fill_null(self.files.take(rows.column(LINE)), "").cast(pa.binary())
         nothing = pa.scalar(b"")
         return pc.binary_join_element_wise(_big_endian(first), files, _big_endian(last), nothing)
+
+
+def is_text(names: Collection[str]) -> bool:
+    """Whether a frame of such columns holds change events as texts."""
+    return "op" not in names and "value" in names
+
+
+def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of `AS_TEXT`, from those that there are."""
+    kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
+    columns = []
+    for name in AS_TEXT:
+        there = name in batch.schema.names
+        values = batch.column(name) if there else pa.nulls(batch.num_rows, kinds.get(name, pa.string()))
+        columns.append(values.cast(kinds[name]) if name in kinds else values)
+    return pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
+
+
+def _as_columns(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
+    """The columns of `AS_COLUMNS`, from those of a frame."""
+    order = pa.nulls(batch.num_rows, pa.int64()) if layout.order is None else _inside(batch, layout.order)
+    sides = [_chosen(batch.column(n), s) for n, s in (("before", layout.before), ("after", layout.after))]
+    columns = [batch.column("op"), *sides, _inside(batch, layout.time), order]
+    return pa.RecordBatch.from_arrays(columns, names=list(AS_COLUMNS))
+
+
+def _inside(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
+    values = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.struct_field(values, name)
+    return values.cast(pa.int64())
+
+
+def _chosen(rows: pa.StructArray, schema: pa.Schema) -> pa.StructArray:
+    """The columns that are wanted of structs, in their order."""
+    children = [rows.field(field.name) for field in schema]
+    return pa.StructArray.from_arrays(children, names=schema.names, mask=rows.is_null())
 
 
 def _big_endian(parts: list[npt.NDArray[np.int64]]) -> pa.Array:

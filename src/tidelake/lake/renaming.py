@@ -1,0 +1,71 @@
+"""What becomes of names when collections are made or renamed: one change of the catalog, or an error.
+
+Owns the rules of names; must not know how the catalog is stored. All are pure.
+"""
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from tidelake.errors import CollectionExists, UsageError
+from tidelake.lake.names import check_name
+
+
+def check_renames(names: object) -> dict[str, str]:
+    """New names by old ones, as a user gives them.
+
+    Raises:
+        UsageError: they are no texts, not allowed as names, or two collections are to have one name.
+    """
+    if not isinstance(names, Mapping) or not names:
+        raise UsageError(f"names={names!r} does not say which collection gets which name: give {{old: new}}")
+    found: dict[str, str] = {}
+    for old, new in names.items():
+        if not isinstance(old, str):
+            raise UsageError(f"collection name {old!r} must be a text")
+        found[old] = check_name(new, "collection name")
+    for new in found.values():
+        olds = [old for old, name in found.items() if name == new]
+        if len(olds) > 1:
+            raise UsageError(f"collections {' and '.join(map(repr, olds))} cannot both be called {new!r}")
+    return found
+
+
+def renamed(
+    shards: Mapping[str, str | None], names: Mapping[str, str], *, allow_recreate: bool
+) -> dict[str, str | None]:
+    """The changes of the catalog by which collections get new names, all at once.
+
+    A name that is given up and that nobody takes is kept, as that of a dropped collection.
+
+    Args:
+        shards: by name: of all old names, and of the new ones as far as there are any.
+        names: new names by old ones.
+        allow_recreate: also take names that were dropped or given up.
+
+    Raises:
+        CollectionExists: a new name is taken.
+    """
+    moved = {old: new for old, new in names.items() if old != new}
+    for old, new in moved.items():
+        if new in moved or new not in shards:
+            continue
+        if shards[new] is not None:
+            raise CollectionExists(
+                f"collection {old!r} cannot be called {new!r}: there is a collection {new!r}"
+            )
+        if not allow_recreate:
+            refuse_gone(new)
+    given_up: dict[str, str | None] = dict.fromkeys(moved)
+    return given_up | {new: shards[old] for old, new in moved.items()}
+
+
+def refuse_gone(name: str) -> NoReturn:
+    """Refuse a name that was given up.
+
+    Raises:
+        CollectionExists: always.
+    """
+    raise CollectionExists(
+        f"a collection {name!r} existed here and was dropped or renamed: use another name, or give "
+        "allow_recreate=True if it is to come back"
+    )

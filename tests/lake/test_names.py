@@ -1,0 +1,393 @@
+"""Names: renamed and swapped at once, given up for good, found at the same cost however many there are."""
+
+import threading
+import uuid
+
+import pyarrow as pa
+import pytest
+from lakes import SCHEMA, SetClock, contents, rows
+
+from tidelake.config import Config
+from tidelake.env import Counters, Env
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionExists,
+    CollectionNotFound,
+    IncompatibleSchema,
+    UsageError,
+)
+from tidelake.lake.lake import Lake
+from tidelake.shard.upkeep.ending import Removed
+from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
+from tidelake.store.url import Stores
+
+CONFIG = Config(upload_age_s=1_000.0, garbage_age_s=0.0)
+OTHER = pa.schema([pa.field("k", pa.string())])
+
+
+class Harbour:
+    """Stores that several processes open, with the counts of each."""
+
+    def __init__(self):
+        self.clock = SetClock()
+        self.stores = Stores(MemoryBlobStore(self.clock), MemoryVersionLog())
+
+    def lake(self):
+        counters = Counters()
+        stores = Stores(
+            MeteredBlobStore(self.stores.blobs, counters), MeteredVersionLog(self.stores.log, counters)
+        )
+        lake = Lake(f"memory://{uuid.uuid4().hex}", stores, CONFIG, Env(clock=self.clock, recorder=counters))
+        lake.counts = counters.counts
+        return lake
+
+    def made(self, **ids):
+        """A lake with a collection of each name, which holds one row."""
+        lake = self.lake()
+        for name, id_ in ids.items():
+            lake.create(name, SCHEMA, key=["id"]).append(rows(id_))
+        return lake
+
+    def names(self):
+        """The id of the row that each collection holds, as another process sees it."""
+        lake = self.lake()
+        return {name: next(iter(contents(lake.collection(name))))[0] for name in lake.list()}
+
+
+@pytest.fixture
+def harbour():
+    return Harbour()
+
+
+def cost(lake, work):
+    """Store calls and bytes read, by kind."""
+    before = dict(lake.counts)
+    work()
+    return {name: n - before.get(name, 0) for name, n in lake.counts.items() if n != before.get(name, 0)}
+
+
+def calls(lake, work):
+    counted = cost(lake, work)
+    return sum(n for name, n in counted.items() if not name.endswith((".bytes", ".entries")))
+
+
+# Renaming
+
+
+def test_a_renamed_collection_is_the_same_one_under_another_name(harbour):
+    lake = harbour.made(a=1, b=2)
+    old = harbour.lake().collection("a")
+    new = lake.rename("a", "c")
+    assert (new.name, new.id) == ("c", old.id)
+    assert harbour.names() == {"b": 2, "c": 1}
+    # Whoever has it open goes on with it, and calls it as it was.
+    old.append(rows(9))
+    assert old.name == "a" and contents(new) == {(1, "x"): 1, (9, "x"): 1}
+    with pytest.raises(CollectionNotFound, match=r"no collection 'a' \(it was dropped or renamed\)"):
+        harbour.lake().collection("a")
+
+
+def test_a_name_that_was_given_up_comes_back_only_if_it_is_said(harbour):
+    lake = harbour.made(a=1, b=2)
+    lake.rename("a", "c")
+    with pytest.raises(CollectionExists, match="'a' existed here and was dropped or renamed"):
+        lake.create("a", SCHEMA, key=["id"])
+    with pytest.raises(CollectionExists, match="'a' existed here and was dropped or renamed"):
+        lake.rename("c", "a")
+    assert harbour.names() == {"b": 2, "c": 1}
+    lake.rename("c", "a", allow_recreate=True)
+    assert harbour.names() == {"a": 1, "b": 2}
+
+
+def test_two_names_are_swapped_by_one_write_of_the_catalog(harbour):
+    lake = harbour.made(orders=1, orders_fix=2)
+    lake.collection("orders")
+    before = harbour.stores.log.head("catalog").seqno
+    assert cost(lake, lambda: lake.swap("orders", "orders_fix"))["log.compare_and_set"] == 1
+    assert harbour.stores.log.head("catalog").seqno == before + 1
+    assert harbour.names() == {"orders": 2, "orders_fix": 1}
+
+
+def test_names_go_round_at_once_and_one_may_be_given_up(harbour):
+    lake = harbour.made(a=1, b=2, c=3, d=4)
+    lake.rename_all({"a": "b", "b": "c", "c": "a"})
+    assert harbour.names() == {"a": 3, "b": 1, "c": 2, "d": 4}
+    lake.rename_all({"a": "b", "b": "x", "d": "d"})
+    assert harbour.names() == {"b": 3, "c": 2, "d": 4, "x": 1}
+    with pytest.raises(CollectionExists):
+        lake.create("a", SCHEMA, key=["id"])
+    before = harbour.stores.log.head("catalog").seqno
+    lake.rename_all({"b": "b"})
+    assert harbour.stores.log.head("catalog").seqno == before
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "said"),
+    [
+        ({"a": "b"}, CollectionExists, "'a' cannot be called 'b': there is a collection 'b'"),
+        ({"a": "c", "b": "c"}, UsageError, "'a' and 'b' cannot both be called 'c'"),
+        ({"a": "c", "none": "d"}, CollectionNotFound, "no collection 'none'; there is 'a', 'b'"),
+        ({"a": "c", "gone": "d"}, CollectionNotFound, r"no collection 'gone' \(it was dropped or renamed\)"),
+        ({"a": "gone"}, CollectionExists, "'gone' existed here"),
+        ({"a": "b", "b": "gone"}, CollectionExists, "'gone' existed here"),
+        ({"a": ""}, UsageError, "non-empty"),
+        ({"a": "x" * 256}, UsageError, "at most 255"),
+        ({"a": 5}, UsageError, "must be a text"),
+        ({5: "a"}, UsageError, "must be a text"),
+        ({}, UsageError, "names="),
+        ("ab", UsageError, "names='ab'"),
+    ],
+)
+def test_a_rename_that_cannot_be_changes_nothing(harbour, names, error, said):
+    lake = harbour.made(a=1, b=2, gone=3)
+    lake.drop("gone")
+    before = harbour.stores.log.head("catalog")
+    with pytest.raises(error, match=said):
+        lake.rename_all(names)
+    assert harbour.stores.log.head("catalog") == before and harbour.names() == {"a": 1, "b": 2}
+
+
+def test_a_collection_that_is_being_dropped_gets_no_other_name(harbour):
+    lake = harbour.made(a=1, b=2)
+    lake._leftovers.ending(lake.collection("a").id).drop()
+    with pytest.raises(CollectionDropped, match="collection 'a' was dropped"):
+        lake.swap("a", "b")
+    lake.collect()
+    assert harbour.names() == {"b": 2}
+
+
+def test_threads_that_swap_and_rename_at_once_lose_no_collection(harbour):
+    harbour.made(a=0, b=1, c=2, d=3)
+    stop, failures, seen = threading.Event(), [], []
+
+    def swaps(one, other):
+        lake = harbour.lake()
+        for _ in range(30):
+            lake.swap(one, other)
+
+    def looks():
+        lake = harbour.lake()
+        while not stop.is_set():
+            shards = lake._catalog.read().shards
+            seen.append(shards)
+            assert len(set(shards.values())) == 4 == len(shards)
+            lake.collection("a").snapshot()
+
+    def guarded(work, *args):
+        try:
+            work(*args)
+        except BaseException as error:
+            failures.append(error)
+
+    pairs = (("a", "b"), ("b", "c"), ("c", "d"))
+    writers = [threading.Thread(target=guarded, args=(swaps, *pair)) for pair in pairs]
+    reader = threading.Thread(target=guarded, args=(looks,))
+    for thread in (*writers, reader):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    reader.join()
+    assert not failures and seen
+    assert sorted(harbour.names().values()) == [0, 1, 2, 3]
+
+
+# Names that come back
+
+
+def test_a_dropped_name_that_is_made_again_is_another_collection(harbour):
+    lake = harbour.made(a=1)
+    old = harbour.lake().collection("a")
+    lake.drop("a")
+    made = lake.create("a", SCHEMA, key=["id"], allow_recreate=True)
+    assert made.id != old.id and contents_or_none(made) is None
+    made.append(rows(7))
+    # Once it is there, the word is for nothing: an equal one is opened, another one refused.
+    assert lake.create("a", SCHEMA, key=["id"], allow_recreate=True).id == made.id
+    with pytest.raises(IncompatibleSchema, match=r"exists with key\(id.*does not equal key\(k"):
+        lake.create("a", OTHER, key=["k"], allow_recreate=True)
+    with pytest.raises(CollectionDropped):
+        old.append(rows(9))
+    assert harbour.names() == {"a": 7}
+
+
+def contents_or_none(collection):
+    return None if collection.upper == collection.state().minimum else contents(collection)
+
+
+def test_a_name_whose_drop_has_not_come_to_its_end_can_be_made_again(harbour):
+    lake = harbour.made(a=1)
+    old = lake.collection("a").id
+    lake._leftovers.ending(old).drop()
+    with pytest.raises(CollectionExists):
+        lake.create("a", SCHEMA, key=["id"])
+    lake.create("a", SCHEMA, key=["id"], allow_recreate=True).append(rows(7))
+    assert lake.collect().shards == 1
+    assert old not in set(harbour.stores.log.keys()) and harbour.names() == {"a": 7}
+
+
+def test_a_drop_takes_no_name_from_the_collection_that_was_made_again_beside_it(harbour):
+    lake = harbour.made(a=1)
+    whole = lake._catalog.unname
+
+    def late(*args):
+        harbour.lake().create("a", SCHEMA, key=["id"], allow_recreate=True).append(rows(7))
+        return whole(*args)
+
+    lake._catalog.unname = late
+    assert lake.drop("a") is False
+    assert harbour.names() == {"a": 7}
+
+
+def test_a_drop_of_what_is_renamed_beside_it_drops_that_collection_and_no_other(harbour):
+    lake = harbour.made(a=1, b=2)
+    gone = lake.collection("a").id
+    ending = lake._leftovers.ending
+
+    def late(shard_id):
+        lake._leftovers.ending = ending
+        harbour.lake().swap("a", "b")
+        return ending(shard_id)
+
+    lake._leftovers.ending = late
+    assert lake.drop("a") is True
+    assert harbour.names() == {"a": 2}
+    assert gone not in set(harbour.stores.log.keys())
+    assert lake.fsck().clean
+
+
+# What others know of names
+
+
+def test_collection_and_fsck_leave_alone_what_is_renamed_beside_them(harbour):
+    lake = harbour.made(a=1, b=2)
+    lake.create("empty", SCHEMA, key=["id"])
+    harbour.clock.ms += int(2 * CONFIG.upload_age_s * 1000)
+    keys, number = harbour.stores.log.keys, iter(range(100))
+
+    def listed(prefix=""):
+        found = list(keys(prefix))
+        other = harbour.lake()
+        other.swap("a", "b")
+        n = next(number)
+        other.rename(f"empty{n}" if n else "empty", f"empty{n + 1}")
+        return iter(found)
+
+    harbour.stores.log.keys = listed
+    assert lake.collect() == Removed()
+    report = lake.fsck(repair=True)
+    assert report.clean and report.collections == 3
+    harbour.stores.log.keys = keys
+    assert next(number) > 1 and len(harbour.lake().list()) == 3
+    harbour.lake().collection(next(n for n in lake.list() if n.startswith("empty"))).append(rows(5))
+
+
+def test_fsck_tells_nothing_of_a_collection_that_is_renamed_and_dropped_before_its_turn(harbour):
+    lake = harbour.made(a=1, b=2)
+    listed = lake._catalog.read
+
+    def before_its_turn():
+        lake._catalog.read = listed
+        found = listed()
+        other = harbour.lake()
+        other.rename("b", "c")
+        other.drop("c")
+        return found
+
+    lake._catalog.read = before_its_turn
+    report = lake.fsck()
+    assert report.clean and report.collections == 1
+
+
+def test_a_backup_of_what_is_renamed_meanwhile_is_whole(harbour):
+    lake, target = harbour.made(a=1, b=2), Harbour()
+    whole = lake._shard
+
+    def late(name):
+        found = whole(name)
+        harbour.lake().swap("a", "b")
+        return found
+
+    lake._shard = late
+    report = lake.backup("a", target.lake(), as_name="copy")
+    assert report.rows == 1 and target.names() == {"copy": 1}
+    target.lake().rename("copy", "kept")
+    with pytest.raises(CollectionExists, match="'copy' was dropped or renamed there"):
+        lake.backup("a", target.lake(), as_name="copy")
+
+
+def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour):
+    lake, target = harbour.made(a=1), Harbour()
+    into = target.lake()
+    whole = into._catalog.set
+
+    def renamed_too(listing, name, shard_id):
+        """The process stalls: its copy is collected, then it names it, and somebody renames it."""
+        into._catalog.set = whole
+        target.clock.ms += int(2 * CONFIG.upload_age_s * 1000)
+        target.lake().collect()
+        done = whole(listing, name, shard_id)
+        found = into._catalog.look([name])
+        assert into._catalog.set_all(found, {name: None, "elsewhere": found.shards[name]})
+        return done
+
+    into._catalog.set = renamed_too
+    with pytest.raises(CollectionDropped):
+        lake.backup("a", into, as_name="copy")
+    assert target.lake().list() == [] and target.lake().fsck().clean
+
+
+# Costs
+
+
+def fill(lake, count):
+    """Name so many shards that are nowhere: only the list of names is looked at."""
+    catalog = lake._catalog
+    assert catalog.set_all(catalog.read(), {f"n{n:06}": uuid.uuid4().hex for n in range(count)})
+
+
+@pytest.mark.parametrize("count", [0, 100, 10_000])
+def test_opening_by_name_costs_as_much_among_10000_names_as_among_few(harbour, count):
+    lake = harbour.made(n000050x=1)
+    if count:
+        fill(lake, count)
+    again = harbour.lake()
+    again.collection("n000050x")
+    opened = cost(again, lambda: again.collection("n000050x"))
+    assert calls(again, lambda: again.collection("n000050x")) <= 8
+    # The whole list takes half a megabyte.
+    assert opened.get("blob.get.bytes", 0) <= 32_768
+    assert calls(again, lambda: again.create("n000050x", SCHEMA, key=["id"])) <= 8
+
+
+def test_creating_and_dropping_costs_as_much_among_10000_names_as_among_few():
+    def spent(count):
+        """Calls and bytes of 200 creations and 100 drops, of names that lie among the others."""
+        harbour = Harbour()
+        lake = harbour.made(first=1)
+        if count:
+            fill(lake, count)
+        reader, worst = harbour.lake(), 0
+
+        def work():
+            nonlocal worst
+            for n in range(200):
+                lake.create(f"n{n * 37 % 1000:06}x", SCHEMA, key=["id"])
+                worst = max(worst, calls(reader, lambda n=n: reader.collection(f"n{n * 37 % 1000:06}x")))
+            for n in range(100):
+                lake.drop(f"n{n * 37 % 1000:06}x")
+            lake.rename("first", "last")
+
+        return cost(lake, work), worst
+
+    (few, _), (many, worst) = spent(0), spent(10_000)
+
+    def in_all(counted, kind):
+        return sum(n for name, n in counted.items() if name.endswith(".bytes") == (kind == "bytes"))
+
+    assert in_all(many, "calls") <= 1.5 * in_all(few, "calls")
+    # A look reads a row group of the long run. Rewriting the list for every sixteenth change would be 20 MB.
+    assert in_all(many, "bytes") <= in_all(few, "bytes") + 301 * 2 * 32_768
+    assert many["blob.put.bytes"] <= 2 * 1024 * 1024
+    assert worst <= 24
