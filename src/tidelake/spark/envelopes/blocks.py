@@ -109,7 +109,7 @@ class BlockReader:
             Unsure: go line by line.
         """
         bare = trimmed(lines)
-        empty = pc.fill_null(pc.is_in(bare, value_set=pa.array([b"", b"null"])), True)
+        empty = pc.or_(bare.is_null(), pc.is_in(bare, value_set=pa.array([b"", b"null"])))
         there = np.flatnonzero(~empty.to_numpy(zero_copy_only=False))
         tombstones = len(lines) - len(there)
         if tombstones:

@@ -206,7 +206,8 @@ def _chosen(rows: pa.StructArray, schema: pa.Schema) -> pa.StructArray:
 
 
 def _big_endian(parts: list[npt.NDArray[np.int64]]) -> pa.Array:
-    whole = np.stack([part.astype(">i8") for part in parts], axis=1).tobytes()
+    # Stacked first: that would undo another order of bytes.
+    whole = np.stack(parts, axis=1).astype(">i8").tobytes()
     kind = pa.binary(8 * len(parts))
     return pa.Array.from_buffers(kind, len(parts[0]), [None, pa.py_buffer(whole)]).cast(pa.binary())
 
