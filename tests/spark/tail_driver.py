@@ -1,6 +1,6 @@
 """A driver process for the kill tests: streams a collection into files, and tells of each batch.
 
-    tail_driver.py LAKE COLLECTION ROOT [TRIGGER]
+    tail_driver.py LAKE ROOT [once]
 
 Without `once` it goes on until it is killed. The sink is ROOT/out, the checkpoint ROOT/checkpoint.
 """
@@ -9,17 +9,14 @@ import sys
 from pathlib import Path
 
 import tail_source
-from pyspark import cloudpickle
 
 from tidelake.spark import local_session
 
 
-def main(lake: str, name: str, root: str, trigger: str = "") -> None:
-    # The processes that Spark starts do not find modules beside this one.
-    cloudpickle.register_pickle_by_value(tail_source)
+def main(lake: str, root: str, trigger: str = "") -> None:
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     spark = local_session("tail", 2, **{"spark.driver.extraJavaOptions": quick})
-    frame = tail_source.stream(spark, lake, name, max_rows=25, max_times=3)
+    frame = tail_source.stream(spark, lake, maxRowsPerTrigger=25, maxTimesPerTrigger=3)
     print("ready", flush=True)
     query = tail_source.to_parquet(
         frame, Path(root), {"availableNow": True} if trigger else {"processingTime": "0 seconds"}

@@ -1,45 +1,25 @@
-"""A data source of the streaming reader alone; random histories, what a stream of one gives, and its sink."""
+"""Random histories, a stream of one, what that is to give, and its sink."""
 
 import json
 from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSource
 
-import tidelake
-from tidelake.model.frontier import Frontier
-from tidelake.spark.columns import frame_schema
-from tidelake.spark.source.stream import StreamRead, StreamReader
+from tidelake.spark import register
 
 NAME = "größe \U0001f30a'\"`"
 SCHEMA = pa.schema([pa.field("ключ", pa.int64(), nullable=False), ("v ü", pa.string())])
 LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
-class TailSource(DataSource):
-    """Options: url, collection, and `read`, JSON of other fields of `StreamRead`."""
-
-    @classmethod
-    def name(cls):
-        return "tail_of_tidelake"
-
-    def schema(self):
-        collection = tidelake.open(self.options["url"]).collection(self.options["collection"])
-        return frame_schema(collection.update_schema)
-
-    def streamReader(self, schema):
-        fields = json.loads(self.options.get("read", "{}"))
-        if isinstance(fields.get("start"), int):
-            fields["start"] = Frontier.past(fields["start"])
-        return StreamReader(StreamRead(self.options["url"], self.options["collection"], **fields), schema)
-
-
-def stream(spark, url, name=NAME, **fields):
-    """A streaming DataFrame of a collection."""
-    spark.dataSource.register(TailSource)
-    reader = spark.readStream.format("tail_of_tidelake").option("url", str(url))
-    return reader.option("collection", name).option("read", json.dumps({"poll_s": 0.0, **fields})).load()
+def stream(spark, url, **options):
+    """A streaming DataFrame of the collection; its rows have `_time` and `_diff`."""
+    register(spark)
+    reader = spark.readStream.format("tidelake").option("collection", NAME)
+    for name, value in {"withDiff": True, **options}.items():
+        reader = reader.option(name, value)
+    return reader.load(str(url))
 
 
 def to_parquet(frame, root, trigger):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,22 +13,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-import tail_source
-from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from tail_source import NAME, SCHEMA, expected, offsets, random_updates, run, sink, stream, to_parquet
 
 import tidelake
 from tidelake.config import Config
 from tidelake.model.frontier import Frontier
-
-
-@pytest.fixture(autouse=True)
-def by_value() -> Any:
-    """The workers cannot import tests."""
-    cloudpickle.register_pickle_by_value(tail_source)
-    yield
-    cloudpickle.unregister_pickle_by_value(tail_source)
+from tidelake.spark import register
 
 
 class Place:
@@ -62,11 +54,16 @@ class Place:
 HASTY = Config(inline_part_bytes=0, garbage_age_s=0.0, part_target_bytes=2048, row_group_rows=8)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 6))])
 def test_triggers_give_a_snapshot_and_every_update_once(spark: Any, tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     place = Place(tmp_path, rng, HASTY)
-    limits = [{"max_rows": 15}, {"max_times": 2}, {"max_rows": 9, "max_times": 3}, {}]
+    limits = [
+        {"maxRowsPerTrigger": 15},
+        {"maxTimesPerTrigger": 2},
+        {"maxRowsPerTrigger": 9, "maxTimesPerTrigger": 3},
+        {},
+    ]
     for _ in range(4):
         for _ in range(rng.randrange(1, 5)):
             place.append()
@@ -80,13 +77,13 @@ def test_triggers_give_a_snapshot_and_every_update_once(spark: Any, tmp_path: Pa
 
 def test_limits_cut_batches_between_times_only(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
-    frame = stream(spark, place.url, start="latest", max_rows=5)
+    frame = stream(spark, place.url, startingAt="latest", maxRowsPerTrigger=5)
     assert run(frame, tmp_path) == []
     for time, count in enumerate([2, 2, 2, 7, 1, 4]):
         table = pa.table({"ключ": range(count), "v ü": ["x"] * count, "_time": [time] * count})
         place.c.append(table)
     assert run(frame, tmp_path) == [4, 2, 7, 5], "one time of seven rows is not cut"
-    more = stream(spark, place.url, max_times=1)
+    more = stream(spark, place.url, maxTimesPerTrigger=1)
     for time in range(6, 9):
         place.c.append(pa.table({"ключ": [1, 2], "v ü": ["x"] * 2, "_time": [time] * 2}))
     assert run(more, tmp_path) == [2, 2, 2]
@@ -94,7 +91,7 @@ def test_limits_cut_batches_between_times_only(spark: Any, tmp_path: Path) -> No
 
 def test_trigger_once_takes_all_at_once_whatever_the_limits(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
-    frame = stream(spark, place.url, max_rows=1, max_times=1)
+    frame = stream(spark, place.url, maxRowsPerTrigger=1, maxTimesPerTrigger=1)
     place.append(10)
     run(frame, tmp_path, once=True)
     for _ in range(5):
@@ -106,7 +103,7 @@ def test_trigger_once_takes_all_at_once_whatever_the_limits(spark: Any, tmp_path
 
 
 def test_a_snapshot_first_loses_and_doubles_nothing_under_appends(spark: Any, tmp_path: Path) -> None:
-    place = Place(tmp_path, Random(3), HASTY)
+    place = Place(tmp_path, Random(3), Config(inline_part_bytes=0))
     place.append(30)
     over = threading.Event()
 
@@ -118,7 +115,9 @@ def test_a_snapshot_first_loses_and_doubles_nothing_under_appends(spark: Any, tm
 
     writer = threading.Thread(target=write)
     writer.start()
-    query = to_parquet(stream(spark, place.url, max_rows=100), tmp_path, {"processingTime": "0 seconds"})
+    query = to_parquet(
+        stream(spark, place.url, maxRowsPerTrigger=100), tmp_path, {"processingTime": "0 seconds"}
+    )
     try:
         while len(query.recentProgress) < 8:
             assert query.exception() is None
@@ -140,7 +139,7 @@ def test_a_late_start_gives_what_came_after_a_time_or_from_now_on(spark: Any, tm
     now, after = place.upper, place.upper // 2
     latest, since = tmp_path / "latest", tmp_path / "since"
     for root, start in ((latest, "latest"), (since, after)):
-        run(stream(spark, place.url, start=start), root)
+        run(stream(spark, place.url, startingAt=start), root)
     assert sink(latest) == expected(place.history, None, 0, 0)
     for _ in range(3):
         place.append()
@@ -160,11 +159,11 @@ def test_an_empty_collection_and_times_without_rows_are_waited_for(spark: Any, t
         query.awaitTermination(0.5)
         for count in (0, 3, 0, 0, 4, 0):
             place.append(count)
-        query.processAllAvailable()
+        query.awaitTermination(0.5)
         assert query.exception() is None
-        assert sum(p.numInputRows > 0 for p in query.recentProgress) <= 2
     finally:
         query.stop()
+    run(stream(spark, place.url), tmp_path)
     at = place.snapshot_time()
     assert sink(tmp_path) == expected(place.history, at, at + 1, place.upper)
 
@@ -178,7 +177,7 @@ def failure(frame: Any, root: Path) -> str:
 def test_a_checkpoint_that_was_left_for_too_long_is_refused_with_a_remedy(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     place.append(9)
-    frame = stream(spark, place.url, hold_for_s=1.0)
+    frame = stream(spark, place.url, holdFor="1s")
     run(frame, tmp_path)
     place.append(9)
     # What the end of the lease does, without waiting for it.
@@ -197,17 +196,18 @@ def test_a_start_before_history_is_refused_with_a_remedy(spark: Any, tmp_path: P
     place.append(9)
     place.append(9)
     place.c.advance_since(place.upper - 1)
-    message = failure(stream(spark, place.url, start=0), tmp_path)
+    message = failure(stream(spark, place.url, startingAt=0), tmp_path)
     assert "HistoryCompacted" in message and "startingAt=snapshot" in message
-    run(stream(spark, place.url, start=place.upper - 1), tmp_path / "later")
+    run(stream(spark, place.url, startingAt=place.upper - 1), tmp_path / "later")
 
 
 def test_a_checkpoint_of_another_collection_of_that_name_is_refused(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     place.append(9)
     run(stream(spark, place.url), tmp_path)
-    place.lake.drop(NAME, force=True)
-    place.lake.create(NAME, SCHEMA, key=["ключ"]).append(place.history[0])
+    place.lake.close()
+    shutil.rmtree(place.url)
+    Place(tmp_path, Random(0)).append(9)
     message = failure(stream(spark, place.url), tmp_path)
     assert "another collection" in message and "new checkpoint" in message
 
@@ -225,30 +225,36 @@ def test_a_checkpoint_of_a_newer_tidelake_is_refused(spark: Any, tmp_path: Path)
     assert "FormatTooNew" in message and "upgrade" in message
 
 
+def forget_last(root: Path) -> None:
+    """As if the driver had died before the last batch was in the sink."""
+    last = len(offsets(root)) - 1
+    (root / "checkpoint" / "commits" / str(last)).unlink()
+    (root / "checkpoint" / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    log = root / "out" / "_spark_metadata"
+    (log / str(last)).unlink()
+    (log / f".{last}.crc").unlink(missing_ok=True)
+
+
 def test_a_batch_that_was_not_done_is_run_again_with_the_same_rows(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(7), HASTY)
+    frame = stream(spark, place.url, maxTimesPerTrigger=2)
     for _ in range(3):
-        place.append(12)
-    frame = stream(spark, place.url, max_times=2)
-    run(frame, tmp_path)
-    for _ in range(4):
-        place.append(12)
-    run(frame, tmp_path)
-    done = sink(tmp_path)
-    # As if the driver had died in its last batch, and in its first one.
-    for keep in (len(offsets(tmp_path)) - 1, 0):
-        for folder, pattern in (("checkpoint/commits", "[0-9]*"), ("out/_spark_metadata", "[0-9]*")):
-            for path in (tmp_path / folder).glob(pattern):
-                if int(path.name.split(".")[0]) >= keep:
-                    path.unlink()
-        if not keep:
-            for path in (tmp_path / "checkpoint" / "offsets").glob("[1-9]*"):
-                path.unlink()
-            shutil.rmtree(tmp_path / "out")
-        if keep:
-            place.churn()
+        for _ in range(3):
+            place.append(12)
+        run(frame, tmp_path)
+        done = sink(tmp_path)
+        forget_last(tmp_path)
+        assert sink(tmp_path) != done
+        place.churn()
         run(frame, tmp_path)
         assert sink(tmp_path) == done
+
+
+def await_batches(query: Any, count: int) -> None:
+    """Wait until so many batches of a query had rows."""
+    while sum(progress.numInputRows > 0 for progress in query.recentProgress) < count:
+        assert query.exception() is None
+        query.awaitTermination(0.05)
 
 
 def test_columns_that_come_and_go_do_not_stop_a_query(spark: Any, tmp_path: Path) -> None:
@@ -256,11 +262,31 @@ def test_columns_that_come_and_go_do_not_stop_a_query(spark: Any, tmp_path: Path
     place.append(9)
     query = to_parquet(stream(spark, place.url), tmp_path, {"processingTime": "0 seconds"})
     try:
-        query.processAllAvailable()
+        await_batches(query, 1)
         place.c.evolve(SCHEMA.append(pa.field("more", pa.int32())))
         place.append(9)
-        query.processAllAvailable()
+        await_batches(query, 2)
     finally:
         query.stop()
     at = place.snapshot_time()
     assert sink(tmp_path) == expected(place.history, at, at + 1, place.upper)
+
+
+def test_a_feed_and_a_table_are_read_by_path_alone(spark: Any, tmp_path: Path) -> None:
+    c = tidelake.open(tmp_path / "lake").create("prices", SCHEMA, key=["ключ"])
+    c.append(pa.table({"ключ": [1, 2], "v ü": ["x", "y"]}))
+    register(spark)
+    table = spark.readStream.format("tidelake").load(str(tmp_path / "lake" / "prices"))
+    assert table.columns == ["ключ", "v ü"]
+    run(table, tmp_path / "table")
+    c.append(pa.table({"ключ": [2, 2, 3], "v ü": ["y", "new", "z"], "_diff": [-1, 1, 2]}))
+    feed = spark.readStream.format("tidelake").option("changeFeed", "true").option("startingAt", "0")
+    run(feed.load(str(tmp_path / "lake" / "prices")), tmp_path / "feed")
+    assert sink(tmp_path / "table") == Counter([(1, "x"), (2, "y")])
+    assert sink(tmp_path / "feed") == Counter(
+        [(2, "y", "update_preimage", 1, None), (2, "new", "update_postimage", 1, None)]
+        + 2 * [(3, "z", "insert", 1, None)]
+    )
+    message = failure(table, tmp_path / "table")
+    assert "InvalidUpdates" in message and "changeFeed=true" in message
+    assert sink(tmp_path / "table") == Counter([(1, "x"), (2, "y")])

@@ -30,6 +30,9 @@ from tidelake.spark.source.options import Rows, read_options, shape
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.planning import planned, shown
 from tidelake.spark.source.rows import expanded
+from tidelake.spark.source.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
+from tidelake.spark.source.stream import StreamReader
+from tidelake.spark.source.stream_read import stream_read
 from tidelake.spark.tasks import one_thread
 
 
@@ -51,6 +54,18 @@ class TidelakeSource(DataSource):
     def reader(self, schema: StructType) -> "BatchReader":
         """A batch read of some of the columns."""
         return BatchReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch write, and INSERT INTO a view."""
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """The sink of a stream."""
+        return stream_writer(self.options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """A streaming read of some of the columns. A few store calls."""
+        return StreamReader(stream_read(self.options), schema)
 
 
 def register(spark: SparkSession) -> None:

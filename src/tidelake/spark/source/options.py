@@ -23,7 +23,7 @@ _UPDATES = ("updatesFrom", "updatesTo")
 READ = (*_PLACE, *_SHAPE, "asOf", *_CHANGES, *_UPDATES, "holdFor", "parallelism", "timeout")
 STREAM_READ = (
     *(*_PLACE, *_SHAPE, "startingAt", "maxRowsPerTrigger", "maxTimesPerTrigger"),
-    *("holdFor", "parallelism", "timeout"),
+    *("holdFor", "parallelism"),
 )
 WRITE = (
     *(
@@ -95,7 +95,7 @@ class StreamReadOptions:
         starting_at: `snapshot`, `latest`, or a time as it was written; None: not given.
         rows_max: of a micro-batch, as near as whole times come; None: no limit.
         times_max: of a micro-batch; None: no limit.
-        hold_for_s, parallelism, timeout_s: as of a batch read.
+        hold_for_s, parallelism: as of a batch read.
     """
 
     shape: Shape
@@ -104,7 +104,6 @@ class StreamReadOptions:
     times_max: int | None
     hold_for_s: float | None
     parallelism: int | None
-    timeout_s: float | None
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,6 @@ def stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
         times_max=count(given, "maxTimesPerTrigger"),
         hold_for_s=_hold_for_s(given),
         parallelism=count(given, "parallelism"),
-        timeout_s=seconds(given, "timeout"),
     )
 
 

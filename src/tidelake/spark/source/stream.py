@@ -28,26 +28,22 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelake.errors import HistoryCompacted, IncompatibleSchema, UsageError
+from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake, open_lake
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
-from tidelake.model.time import TIME_MAX
+from tidelake.model.schema import DIFF
+from tidelake.model.time import TIME_MAX, TimeDomain
 from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import run_task
-from tidelake.spark.columns import convert, frame_arrow
-from tidelake.spark.source.offsets import (
-    LATEST,
-    SNAPSHOT,
-    Begin,
-    Json,
-    Offset,
-    Position,
-    Start,
-    from_json,
-    to_json,
-)
+from tidelake.spark.columns import convert
+from tidelake.spark.source import change_feed
+from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Begin, Json, Offset, Position, from_json, to_json
+from tidelake.spark.source.options import Rows
+from tidelake.spark.source.planning import readable
+from tidelake.spark.source.rows import repeated
+from tidelake.spark.source.stream_read import StreamRead
 from tidelake.spark.tasks import one_thread
 from tidelake.state.backlog import Limits
 
@@ -56,48 +52,48 @@ _TASK_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class StreamRead:
-    """What a query reads, as plain values.
+class StreamTask(InputPartition):
+    """One key range of a batch, as a worker gets it.
 
     Attributes:
-        url: of the lake.
-        collection: name in it.
-        start: the snapshot of the last closed time and then all updates, updates from now on only, or those
-            at or beyond a frontier.
-        max_rows: updates of a batch at most, but for a single time and the snapshot, which are never cut.
-        max_times: distinct times of a batch at most.
-        where: SQL that is true of the rows to give.
-        parallelism: partitions of a batch at most; None: by size. Small batches have fewer.
-        hold_for_s: how long after its end the query can be started again from its checkpoint.
-        poll_s: least pause between two looks for news.
+        task: of a plan.
+        rows: what they are to look like.
+        key: names of the key columns, for a change feed.
+        domain: of the times.
     """
 
-    url: str
-    collection: str
-    start: Start = SNAPSHOT
-    max_rows: int | None = None
-    max_times: int | None = None
-    where: str | None = None
-    parallelism: int | None = None
-    hold_for_s: float = 86_400.0
-    poll_s: float = 0.1
+    task: bytes
+    rows: Rows
+    key: tuple[str, ...]
+    domain: TimeDomain
 
-    def __post_init__(self) -> None:
-        for option, value in (
-            ("maxRowsPerTrigger", self.max_rows),
-            ("maxTimesPerTrigger", self.max_times),
-            ("parallelism", self.parallelism),
-        ):
-            given: object = value
-            if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
-                raise UsageError(f"{option}={value!r} must be a whole number of at least 1")
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, with at least the columns that Spark asked for.
+
+        Raises:
+            LeaseExpired: nobody kept what is to be read for so long.
+            InvalidUpdates: a row goes, where rows are to be those that come.
+        """
+        found = run_task(self.task)
+        match self.rows:
+            case "table":
+                return (piece for batch in found for piece in _arrivals(batch))
+            case "updates":
+                return found
+            case "feed":
+                return change_feed.change_feed(found, self.key, self.domain)
 
 
-class TaskPartition(InputPartition):
-    """One key range of a batch: an encoded task."""
-
-    def __init__(self, task: bytes) -> None:
-        super().__init__(task)
+def _arrivals(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows as often as they come."""
+    counts = batch.column(DIFF).to_numpy()
+    if len(counts) and counts.min() < 0:
+        row = batch.slice(int(counts.argmin()), 1).to_pylist()[0]
+        raise InvalidUpdates(
+            f"a row is taken away, which a stream of rows that come cannot show: {str(row)[:300]}; read with "
+            "option withDiff=true or changeFeed=true, with a new checkpoint, into a sink that applies changes"
+        )
+    return repeated(batch, counts)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -105,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Args:
         read: what.
-        schema: of the rows to give: key and value columns, the time and `_diff`, any of them left out.
+        schema: the columns that are wanted: those that its shape has, or some that a user chose.
     """
 
     def __init__(self, read: StreamRead, schema: StructType) -> None:
@@ -172,17 +168,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             plan = tail.plan(asked, start_of, cores, None if self._read.parallelism else bytes_max)
         except HistoryCompacted as error:
-            raise self._lost(error, begun) from error
+            raise self._lost(error, ended) from error
+        except IncompatibleSchema as error:
+            raise IncompatibleSchema(f"{error}: start the query again, from the same checkpoint") from error
         if plan is None:
             return []
-        self._check_columns(plan.schema)
-        return [TaskPartition(task) for task in plan.tasks]
+        collection, rows = self._collection(), self._read.shape.rows
+        return [StreamTask(task, rows, collection.key, collection.domain) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition, sorted by key, value and time. In a worker."""
         one_thread()
-        schema = self._arrow
-        return (convert(batch, schema) for batch in run_task(partition.value))
+        if not isinstance(partition, StreamTask):
+            raise UsageError(f"a partition is a {type(partition).__name__}, not one of this stream")
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        return (convert(batch, schema) for batch in partition.batches())
 
     def commit(self, end: Json) -> None:
         """What was read up to `end` is not asked for again: its history may go, in a minute."""
@@ -202,11 +202,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limits(self) -> Limits:
         return Limits(self._read.max_rows, self._read.max_times)
 
-    @property
-    def _arrow(self) -> pa.Schema:
-        """What Spark demands of the batches, to the bit."""
-        return to_arrow_schema(self._schema, timezone="UTC")
-
     def _collection(self) -> Collection:
         if self._opened is None:
             lake = open_lake(self._read.url, create=False)
@@ -219,20 +214,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             collection, read = self._collection(), self._read
             if self._tail is not None:
                 self._tail.stop()
+            # Decided once: what the query was started with, whatever columns come and go.
+            schema_id, columns = readable(collection, read.shape, self._schema)
             self._tail = collection.tail(
                 hold,
                 hold_for=read.hold_for_s,
                 poll_s=read.poll_s,
-                columns=self._columns(collection),
-                where=read.where,
+                columns=columns,
+                where=read.shape.where,
+                schema_id=schema_id,
             )
         return self._tail
-
-    def _columns(self, collection: Collection) -> list[str] | None:
-        """Of the tasks: those that Spark asks for. Times and `_diff` are always there."""
-        special = {*collection.domain.columns, "_diff"}
-        asked = [name for name in self._schema.names if name not in special]
-        return None if asked == collection.schema.names else asked
 
     def _checked(self, offset: Offset) -> Offset:
         """Refuse the offset of another collection."""
@@ -269,21 +261,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "new query, with a new checkpoint and startingAt=snapshot, into an empty sink"
             )
         return HistoryCompacted(error.asked, error.since, remedy)
-
-    def _check_columns(self, planned: pa.Schema) -> None:
-        """Refuse rows that do not fit the query: columns may have changed since it was started."""
-        have = {field.name: field for field in frame_arrow(planned)}
-        for field in self._arrow:
-            found = have.get(field.name)
-            if found is None or found.type != field.type or (found.nullable and not field.nullable):
-                raise IncompatibleSchema(
-                    f"column {field.name!r} of {self._read.collection!r} is {_told(found)}, and the query "
-                    f"was started with {_told(field)}: start it again, from the same checkpoint"
-                )
-
-
-def _told(field: pa.Field | None) -> str:
-    return "gone" if field is None else f"{field.type}{'' if field.nullable else ' not null'}"
 
 
 def _lower(begun: Offset, ended: Position) -> Frontier | None:
