@@ -148,7 +148,9 @@ def compacted(spark: Any, folder: Path, rows: int) -> dict[str, float]:
     # Each lambda has a way of its own.
     seconds = dict(zip(ways, best(*(lambda way=way: noop(way()) for way in ways.values())), strict=True))
     found: dict[str, float] = {"rows": rows, "plain_rows_s": rows / seconds["plain"]}
-    return found | {f"{name}_to_plain": seconds["plain"] / s for name, s in seconds.items() if name != "plain"}
+    return found | {
+        f"{name}_to_plain": seconds["plain"] / s for name, s in seconds.items() if name != "plain"
+    }
 
 
 def run(

@@ -193,16 +193,14 @@ def format_change_feed(stage: Stage) -> list[Claim]:
 
 
 def format_sql(stage: Stage) -> list[Claim]:
-    """INSERT INTO a temporary view, and SELECT from one."""
-    stage.create("inserted")
-    place = stage.work / "lake" / "inserted"
-    stage.spark.sql(
-        f"CREATE TEMPORARY VIEW inserted USING tidelake OPTIONS (path '{place}', withDiff 'true')"
-    )
-    stage.frame("updates").createOrReplaceTempView("history")
-    stage.spark.sql("INSERT INTO inserted SELECT * FROM history")
-    found = stage.spark.sql(f"SELECT * FROM tidelake WITH (path = '{place}', withDiff = true)")
-    return [stage.one(found, None, stage.versions - 1)]
+    """INSERT INTO a temporary view, and SELECT from it and beside it."""
+    last = stage.versions - 1
+    place = stage.place(stage.create("inserted"))
+    stage.load("appended", asOf=last).createOrReplaceTempView("contents")
+    stage.spark.sql(f"CREATE TEMPORARY VIEW inserted USING tidelake OPTIONS (path '{place}')")
+    stage.spark.sql("INSERT INTO inserted SELECT * FROM contents")
+    found = stage.spark.sql(f"SELECT * FROM tidelake WITH (path = '{place}')")
+    return [stage.one(stage.as_updates(found, last), None, last)]
 
 
 def format_write(stage: Stage) -> list[Claim]:
@@ -242,9 +240,7 @@ def stream_upsert(stage: Stage) -> list[Claim]:
 
 def stream_read(stage: Stage) -> list[Claim]:
     """Every update, from the first time on, into Parquet files."""
-    source = stage.source(
-        "appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 4 + 1
-    )
+    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
     return stage.steps(stage.streamed(source, "tailed"))
 
 
@@ -274,9 +270,7 @@ def stream_sink(stage: Stage) -> list[Claim]:
 def stream_through(stage: Stage) -> list[Claim]:
     """From one collection into another."""
     c = stage.create("copied")
-    source = stage.source(
-        "appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 3 + 1
-    )
+    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
     stream = source.writeStream.format("tidelake").trigger(availableNow=True)
     stream.option("checkpointLocation", stage.checkpoint("copied")).start(stage.place(c)).awaitTermination()
     return stage.contents(c)

@@ -11,7 +11,7 @@ import flaky
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from tidelake.spark.source.batch import TidelakeSource
+from tidelake.spark.source.format import TidelakeSource
 from tidelake.spark.source.sink import StreamWriter
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
