@@ -193,14 +193,20 @@ def format_change_feed(stage: Stage) -> list[Claim]:
 
 
 def format_sql(stage: Stage) -> list[Claim]:
-    """INSERT INTO a temporary view, and SELECT from it and beside it."""
+    """INSERT INTO a temporary view of rows, and into one of updates; SELECT from others."""
     last = stage.versions - 1
-    place = stage.place(stage.create("inserted"))
     stage.load("appended", asOf=last).createOrReplaceTempView("contents")
-    stage.spark.sql(f"CREATE TEMPORARY VIEW inserted USING tidelake OPTIONS (path '{place}')")
-    stage.spark.sql("INSERT INTO inserted SELECT * FROM contents")
-    found = stage.spark.sql(f"SELECT * FROM tidelake WITH (path = '{place}')")
-    return [stage.one(stage.as_updates(found, last), None, last)]
+    stage.frame("updates").createOrReplaceTempView("history")
+    claims = []
+    for name, rows, options in (("rows", "contents", ""), ("updates", "history", ", withDiff 'true'")):
+        place = stage.place(stage.create(f"inserted-{name}"))
+        view = "TEMPORARY VIEW {} USING tidelake OPTIONS (path '{}'{})"
+        stage.spark.sql("CREATE " + view.format(f"into_{name}", place, options))
+        stage.spark.sql(f"INSERT INTO into_{name} SELECT * FROM {rows}")
+        stage.spark.sql("CREATE " + view.format(f"from_{name}", place, ""))
+        found = stage.spark.sql(f"SELECT * FROM from_{name}")
+        claims.append(stage.one(stage.as_updates(found, last), None, last))
+    return claims
 
 
 def format_write(stage: Stage) -> list[Claim]:
