@@ -37,9 +37,9 @@ def believed_stale_refusal():
             if isinstance(outcome, Refused):
                 raise outcome.error
 
-    def run_believing(self, command):
+    def run_believing(self, command, *, alone=False):
         believe(self, command)
-        return run(self, command)
+        return run(self, command, alone=alone)
 
     def preview_believing(self, command):
         believe(self, command)

@@ -185,7 +185,7 @@ class Lake:
             if name in listing.shards and not allow_recreate:
                 refuse_gone(name)
             # The shard first: a name never leads to nothing.
-            together = self._together.setdefault(spec.shard_id, Together())
+            together = self._together.setdefault(spec.shard_id, Together(self._env.clock))
             made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, made)
@@ -246,7 +246,7 @@ class Lake:
 
     def _open(self, shard_id: str) -> Shard:
         # Of two threads that come at once one may get its own, which only means more log writes.
-        together = self._together.setdefault(shard_id, Together())
+        together = self._together.setdefault(shard_id, Together(self._env.clock))
         return Shard.open(
             self._stores,
             self._env,

@@ -4,6 +4,9 @@ The first to come leads, at once and alone. Whoever comes while it is at work wa
 that waited longest leads, and takes along all that wait. What a thread gets was begun after it asked. Must
 not know what is done.
 
+With a clock, a leader waits for as many as came together of late, no longer than it takes to carry them out:
+those that were answered together mostly ask again together. Whoever is alone never waits.
+
 Source: flat combining (Hendler et al., SPAA 2010), which is group commit as databases have it.
 
 INVARIANT: while somebody waits somebody leads. A thread that ends its call, in whatever way, leads no more
@@ -16,7 +19,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from tidelake.env import Clock
+
 A = TypeVar("A", bound="Request")
+_GATHER_S_MAX, _GATHER_LOOK_S = 0.05, 0.0005
 
 
 class Request:
@@ -61,12 +67,14 @@ class Group:
     """Threads that ask for the same kind of thing, in one process. Thread-safe, and of use in a fork.
 
     Args:
+        clock: for a group whose leader may wait for others; None: it does not.
         size_max: requests that are carried out together, at most.
     """
 
-    def __init__(self, size_max: int = 256) -> None:
-        self._size_max = size_max
+    def __init__(self, clock: Clock | None = None, size_max: int = 256) -> None:
+        self._clock, self._size_max = clock, size_max
         self._line = _Line()
+        self._usual, self._took_s = 1, 0.0
 
     def run(self, request: A, carry_out: Callable[[Sequence[A]], None]) -> None:
         """Have a request answered: by this thread, with others that wait, or by another one.
@@ -89,11 +97,30 @@ class Group:
             if gate is not None:
                 gate.acquire()
             if not request.answered:
+                self._gather(line, request)
                 taken = line.take(request, self._size_max)
-                carry_out(taken)
+                self._timed(taken, carry_out)
         finally:
             line.leave(request, taken)
         request.check()
+
+    def _gather(self, line: "_Line", leader: Request) -> None:
+        """Wait for as many as came together of late, but no longer than carrying them out took."""
+        if self._clock is None or self._usual < 2 or leader.alone:
+            return
+        deadline_s = self._clock.monotonic_s() + min(self._took_s, _GATHER_S_MAX)
+        while line.count() < self._usual and self._clock.monotonic_s() < deadline_s:
+            self._clock.sleep(_GATHER_LOOK_S)
+
+    def _timed(self, taken: Sequence[A], carry_out: Callable[[Sequence[A]], None]) -> None:
+        # Where few follow many, as a merge that is alone between two groups, the many come again.
+        self._usual = max(len(taken), (self._usual + len(taken)) // 2)
+        if self._clock is None or self._usual < 2:
+            carry_out(taken)
+            return
+        started_s = self._clock.monotonic_s()
+        carry_out(taken)
+        self._took_s = self._clock.monotonic_s() - started_s
 
 
 class _Line:
@@ -115,6 +142,10 @@ class _Line:
             request.gate.acquire()
             self._waiting.append(request)
             return request.gate
+
+    def count(self) -> int:
+        """How many would be carried out together now."""
+        return 1 + len(self._waiting)
 
     def take(self, leader: A, size_max: int) -> list[A]:
         """Those that are carried out together, of whom one leads."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tidelake.config import Config
-from tidelake.env import Env
+from tidelake.env import Clock, Env
 from tidelake.errors import (
     CollectionDropped,
     CollectionNotFound,
@@ -46,8 +46,8 @@ class Together:
         newest: a state that one of them has seen; none has committed a newer one.
     """
 
-    def __init__(self) -> None:
-        self.commits, self.looks, self.reliefs = Group(), Group(), Group()
+    def __init__(self, clock: Clock) -> None:
+        self.commits, self.looks, self.reliefs = Group(clock), Group(), Group()
         self.newest: Known | None = None
 
 
@@ -84,7 +84,7 @@ class Machine:
 
     def __init__(self, history: History, config: Config, env: Env, together: Together | None = None) -> None:
         self.title = history.shard_id
-        self.together = together or Together()
+        self.together = together or Together(env.clock)
         self._history = history
         self._config = config
         self._env = env
