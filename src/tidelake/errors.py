@@ -165,17 +165,18 @@ class InlineFull(TidelakeError):
 
 
 class HistoryCompacted(TidelakeError):
-    """The time asked for lies before `since`: its history has been folded."""
+    """The time asked for lies before `since`: its history has been folded.
 
-    def __init__(self, asked: object, since: object) -> None:
-        super().__init__(asked, since)
-        self.asked, self.since = asked, since
+    `remedy` says what to do, where that is not to ask for another time.
+    """
+
+    def __init__(self, asked: object, since: object, remedy: str = "") -> None:
+        super().__init__(asked, since, remedy)
+        self.asked, self.since, self.remedy = asked, since, remedy
 
     def __str__(self) -> str:
-        return (
-            f"history at {self.asked} is compacted: since={self.since}; "
-            "ask for a time at or after since, or hold it back with a reader next time"
-        )
+        remedy = "ask for a time at or after since, or hold it back with a reader next time"
+        return f"history at {self.asked} is compacted: since={self.since}; {self.remedy or remedy}"
 
 
 class NotYetClosed(TidelakeError):

@@ -249,3 +249,15 @@ def test_an_append_that_had_to_merge_first_says_how_long(run, place, tmp_path):
             lake.collection("users").append(rows(n))
     (slow,) = json.loads(run("append", place, "users", more, "--time", "1000", "--json").out)
     assert slow["waited_s"] > 0
+
+
+@pytest.mark.spark
+def test_spark_merges_all_collections_in_the_jobs_of_one_session(run, place, spark, monkeypatch):
+    # The session of the tests goes on.
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    done = run("maintain", place, "--once", "--spark", "--json")
+    assert [(one["collection"], one["runs"], one["complete"]) for one in json.loads(done.out)] == [
+        ("orders", 1, True),
+        ("users", 1, True),
+    ]
+    assert contents(place, "orders") == contents(place, "users") == [1, 2, 3, 4, 5]

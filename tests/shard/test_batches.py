@@ -677,3 +677,32 @@ def test_a_damaged_inline_part_is_named(monkeypatch):
     monkeypatch.setattr(inline.pa.ipc, "read_record_batch", lambda *a: pa.record_batch({"x": [1]}))
     with pytest.raises(CorruptionError, match=part.name):
         c.snapshot().read_all()
+
+
+def test_times_of_uploads_may_be_advanced_to_the_upper_that_they_are_appended_at(uploading):
+    _, c = uploading
+    upload = c.uploader().upload(spread().to_batches())
+    c.append(at(3, 100), upper=4)
+    with pytest.raises(UpdateBeyondUpper):
+        c.append_uploaded([upload], lower=4, upper=9, advance=True)
+    c.append_uploaded([upload], lower=4, upper=10, advance=True)
+    assert times(c, 10)[:10] == [(n, max(n, 4)) for n in range(10)]
+    # Also after a merge has written it so.
+    before = times(c, 10)
+    c.merge()
+    assert times(c, 10) == before
+
+
+def test_what_cancels_once_its_times_are_advanced_is_not_there(uploading):
+    _, c = uploading
+    table = pa.concat_tables([at(0, 1), at(3, 1, diff=-1), at(3, 2)])
+    upload = c.uploader().upload(table.to_batches())
+    c.append(at(4, 99))
+    c.append_uploaded([upload], lower=5, upper=6, advance=True)
+    assert times(c, 6) == [(2, 5), (99, 4)]
+
+
+def test_tuple_times_are_not_advanced():
+    c = tidelake.open("memory://advance-tuples").create("c", SCHEMA, key=["id"], time="tuple(2)")
+    with pytest.raises(UsageError, match="cannot be advanced"):
+        c.append_uploaded([], lower=(1, 1), upper=(2, 2), advance=True)

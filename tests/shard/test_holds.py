@@ -523,6 +523,8 @@ def test_what_an_owner_holds_of_one_version_is_one_hold(tmp_path):
     held = c.hold(plans, 7_200, "a job", owner="me")
     assert held.startswith("me-")
     assert c.hold(plans[:1], timedelta(hours=2), "a job", owner="me") == held
+    # The hold is itself a commit, which makes no other version of what is stored.
+    assert c.hold([c.plan(None, 1)], 7_200, "a job", owner="me") == held
     assert len(holds_of(c)) == 1 and commits(lake) == before + 1
     assert c.hold(plans, 7_200, "a job", owner="you") != held
     assert c.hold(plans, 7_201, "a job", owner="me") != held
@@ -534,6 +536,7 @@ def test_what_an_owner_holds_of_one_version_is_one_hold(tmp_path):
     place.pass_s(7_199)
     c.append(rows(1000))
     assert list(c.state().holds) == [held]
+    assert c.hold([c.plan(None, 1)], 7_200, "a job", owner="me") != held
 
 
 def test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there(tmp_path):

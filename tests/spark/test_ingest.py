@@ -189,9 +189,11 @@ def test_other_writers_of_the_collection_do_no_harm(folder: Folder, monkeypatch:
 
     original = Writer.append_uploaded
     closed = iter([4, 11, 21])
+    tries = []
 
     def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
         # Somebody closes times between the upload and the append.
+        tries.append(args[0])
         time = next(closed, None)
         if time is not None:
             folder.c.append(pa.table({"id": [100 + time], "v": ["x"]}), upper=None)
@@ -201,7 +203,9 @@ def test_other_writers_of_the_collection_do_no_harm(folder: Folder, monkeypatch:
     monkeypatch.setattr(Writer, "append_uploaded", append_uploaded)
     folder.put(create(1, "a", 10))
     report = folder.run(late="advance")
-    assert (report.batches, report.late) == (1, 1)
+    assert report.batches == 1
+    # What was uploaded once is offered again, however many times are closed meanwhile.
+    assert len(tries) > 1 and len({tuple(uploads) for uploads in tries}) == 1
     assert folder.state()[1, "a"] == 1
     assert folder.c.upper == Frontier.of(22)
 

@@ -21,7 +21,7 @@ from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
+from tidelake.shard.upkeep.compactor import MergeReport, Shape
 from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.merging import MergeRequest
 from tidelake.state.space import live_rows_min
@@ -284,14 +284,19 @@ def amplification(state: ShardState) -> dict[str, float | None]:
     }
 
 
-def maintained(collection: Collection, workers: Workers | None) -> dict[str, Any]:
+def maintained(collection: Collection) -> dict[str, Any]:
     """Bring a collection to rest, with a line on each merge in a terminal; one line on what was done."""
-    with _status() as say:
+    with status() as say:
 
         def watch(request: MergeRequest) -> None:
             say(f"{collection.name}: merging {request.rows:,} updates of {request.sources} runs")
 
-        report = collection.maintain(workers=workers, watch=watch)
+        report = collection.maintain(watch=watch)
+    return maintained_as(collection, report)
+
+
+def maintained_as(collection: Collection, report: MaintenanceReport) -> dict[str, Any]:
+    """One line on what was done for a collection, and how it is now."""
     return {**_maintained(collection.name, report), **_at_rest(collection)}
 
 
@@ -340,7 +345,7 @@ def _at_rest(collection: Collection) -> dict[str, Any]:
 
 
 @contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
+def status() -> Iterator[Callable[[str], None]]:
     """Says what is being done, in a terminal; quiet otherwise."""
     if not sys.stderr.isatty():
         yield lambda _: None

@@ -40,16 +40,12 @@ def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
     if not spark:
         yield None
         return
-    try:
+    from tidelake.cli.spark import session
+
+    with session(description) as made:
         from tidelake.spark.jobs.merge import workers
-        from tidelake.spark.session import local_session
-    except ImportError as error:
-        raise errors.UsageError(f"--spark needs: pip install 'tidelake[spark]' ({error})") from error
-    session = local_session(description)
-    try:
-        yield workers(session, description)
-    finally:
-        session.stop()
+
+        yield workers(made, description)
 
 
 @cli.command()
@@ -108,7 +104,7 @@ def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
     show_default=True,
     help="Without --once: seconds between two rounds.",
 )
-@click.option("--spark", is_flag=True, help="With --once: run the merges as Spark jobs.")
+@click.option("--spark", is_flag=True, help="With --once: run the merges of all as Spark jobs.")
 @JSON
 def maintain(
     lake: str, collections: tuple[str, ...], once: bool, interval_s: float, spark: bool, as_json: bool
@@ -134,9 +130,19 @@ def maintain(
         names = collections or tuple(opened.list())
         # All are opened first, so that a name that is none is told before the work begins.
         named = [opened.collection(name) for name in names]
-        with _workers(spark, "tidelake maintain") as workers:
-            shown = [output.maintained(one, workers) for one in named]
+        failed: list[tuple[str, errors.TidelakeError]] = []
+        if spark and named:
+            from tidelake.cli.spark import maintained
+
+            shown, report = maintained(opened, [one.name for one in named])
+            failed = sorted(report.failed.items())
+        else:
+            shown = [output.maintained(one) for one in named]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+    for name, error in failed[1:]:
+        click.echo(f"tidelake: {name}: {error}", err=True)
+    if failed:
+        raise failed[0][1]
 
 
 @cli.command()

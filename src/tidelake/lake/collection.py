@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from tidelake.data.events import EventColumns
+from tidelake.data.ingest import as_table
 from tidelake.data.types import row_schema, schema_from_arrow, update_schema
 from tidelake.errors import HistoryCompacted, NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
@@ -23,16 +25,20 @@ from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.lease import extend_states, hold_states
 from tidelake.shard.reading import query
 from tidelake.shard.reading.critical import CriticalHold
+from tidelake.shard.reading.lookup import lookup
 from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
-from tidelake.shard.writing import append, batches
+from tidelake.shard.writing import append, batches, upsert
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.state import holds
 from tidelake.state.append import Appended
 from tidelake.state.schemas import schema_id_at
@@ -190,6 +196,116 @@ class Collection:
             None if upper is None else self.frontier(upper, "upper"),
         )
 
+    def upsert(
+        self,
+        table: object,
+        *,
+        time: Time | None = None,
+        order_by: str | None = None,
+        delete_column: str | None = None,
+    ) -> Appended:
+        """Let the rows of a table be those of their keys; rows of other keys stay.
+
+        All rows that are there of a key are taken away, whatever their multiplicity, and the new one is
+        added once. An event that changes nothing writes nothing. If another process commits meanwhile, old
+        rows are looked up again, for as long as it takes: each time somebody else's append is in.
+
+        Args:
+            table: in any Arrow form, with the key and value columns. With `_time` each row is an event at its
+                time: those of one key follow each other, and of several at one time the last one wins.
+            time: of all events; default: one that is picked at the commit, as for `append`.
+            order_by: a column, of the collection or of the table only, by which the event with the greatest
+                value wins among those of one key and time, and the later row among equals. If it is one of
+                the collection's, an event older than the stored row is late and changes nothing.
+            delete_column: a bool column, true where the key is removed; default: a row whose value columns
+                (but `order_by`) are all null removes.
+
+        Returns:
+            The times written, and the upper after it. One log scan, for each part that may hold one of the
+            keys an `open` and some reads, one `put` a part and one log write; no log write if nothing
+            changes and no time was given.
+
+        Raises:
+            InvalidUpdates: the table does not fit; names the column and the row.
+            UpdateNotBeyondLower: a time is already closed.
+            UsageError: times are tuples, or there is no such column.
+        """
+        at = None if time is None else self.domain.check(time, "time")
+        return upsert.upsert(self._shard, table, EventColumns(order_by, delete_column), at)
+
+    def replace(self, table: object, *, time: Time | None = None) -> Appended:
+        """Let the contents be exactly the rows of a table: a full dump, of which only differences are stored.
+
+        Whole rows are compared, with their multiplicity, so that it is right for any collection. Others that
+        commit meanwhile are treated as by `upsert`, and what they wrote is replaced too.
+
+        Args:
+            table: in any Arrow form, with the key and value columns; without `_diff` each row counts once.
+            time: of the change; default: one that is picked at the commit.
+
+        Returns:
+            The times written, and the upper after it. Reads all that is there; then one `put` a part and one
+            log write; no log write if nothing changes and no time was given.
+
+        Raises:
+            InvalidUpdates, UpdateNotBeyondLower, UsageError: as `upsert`.
+        """
+        at = None if time is None else self.domain.check(time, "time")
+        return upsert.replace(self._shard, table, at)
+
+    def upserter(
+        self,
+        *,
+        time: Time | None = None,
+        order_by: str | None = None,
+        delete_column: str | None = None,
+        rows_count: bool = True,
+        advance: bool = False,
+    ) -> Upserter:
+        """Something that turns events into uploads in other processes, for the upper that is now.
+
+        `append_uploaded` takes them at that upper (`Upserter.lower`) only. One log scan. Nothing keeps what
+        it reads for longer than `garbage_age_s`. Arguments as `upsert`, but `time` must be given unless
+        events have their own.
+
+        Args:
+            time: of all events.
+            order_by: what tells which event wins.
+            delete_column: what removes.
+            rows_count: whether of equally good events the later row wins; else they must be equal.
+            advance: whether events whose times are closed happen at the upper, in their order.
+        """
+        at = None if time is None else self.domain.check(time, "time")
+        columns = EventColumns(order_by, delete_column)
+        state = self._shard.alive()
+        spec = self._shard.spec
+        return Upserter.at(state, spec, columns, at, rows_count=rows_count, advance=advance)
+
+    def replacements(self, uploads: Sequence[bytes], *, time: Time, parallelism: int) -> list[Replacement]:
+        """Cut the replacement of the contents by what workers uploaded into tasks for other processes.
+
+        `append_uploaded` takes what they answer at the upper that is now (`Replacement.lower`) only. The
+        uploads themselves are not appended: see `discard_uploaded`.
+
+        Args:
+            uploads: the new rows, at times up to `time`, by `uploader()`.
+            time: of the change.
+            parallelism: tasks, at most.
+
+        One log scan, and a read or two of each part. Errors as `replace`.
+        """
+        state, at = self._shard.alive(), self.domain.check(time, "time")
+        blobs = self._shard.stores.blobs
+        return plan_replacement(state, self._shard.spec, blobs, uploads, at=at, parallelism=parallelism)
+
+    def discard_uploaded(self, uploads: Sequence[bytes]) -> None:
+        """Delete what workers uploaded and nobody appends, in the place of collection a day later.
+
+        SUBTLE: uploads that were offered to `append_uploaded` may be in; only those that never were may go.
+        One store call a part. What the store does not delete now is left to collection.
+        """
+        batches.discard_uploaded(self._shard, uploads)
+
     def writer(self, name: str, *, owner: str = "", take_over: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is in once or not at all.
 
@@ -275,6 +391,39 @@ class Collection:
 
         return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
 
+    def lookup(
+        self,
+        keys: object,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> pa.Table:
+        """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` gives them.
+
+        Args:
+            keys: a table in any Arrow form with the key columns; a key may come several times.
+            as_of: the time.
+            columns: as `snapshot`, and so are the other arguments and errors.
+            where: which of the rows.
+            timeout_s: how long to wait for the time to be closed.
+
+        Returns:
+            In memory: sorted by key, then value, with multiplicities in `_diff`. Keys without rows give
+            none. One log scan, and for each part that may hold one of the keys an `open`, a read or two of
+            its footer, and reads of the row groups that may hold one.
+
+        Raises:
+            InvalidUpdates: the table is none of keys; names the column and the row.
+        """
+        patience_s, asked_for, given = patience(timeout_s), wanted(columns, where), as_table(keys)
+
+        def ask(asked: AsOf) -> pa.Table:
+            return lookup(self._shard, given, asked, patience_s, wanted=asked_for)
+
+        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+
     def changes(
         self,
         after: Time,
@@ -322,6 +471,44 @@ class Collection:
     def _listened(self, at: Time, hold: Frontier, patience_s: float | None) -> Iterator[Step]:
         with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
             yield from reader.listen(at, patience_s)
+
+    def tail(
+        self,
+        hold: str | None = None,
+        *,
+        hold_for: timedelta | float = timedelta(days=1),
+        poll_s: float = 0.5,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        schema_id: int | None = None,
+    ) -> Tail:
+        """Follow the collection in steps that can be repeated, across processes; for stream processors.
+
+        No store call. See `tidelake.shard.reading.tail`.
+
+        Args:
+            hold: the id of its hold, to take a tail up again; default: a fresh one.
+            hold_for: how long history is kept for it while no process follows; in seconds, if no timedelta.
+            poll_s: least pause between two looks at the log.
+            columns: as for `snapshot`.
+            where: as for `snapshot`.
+            schema_id: as for `snapshot`.
+
+        Raises:
+            UsageError: times are tuples, or an argument is none.
+        """
+        lasts_s = duration_s(hold_for, "hold_for")
+        if lasts_s < 1:
+            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
+        return Tail(
+            self._shard,
+            hold or self._shard.env.ids.fresh(),
+            f"stream of {self.name}",
+            hold_for_s=lasts_s,
+            poll_s=duration_s(poll_s, "poll_s"),
+            wanted=wanted(columns, where),
+            schema_id=schema_id,
+        )
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Hold history from `since` on (default: the current one), and what is read, until it is closed.
@@ -491,8 +678,8 @@ class Collection:
             plans: of reads of this collection.
             hold_for: how long.
             purpose: for people.
-            owner: who holds it, in a word. What one owner holds for the same time of the same version is one
-                hold, whose name begins with the owner; asked for again, it is extended, to within a minute.
+            owner: who holds it, in a word. What one owner holds for the same time of the same stored parts is
+                one hold, whose name begins with the owner; asked for again a minute later, it is extended.
 
         Returns:
             The name of the hold; None if they read nothing that could go. At most one log write.
@@ -513,7 +700,8 @@ class Collection:
             return None
         id_ = None
         if owner is not None:
-            id_ = "-".join([check_name(owner, "owner of a hold"), *map(str, seqnos), f"{hold_for_s:g}s"])
+            versions = sorted({plan.version for plan in planned if plan.version})
+            id_ = "-".join([check_name(owner, "owner of a hold"), *versions, f"{hold_for_s:g}s"])
         return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
 
     def extend(self, hold: str, slack: timedelta | float) -> bool:
@@ -546,7 +734,7 @@ class Collection:
         last: Time = upper.just_before().elements[0]
         return last
 
-    def _at_last(self, ask: Callable[[Query], R]) -> R:
+    def _at_last(self, ask: Callable[[AsOf], R]) -> R:
         """Ask for the contents at the last closed time, whichever that is when the answer is planned."""
         while True:
             try:

@@ -7,12 +7,14 @@ commit that adds the data. Whoever opens the name again learns what is in, and f
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.names import check_name
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
 from tidelake.shard.shard import Shard
-from tidelake.shard.writing import append, batches
+from tidelake.shard.writing import append, batches, upsert
 from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.batch import Batch
 from tidelake.state import commands
@@ -69,6 +71,24 @@ class Writer:
             sequence, lambda claim: append.compare_and_append(self._shard, updates, start, end, claim)
         )
 
+    def upsert(
+        self,
+        table: object,
+        *,
+        time: Time | None = None,
+        order_by: str | None = None,
+        delete_column: str | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
+        """`Collection.upsert` as number `sequence`. Already in: success without writing."""
+        at, columns = self._time(time), EventColumns(order_by, delete_column)
+        return self._numbered(sequence, lambda claim: upsert.upsert(self._shard, table, columns, at, claim))
+
+    def replace(self, table: object, *, time: Time | None = None, sequence: int | None = None) -> Appended:
+        """`Collection.replace` as number `sequence`. Already in: success without writing."""
+        at = self._time(time)
+        return self._numbered(sequence, lambda claim: upsert.replace(self._shard, table, at, claim))
+
     def append_batches(
         self,
         offered: Sequence[Batch],
@@ -110,6 +130,9 @@ class Writer:
             lambda claim: batches.append_uploaded(self._shard, uploads, start, end, claim, advance=advance),
             content,
         )
+
+    def _time(self, value: Time | None) -> Time | None:
+        return None if value is None else self._shard.spec.domain.check(value, "time")
 
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return frontier(value, self._shard.spec.domain, name)

@@ -313,8 +313,8 @@ def hold_states(
 ) -> str:
     """Hold the parts of some states for some time, without signs of life; the id. One log write.
 
-    With an id of the caller's, which must stand for the same states and time whenever it comes again, a hold
-    that is there is extended: by one log write, or none if it is younger than a share of its time.
+    With an id of the caller's, which must stand for the same parts and time whenever it comes again, a hold
+    that is there is extended: by one log write, or by none if that was done within the last minute.
 
     Raises:
         LeaseExpired: a part of one of them was given up already.

@@ -7,7 +7,7 @@ INVARIANT: data that cannot be stored is an answer, not a failed task: Spark wou
 and then bury the reason in a trace. A store that fails does fail the task.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 
 import pyarrow as pa
@@ -109,11 +109,15 @@ def upload(
     uploader: bytes, updates: Callable[[Answer], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     """In a worker: upload what `updates` yields while it fills in the answer; yield the answer's row."""
+    return answered(lambda answer: Uploader.from_bytes(uploader).upload(updates(answer)))
+
+
+def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
+    """In a worker: do what fills in the answer and returns an upload; yield the answer's row."""
     one_thread()
     answer, stored, fault = Answer(), b"", None
     try:
-        target = Uploader.from_bytes(uploader)
-        stored = target.upload(updates(answer))
+        stored = work(answer)
     except UsageError as error:
         fault = str(error)
     counts = astuple(answer)[1:]
@@ -122,20 +126,40 @@ def upload(
 
 
 def collect(answers: DataFrame) -> Answer:
-    """In the driver: run the job and add up the answers of its tasks.
+    """In the driver: run the job and add up the answers of its tasks. Errors as `total`."""
+    return total(answers.toArrow())
+
+
+def total(answers: pa.Table) -> Answer:
+    """What several tasks did, together.
 
     Raises:
         InvalidUpdates: a task found data that cannot be stored; the first reason in order, whatever
             task was faster. Nothing was appended.
     """
-    rows = answers.toArrow().to_pylist()
+    rows = answers.to_pylist()
     faults = sorted(row["fault"] for row in rows if row["fault"] is not None)
     if faults:
         raise InvalidUpdates(faults[0] + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""))
-    total = Answer()
+    result = Answer()
     for row in rows:
-        total.add(_decoded(row))
-    return total
+        result.add(_decoded(row))
+    return result
+
+
+def answers_to_bytes(answers: Iterator[pa.RecordBatch]) -> bytes:
+    """In a worker: what `upload` yielded, for a driver that gets messages instead of rows."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, _ANSWER) as writer:
+        for batch in answers:
+            writer.write_batch(batch)
+    return bytes(stream.getvalue())
+
+
+def answers_from_bytes(messages: Iterable[bytes]) -> pa.Table:
+    """In the driver: the rows that `answers_to_bytes` packed, for `total`."""
+    tables = [pa.ipc.open_stream(message).read_all() for message in messages]
+    return pa.concat_tables([_ANSWER.empty_table(), *tables])
 
 
 def _decoded(row: dict[str, object]) -> Answer:

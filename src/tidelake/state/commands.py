@@ -84,7 +84,7 @@ def _taken(name: str, record: WriterRecord, owner: str) -> str:
     return (
         f"writer {name!r} belongs to {record.owner or nobody!r}, and data was written under this name; "
         f"{owner or nobody!r} might write the same data again: go on with the checkpoint that wrote it, use "
-        "another writer name, or pass take_over=True if the data is new"
+        "another writer name, or take it over if the data is new: take_over=True, as an option takeOver=true"
     )
 
 

@@ -115,18 +115,21 @@ def renew_hold(
     *,
     since: Frontier | None = None,
     pins: tuple[int, ...] | None = None,
+    lease_ms: int | None = None,
 ) -> Outcome[Hold]:
-    """A sign of life; `since` moves forward and the pins are others, if they are given."""
+    """A sign of life; `since` moves forward, pins and length are others, if they are given."""
     hold = state.holds.get(hold_id)
     if hold is None:
         return Refused(CollectionDropped(state.shard_id) if state.dropped else LeaseExpired(hold_id))
     if pins is not None and not _intact(state, set(pins) - set(hold.pins)):
         return Refused(LeaseExpired(hold_id))
+    lasts_ms = hold.lease_ms if lease_ms is None else lease_ms
     renewed = replace(
         hold,
         since=hold.since.join(since) if since is not None else hold.since,
         pins=hold.pins if pins is None else tuple(sorted(set(pins))),
-        expires_ms=max(hold.expires_ms, now_ms + hold.lease_ms),
+        lease_ms=lasts_ms,
+        expires_ms=max(hold.expires_ms, now_ms + lasts_ms),
     )
     return NoOp(hold) if renewed == hold else Commit(Edits(holds={hold_id: renewed}), renewed)
 

@@ -4,6 +4,7 @@ Every read starts from the newest state and then touches only immutable parts, s
 that happen meanwhile do not change its answer.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -78,7 +79,7 @@ def streamed(
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
-    if lease is not None and _any_stored(needed):
+    if lease is not None and any_stored(needed):
         found = lease.watch(state.seqno, found)
     return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
 
@@ -99,11 +100,35 @@ def plan(
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
     state = ready(shard, query, timeout_s)
+    return planned(
+        shard,
+        state,
+        query,
+        parallelism,
+        schema_id=schema_id,
+        wanted=wanted,
+        task_bytes_max=task_bytes_max,
+        as_stored=as_stored,
+    )
+
+
+def planned(
+    shard: Shard,
+    state: ShardState,
+    query: Query,
+    parallelism: int,
+    *,
+    schema_id: int | None = None,
+    wanted: Wanted = _ALL,
+    task_bytes_max: int | None = None,
+    as_stored: bool = False,
+) -> ReadPlan:
+    """The same as of a state that knows the answer, as `streamed`."""
     spec = _spec(shard, schema_id)
     selection = bind(wanted, spec.schema)
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     try:
-        planned = plan_read(
+        cut = plan_read(
             spec,
             shard.stores.blobs,
             needed,
@@ -115,7 +140,15 @@ def plan(
         )
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno) from error
-    return replace(planned, seqno=state.seqno) if _any_stored(needed) else planned
+    if not any_stored(needed):
+        return cut
+    return replace(cut, seqno=state.seqno, version=_version(state))
+
+
+def _version(state: ShardState) -> str:
+    """A word for the stored parts that a state names."""
+    parts = (part for member in state.spine for part in member.batch.parts() if part.inline is None)
+    return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
 def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
@@ -143,7 +176,7 @@ def _sources(state: ShardState, query: Query) -> list[Source]:
     return sources((member.batch for member in state.spine), query)
 
 
-def _any_stored(needed: list[Source]) -> bool:
+def any_stored(needed: list[Source]) -> bool:
     """Whether the store is needed at all: inline parts are in the state, which nobody takes away."""
     return any(part.inline is None for source in needed for part in source.run.parts)
 

@@ -107,6 +107,7 @@ class ReadPlan:
         size_bytes: of the parts that are looked at.
         seqno: of the state that the tasks read; None if they hold all rows themselves.
         as_stored: what the tasks leave to a caller that asked for it; None: nothing.
+        version: equal for states that name the same stored parts; empty without a seqno.
     """
 
     schema: pa.Schema
@@ -115,6 +116,7 @@ class ReadPlan:
     size_bytes: int
     seqno: int | None = None
     as_stored: AsStored | None = None
+    version: str = ""
 
 
 def plan_read(

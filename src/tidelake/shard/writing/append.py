@@ -82,7 +82,7 @@ def _append_within(shard: Shard, given: pa.Table, when: Exactly | UpTo, claim: C
         check_times(table, spec.domain, when.lower, when.upper)
         return _append(shard, spec, table, when, claim)
 
-    return _under_newest_schema(shard, attempt)
+    return under_newest_schema(shard, attempt)
 
 
 def append_rows(
@@ -98,7 +98,7 @@ def append_rows(
     domain = shard.spec.domain
     given = as_table(updates)
     if set(domain.columns) & set(given.column_names):
-        return _under_newest_schema(shard, lambda spec: _append_timed(shard, spec, given, upper, claim))
+        return under_newest_schema(shard, lambda spec: _append_timed(shard, spec, given, upper, claim))
     if upper is not None:
         raise UsageError(
             f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
@@ -108,7 +108,7 @@ def append_rows(
         floor = commit_floor(shard, shard.alive())
         return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), claim)
 
-    return _under_newest_schema(shard, attempt)
+    return under_newest_schema(shard, attempt)
 
 
 def _append_timed(
@@ -125,7 +125,7 @@ def _append_timed(
     return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, claim))
 
 
-def _under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], Appended]) -> Appended:
+def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], Appended]) -> Appended:
     """An append, tried again if the schema under which it was refused is not the newest one.
 
     SUBTLE: what is caught here says that nothing was written: the table did not fit, or the state refused.
@@ -163,10 +163,19 @@ def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
     ends = time_range(table, shard.spec.domain)
     if ends is None:
         return shard.alive().upper
-    end = Frontier.past(ends[1])
+    return past_last(ends[1])
+
+
+def past_last(time: Time) -> Frontier:
+    """The upper after an append whose last time this is.
+
+    Raises:
+        UsageError: there is no later time.
+    """
+    end = Frontier.past(time)
     if end.closed:
         raise UsageError(
-            f"time {ends[1]} is the last there is, and appending it closes the collection for good: "
+            f"time {time} is the last there is, and appending it closes the collection for good: "
             "give upper=[] if that is meant"
         )
     return end

@@ -33,7 +33,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.debezium import ChangeParser, Late, line_bytes
+from tidelake.spark.envelopes.changes import ChangeParser, Late
 from tidelake.spark.tasks import ArrowMap, remote
 from tidelake.spark.uploads import Answer, upload
 from tidelake.spark.writing.commit import Numbered, write
@@ -52,7 +52,7 @@ class IngestedBatch:
         updates: rows they made, before consolidation.
         heartbeats: heartbeat lines read.
         tombstones: lines ignored.
-        late: events moved to a later time.
+        late: events whose time was closed when they were read, moved to the least that is open.
     """
 
     batch: int
@@ -149,7 +149,7 @@ def ingest_change_files(
         raise UsageError(f"times of {collection.domain} cannot be read from change events: use an int time")
     if remote(spark):
         raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
-    parser = ChangeParser(collection.schema, time_field, late=late)
+    parser = ChangeParser(collection.schema, time_field=time_field, late=late)
     sink = _Sink(collection, parser, writer, take_over, progress)
     lines = _lines(spark, os.fspath(directory), max_files_per_trigger)
     stream = lines.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
@@ -201,15 +201,16 @@ class _UploadLines:
     def _updates(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             answer.see_files(batch.column(1))
-            parsed = self.parser.parse(line_bytes(batch.column(0)), batch.column(1).to_pylist())
-            answer.see_rows(parsed.updates, "_time")
+            parsed = self.parser.parse(batch.column(0), batch.column(1).to_pylist())
+            answer.see_rows(parsed.rows, "_time")
+            answer.advances = self.parser.late == "advance"
             answer.see_times(None, parsed.time_upper)
             answer.events += parsed.events
             answer.heartbeats += parsed.heartbeats
             answer.tombstones += parsed.tombstones
             answer.late += parsed.late
-            if parsed.updates.num_rows:
-                yield parsed.updates
+            if parsed.rows.num_rows:
+                yield parsed.rows
 
 
 @dataclass(frozen=True)

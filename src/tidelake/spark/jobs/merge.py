@@ -5,19 +5,32 @@ A worker reads, merges and writes a key range by itself and sends back a descrip
 through the JVM. A job that fails leaves the collection as it was.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from tidelake.errors import TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.shard.runs.plan import run_merge_task
 from tidelake.shard.upkeep.compactor import MergeReport, Workers
+from tidelake.shard.upkeep.maintain import SET_ASIDE
 from tidelake.spark.tasks import described, run_tasks, slots
 
-_OUTPUT = StructType([StructField("task", LongType(), False), StructField("run", BinaryType(), False)])
+_ARROW = pa.schema(
+    [
+        pa.field("task", pa.int64(), nullable=False),
+        pa.field("run", pa.binary(), nullable=False),
+        pa.field("fault", pa.string()),
+    ]
+)
+# More tasks than this for each that runs at once are put together: starting one costs 25 ms.
+_TASKS_A_SLOT = 16
+# What says that this merge cannot be done, whoever tries it: an answer, and no failure of the task.
+_FAULTS = {kind.__name__: kind for kind in SET_ASIDE}
 
 
 @dataclass(frozen=True)
@@ -26,8 +39,13 @@ class _Merge:
 
     def __call__(self, numbered: bytes) -> Iterator[pa.RecordBatch]:
         number, task = int.from_bytes(numbered[:8], "big"), numbered[8:]
-        columns = [pa.array([number], pa.int64()), pa.array([run_merge_task(task)], pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, names=["task", "run"])
+        run, fault = b"", None
+        try:
+            run = run_merge_task(task)
+        except SET_ASIDE as error:
+            kind = next(kind for kind in SET_ASIDE if isinstance(error, kind))
+            fault = json.dumps([kind.__name__, *map(str, error.args)])
+        yield pa.RecordBatch.from_pylist([{"task": number, "run": run, "fault": fault}], schema=_ARROW)
 
 
 def merge(spark: SparkSession, collection: Collection, *, parallelism: int | None = None) -> MergeReport:
@@ -52,10 +70,25 @@ def workers(spark: SparkSession, description: str, parallelism: int | None = Non
     """
 
     def run(tasks: Sequence[bytes]) -> list[bytes]:
-        numbered = [i.to_bytes(8, "big") + task for i, task in enumerate(tasks)]
         with described(spark, f"{description}, {len(tasks)} key ranges"):
-            rows = run_tasks(spark, numbered, _Merge(), _OUTPUT).collect()
-        outputs = {int(row.task): bytes(row.run) for row in rows}
-        return [outputs[i] for i in range(len(tasks))]
+            outputs = carried_out(spark, tasks)
+        for output in outputs:
+            if isinstance(output, TidelakeError):
+                raise output
+        return [output for output in outputs if isinstance(output, bytes)]
 
     return Workers(run, parallelism or slots(spark))
+
+
+def carried_out(spark: SparkSession, tasks: Sequence[bytes]) -> list[bytes | TidelakeError]:
+    """Carry out tasks of merges as one job; for each the run that it stored, or why it cannot be done."""
+    numbered = [i.to_bytes(8, "big") + task for i, task in enumerate(tasks)]
+    partitions = min(len(tasks), _TASKS_A_SLOT * slots(spark))
+    rows = run_tasks(spark, numbered, _Merge(), from_arrow_schema(_ARROW), partitions=partitions).collect()
+    outputs = {int(row.task): bytes(row.run) if row.fault is None else _error(row.fault) for row in rows}
+    return [outputs[i] for i in range(len(tasks))]
+
+
+def _error(fault: str) -> TidelakeError:
+    kind, *args = json.loads(fault)
+    return _FAULTS[kind](*args)

@@ -10,6 +10,7 @@ INVARIANT: only the driver's own process releases, never a fork of it and never 
 
 import atexit
 import contextlib
+import contextvars
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelake.env import Env
-from tidelake.errors import CollectionNotFound, OutcomeUnknown, StoreUnavailable, TidelakeError
+from tidelake.errors import CollectionNotFound, NotALake, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import open_lake
 from tidelake.shard.runs.plan import ReadPlan
@@ -65,6 +66,8 @@ class Lasting:
 
 
 _held: list[_Held] = []
+# Of those, what the innermost `released_afterwards` of a thread is to release.
+_passing: contextvars.ContextVar[list[_Held]] = contextvars.ContextVar("_passing")
 # The applications whose driver this process is, and where their planners note what they hold.
 _followed: dict[str, Path] = {}
 _follower = os.getpid()
@@ -74,7 +77,25 @@ def hold_plans(collection: Collection, plans: Sequence[ReadPlan], hold_for: time
     """Hold what a DataFrame of this process reads, until `release`. At most one log write."""
     hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
     if hold is not None:
-        _held.append(_Held(collection, hold, os.getpid()))
+        held = _Held(collection, hold, os.getpid())
+        _held.append(held)
+        _passing.get([]).append(held)
+
+
+@contextlib.contextmanager
+def released_afterwards() -> Iterator[None]:
+    """Release at the end of the block what this thread's helpers hold inside: their frames are used there."""
+    mine: list[_Held] = []
+    token = _passing.set(mine)
+    try:
+        yield
+    finally:
+        _passing.reset(token)
+        for held in mine:
+            # Somebody may have released all meanwhile.
+            if held in _held:
+                _held.remove(held)
+                held.collection.release(held.hold)
 
 
 def hold_for_application(
@@ -115,7 +136,7 @@ def _extended(held: Lasting, slack_s: float) -> bool:
     except CollectionNotFound:
         # The read finds that out by itself.
         return False
-    except (StoreUnavailable, OutcomeUnknown):
+    except (NotALake, StoreUnavailable, OutcomeUnknown):
         # There is time for several more.
         return True
 

@@ -1,7 +1,7 @@
 """A DataFrame into a collection, all or nothing: the helpers for users.
 
-Owns the arguments of a batch write; what rows mean is the envelope's, and how they get in is
-`tidelake.spark.writing.commit`.
+Owns the arguments of a batch write, and the token by which a job that is run again is recognised. What
+rows mean is the envelope's, and how they get in is `tidelake.spark.writing.commit`.
 """
 
 from pyspark.sql import DataFrame
@@ -11,8 +11,12 @@ from tidelake.lake.collection import Collection
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.named import EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Updates
+from tidelake.spark.uploads import Answer
 from tidelake.spark.writing import commit
+from tidelake.spark.writing.commit import Numbered, Written
+from tidelake.spark.writing.token import TokenWriter
 from tidelake.state.append import Appended
 
 
@@ -23,6 +27,8 @@ def append(
     lower: FrontierLike | None = None,
     upper: FrontierLike | None = None,
     ranges: int | None = None,
+    token: str | None = None,
+    envelope: EnvelopeLike | None = None,
 ) -> Appended:
     """Append a DataFrame of updates in one commit.
 
@@ -36,6 +42,8 @@ def append(
         upper: close all times before it; default: just past the last time. Tuple times need both.
         ranges: first sort the rows into so many key ranges (a shuffle), so that the parts do not
             overlap and later reads merge fewer runs; worth it from some ten million rows on.
+        token: see `write`.
+        envelope: another meaning of the rows; see `write`.
 
     Returns:
         The times written, and the upper after it.
@@ -48,12 +56,64 @@ def append(
     domain = collection.domain
     start = None if lower is None else collection.frontier(lower, "lower")
     end = None if upper is None else collection.frontier(upper, "upper")
-    timed = any(name in frame.columns for name in domain.columns)
-    if not timed and (start is not None or end is not None):
-        raise UsageError(f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out")
-    interval = None if domain.total_order or start is None or end is None else (start, end)
-    envelope: Envelope = Updates(interval=interval)
+    if envelope is None:
+        timed = any(name in frame.columns for name in domain.columns)
+        if not timed and (start is not None or end is not None):
+            raise UsageError(
+                f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out"
+            )
+        tuples = not domain.total_order and start is not None and end is not None
+        envelope = Updates(interval=(start, end) if tuples and start and end else None)
+    return write(collection, frame, envelope, lower=start, upper=end, ranges=ranges, token=token).appended
+
+
+def write(
+    collection: Collection,
+    frame: DataFrame,
+    envelope: EnvelopeLike = "updates",
+    *,
+    lower: FrontierLike | None = None,
+    upper: FrontierLike | None = None,
+    ranges: int | None = None,
+    token: str | None = None,
+    **options: object,
+) -> Written:
+    """Write a DataFrame whose rows mean what the envelope says, in one commit.
+
+    Args:
+        collection: to write to.
+        frame: evaluated once; again only if another writer commits meanwhile and what is written depends
+            on what is there.
+        envelope: `"updates"` (`_time` and `_diff` given), `"append"` (rows that are added), or an
+            envelope that was made already.
+        lower: write iff the collection's upper equals it; default: whatever the upper is.
+        upper: close all times before it; default: just past the last time. An empty frame moves no time.
+        ranges: first sort the rows into so many key ranges; see `append`.
+        token: a text of the caller's for this very write, such as `"orders 2026-01-31"`. A write whose
+            token is in succeeds without doing anything, whatever its rows are, so that a job that is run
+            again writes once. A record of the token stays in the collection's state (about 100 bytes).
+        **options: for the name of an envelope, what it takes, such as `time="ts"`.
+
+    Returns:
+        The times written and the upper after it (`appended`), and counts of what was done (`answer`).
+
+    Raises:
+        InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
+        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
+        UpperMismatch: the collection's upper is not `lower`.
+        WriterFenced: another process is writing under the same token, and began later.
+    """
+    made: Envelope = named(envelope, options)
+    start = None if lower is None else collection.frontier(lower, "lower")
+    end = None if upper is None else collection.frontier(upper, "upper")
+    numbered: Numbered | None = None
+    if token is not None:
+        tokens = TokenWriter(collection, token)
+        done = tokens.done()
+        if done is not None:
+            return Written(done, Answer())
+        numbered = tokens.open()
     if ranges is not None:
         frame = frame.repartitionByRange(ranges, *map(quoted, collection.key))
-    title = f"tidelake: append to {collection.name}"
-    return commit.write(collection, frame, envelope, lower=start, upper=end, title=title).appended
+    title = f"tidelake: write to {collection.name}"
+    return commit.write(collection, frame, made, lower=start, upper=end, numbered=numbered, title=title)

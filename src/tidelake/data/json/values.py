@@ -3,14 +3,14 @@
 Owns which JSON value is which value of a column. A value that does not fit is refused: never a null,
 never a rounded number, never a number read from a string by chance. (Spark's `from_json` puts null
 wherever a type does not match, and its FAILFAST mode still accepts `"12"` for 12 and drops digits.)
-It must not know events, files or Spark.
+It must not know events or files. It goes from value to value: `block` does the same for many lines at once.
 
 | column | JSON |
 |---|---|
 | bool | `true`, `false` |
 | integers | a number without fraction or exponent, in range |
 | floats | a number (a whole one only if it is exact), or `"NaN"`, `"Infinity"`, `"-Infinity"` |
-| decimal | a number, or a string that holds one; digits that do not fit are refused |
+| decimal | a number, or a string that holds nothing else; digits that do not fit are refused |
 | string | a string |
 | binary | a string in base64 |
 | date | days since 1970 as a number, or `"2024-12-31"` |
@@ -18,12 +18,16 @@ It must not know events, files or Spark.
 | list, struct | an array; an object with all fields of the struct, further ones are ignored |
 
 `null` is null in every column; whether that is allowed is checked by the caller and by nested fields.
+A field that an object has twice has no value: it is refused where it is asked for. Other forms of a value
+are `tidelake.data.json.encoding`.
 """
 
 import base64
 import binascii
+import decimal
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -31,6 +35,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.data.json.encoding import PLAIN, Encoding, Form
 from tidelake.errors import UsageError
 
 _NAMES: dict[type, str] = {
@@ -41,6 +46,9 @@ _NAMES: dict[type, str] = {
     list: "an array",
     dict: "an object",
 }
+# What a string may hold that stands for a decimal.
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+_EXACT = decimal.Context(prec=100)
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -52,13 +60,55 @@ class UnfitValue(Exception):
         self.index, self.reason = index, reason
 
 
+class Unread:
+    """A value that is JSON and yet none: a field given twice, a number beyond all bounds."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
 def loads(text: str) -> Any:
     """Parse JSON; fractions become `Decimal`, so that no digit is lost before the type is known.
 
+    Fields that an object has twice, and numbers beyond all bounds, become `Unread`: they do no harm
+    where nobody asks for them.
+
     Raises:
         ValueError: it is not JSON. `NaN` and `Infinity` without quotes are not.
+        RecursionError: it is nested too deeply.
     """
-    return json.loads(text, parse_float=Decimal, parse_constant=_not_json)
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=_not_json, object_pairs_hook=_object)
+    except (ValueError, ArithmeticError):
+        return json.loads(
+            text,
+            parse_float=_fraction,
+            parse_int=_whole,
+            parse_constant=_not_json,
+            object_pairs_hook=_object,
+        )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        result.update({n: Unread("given twice") for n in result if names.count(n) > 1})
+    return result
+
+
+def _fraction(text: str) -> Any:
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        return Unread("a number with too large an exponent")
+
+
+def _whole(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:  # Python reads no more than some thousand digits.
+        return Unread("a number of too many digits")
 
 
 def _not_json(name: str) -> None:
@@ -78,8 +128,8 @@ def check_readable(schema: pa.Schema) -> None:
             raise UsageError(f"column {field.name!r} {unfit.reason}: use another type") from None
 
 
-def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of `kind` from parsed JSON values.
+def column(values: Sequence[Any], kind: pa.DataType, encoding: Encoding = PLAIN) -> pa.Array:
+    """A column of `kind` from parsed JSON values (of `loads`).
 
     Raises:
         UnfitValue: at the first value that does not fit; index -1 if no value of `kind` has a JSON form.
@@ -88,21 +138,47 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if reader is None:
         raise UnfitValue(-1, f"of type {kind} cannot be read from JSON")
     try:
-        return reader(values, kind)
+        if encoding.form != "plain" and (first := _first(values)) is not None:
+            _check_form(encoding, kind, first)
+        return reader(values, kind, encoding)
     except UnfitValue:
         raise
     except (pa.ArrowException, ValueError, OverflowError, ArithmeticError) as error:
-        raise _first_unfit(values, kind, reader, error) from error
+        raise _first_unfit(values, kind, encoding, reader, error) from error
 
 
-Reader = Callable[[Sequence[Any], pa.DataType], pa.Array]
+def _first(values: Sequence[Any]) -> int | None:
+    return next((i for i, value in enumerate(values) if value is not None), None)
 
 
-def _first_unfit(values: Sequence[Any], kind: pa.DataType, reader: Reader, error: Exception) -> UnfitValue:
+def _check_form(encoding: Encoding, kind: pa.DataType, index: int) -> None:
+    """Refuse an encoding that would not be undone: its values would be stored as they are written."""
+    if encoding.form not in forms(kind):
+        what = "decimals as bytes" if encoding.form in ("bytes", "scaled") else f"a count of {encoding.form}"
+        raise UnfitValue(index, f"the source writes {what}, which is no {kind}: use a column of such a type")
+
+
+def forms(kind: pa.DataType) -> tuple[Form, ...]:
+    """The encodings that values of a type may have; of a whole number, it is the count itself."""
+    if pa.types.is_decimal(kind):
+        return ("plain", "bytes", "scaled")
+    if pa.types.is_date(kind):
+        return ("plain", "days")
+    if pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
+        return ("plain", "days", "s", "ms", "us", "ns")
+    return ("plain",)
+
+
+Reader = Callable[[Sequence[Any], pa.DataType, Encoding], pa.Array]
+
+
+def _first_unfit(
+    values: Sequence[Any], kind: pa.DataType, encoding: Encoding, reader: Reader, error: Exception
+) -> UnfitValue:
     """Which value it was that Arrow refused: it names none."""
     for index, value in enumerate(values):
         try:
-            reader([value], kind)
+            reader([value], kind, encoding)
         except UnicodeError:
             return UnfitValue(index, f"{_shown(value)} is not Unicode text")
         except (pa.ArrowException, ValueError, OverflowError, ArithmeticError) as reason:
@@ -136,27 +212,33 @@ def _only(values: Sequence[Any], allowed: tuple[type, ...], kind: object) -> Non
     raise UnfitValue(index, f"{_shown(value)} is {_name(value)}, not {kind}")
 
 
-def _booleans(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _booleans(values: Sequence[Any], kind: pa.DataType, _encoding: Encoding) -> pa.Array:
     _only(values, (bool,), kind)
     return pa.array(values, kind)
 
 
-def _integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _integers(values: Sequence[Any], kind: pa.DataType, _encoding: Encoding) -> pa.Array:
     _only(values, (int,), kind)
     return pa.array(values, kind)
 
 
-def _floats(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _floats(values: Sequence[Any], kind: pa.DataType, _encoding: Encoding) -> pa.Array:
     _only(values, (int, Decimal, str), kind)
     doubles = pa.array([None if v is None else _float(v, i) for i, v in enumerate(values)], pa.float64())
     if pa.types.is_float64(kind):
         return doubles
     # The nearest float: that is what a shorter decimal of a float32 stands for.
     narrow = pc.cast(doubles, kind, safe=False)
-    lost = pc.and_(pc.is_inf(narrow.cast(pa.float64())), pc.is_finite(doubles))
+    held = narrow.cast(pa.float64())
+    lost = pc.and_(pc.is_inf(held), pc.is_finite(doubles))
     if pc.any(lost).as_py():
         index = pc.index(lost, True).as_py()
         raise UnfitValue(index, f"{_shown(values[index])} is out of the range of {kind}")
+    whole = pa.array([type(v) is int for v in values], pa.bool_())
+    rounded = pc.fill_null(pc.and_(whole, pc.not_equal(held, doubles)), False)
+    if pc.any(rounded).as_py():
+        index = pc.index(rounded, True).as_py()
+        raise UnfitValue(index, f"{_shown(values[index])} is no exact {kind}")
     return narrow
 
 
@@ -174,12 +256,23 @@ def _float(value: Any, index: int) -> float:
     return number
 
 
-def _decimals(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    _only(values, (int, Decimal, str), kind)
-    return pa.array([None if v is None else _decimal(v, i) for i, v in enumerate(values)], kind)
+def _decimals(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) -> pa.Array:
+    if encoding.form == "plain":
+        _only(values, (int, Decimal, str), kind)
+        return pa.array([None if v is None else _decimal(v, i) for i, v in enumerate(values)], kind)
+    scale = kind.scale if encoding.scale is None else encoding.scale
+    if encoding.form == "bytes":
+        _only(values, (str,), f"the bytes of a {kind}")
+        pairs = [None if v is None else (scale, v) for v in values]
+    else:
+        _only(values, (dict,), kind)
+        pairs = [None if v is None else (v.get("scale"), v.get("value")) for v in values]
+    return pa.array([None if p is None else _unscaled(*p, i) for i, p in enumerate(pairs)], kind)
 
 
 def _decimal(value: Any, index: int) -> Decimal:
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        raise UnfitValue(index, f"{_shown(value)} is not a decimal number")
     try:
         number = Decimal(value)
     except ArithmeticError:
@@ -189,12 +282,23 @@ def _decimal(value: Any, index: int) -> Decimal:
     return number
 
 
-def _strings(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _unscaled(scale: Any, value: Any, index: int) -> Decimal:
+    """The decimal of a whole number in bytes and its scale."""
+    if type(scale) is not int or not isinstance(value, str) or not -1000 <= scale <= 1000:
+        raise UnfitValue(index, "is no object of 'scale' and 'value'")
+    data = _bytes(value, index)
+    if not 0 < len(data) <= 32:
+        raise UnfitValue(index, f"{_shown(value)} holds {len(data)} bytes and not those of a decimal")
+    number = int.from_bytes(data, "big", signed=True)
+    return Decimal(number).scaleb(-scale, _EXACT)
+
+
+def _strings(values: Sequence[Any], kind: pa.DataType, _encoding: Encoding) -> pa.Array:
     _only(values, (str,), kind)
     return pa.array(values, kind)
 
 
-def _binaries(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _binaries(values: Sequence[Any], kind: pa.DataType, _encoding: Encoding) -> pa.Array:
     _only(values, (str,), kind)
     return pa.array([None if v is None else _bytes(v, i) for i, v in enumerate(values)], kind)
 
@@ -206,16 +310,16 @@ def _bytes(value: str, index: int) -> bytes:
         raise UnfitValue(index, f"{_shown(value)} is not base64: {error}") from error
 
 
-def _dates(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _dates(values: Sequence[Any], kind: pa.DataType, _encoding: Encoding) -> pa.Array:
     _only(values, (int, str), kind)
     days = pa.array([v if isinstance(v, int) else None for v in values], pa.int32()).cast(pa.date32())
     return _either(days, values, pa.date32()).cast(kind)
 
 
-def _timestamps(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _timestamps(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) -> pa.Array:
     _only(values, (int, str), kind)
-    numbers = pa.array([v if isinstance(v, int) else None for v in values], pa.int64()).cast(kind)
-    return _either(numbers, values, kind)
+    numbers = pa.array([v if isinstance(v, int) else None for v in values], pa.int64())
+    return _either(counted(numbers, kind, encoding), values, kind)
 
 
 def _either(numbers: pa.Array, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -226,12 +330,26 @@ def _either(numbers: pa.Array, values: Sequence[Any], kind: pa.DataType) -> pa.A
     return pc.coalesce(texts.cast(kind), numbers)
 
 
-def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def counted(numbers: pa.Array, kind: pa.DataType, encoding: Encoding) -> pa.Array:
+    """Timestamps of `kind` from numbers in the unit of `encoding`, or in the column's own.
+
+    Raises:
+        ArrowInvalid: a number does not fit, or has digits that the column's unit does not keep.
+    """
+    if encoding.form == "plain":
+        return numbers.cast(kind)
+    if encoding.form == "days":
+        days = numbers.cast(pa.int32()).cast(pa.date32())
+        return days.cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)
+    return numbers.cast(pa.timestamp(encoding.form, kind.tz)).cast(kind)
+
+
+def _lists(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) -> pa.Array:
     _only(values, (list,), kind)
     owners = [i for i, v in enumerate(values) if v is not None for _ in v]
     items = [item for v in values if v is not None for item in v]
     try:
-        children = _nested(items, kind.value_field)
+        children = _nested(items, kind.value_field, encoding.of(""))
     except UnfitValue as unfit:
         raise UnfitValue(owners[unfit.index] if owners else -1, unfit.reason) from unfit
     offsets: list[int | None] = [0]
@@ -245,7 +363,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return make.from_arrays(pa.array(offsets, width), children, type=kind, mask=mask)
 
 
-def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _structs(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) -> pa.Array:
     _only(values, (dict,), kind)
     fields = [kind.field(i) for i in range(kind.num_fields)]
     present = [i for i, v in enumerate(values) if v is not None]
@@ -257,7 +375,8 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if missing is not None:
             raise UnfitValue(missing, f"field {field.name!r} is missing in {_shown(values[missing])}")
         try:
-            children.append(_nested([values[i][field.name] for i in present], field).take(take))
+            inner = [values[i][field.name] for i in present]
+            children.append(_nested(inner, field, encoding.of(field.name)).take(take))
         except UnfitValue as unfit:
             row = present[unfit.index] if unfit.index >= 0 else -1
             raise UnfitValue(row, f"field {field.name!r}: {unfit.reason}") from unfit
@@ -265,17 +384,19 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
-def _nested(values: Sequence[Any], field: pa.Field) -> pa.Array:
+def _nested(values: Sequence[Any], field: pa.Field, encoding: Encoding) -> pa.Array:
     if not field.nullable and None in values:
         raise UnfitValue(values.index(None), f"null is not allowed in {field.name!r}")
-    return column(values, field.type)
+    return column(values, field.type, encoding)
 
 
 def _name(value: Any) -> str:
-    return _NAMES.get(type(value), "a value")
+    return value.what if isinstance(value, Unread) else _NAMES.get(type(value), "a value")
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Unread):
+        return "a value that is"
     text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=str)
     # A lone surrogate is legal in JSON's escapes but in no message that must become UTF-8.
     text = text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,108 @@
+"""The command export: a snapshot or changes as a table of another format, by Spark."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelake import errors
+from tidelake.cli.group import JSON, LAKE, NAME, TIMEOUT, cli
+
+if TYPE_CHECKING:
+    from tidelake.spark.jobs.export import ExportReport
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("path")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="Of the table. Delta Lake and Iceberg need packages of theirs in Spark.",
+)
+@click.option(
+    "--as-of", metavar="TIME", help="Export the contents at this time; default: the last closed one."
+)
+@click.option(
+    "--changes", nargs=2, metavar="AFTER THROUGH", help="Export the changes between two times instead."
+)
+@click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
+@click.option("--where", metavar="SQL", help='What is true of the rows to export, such as "price > 10".')
+@click.option(
+    "--with-diff/--expanded",
+    "with_diff",
+    default=None,
+    help="Each row once with its multiplicity in _diff, or as often as that says; default: the latter for "
+    "contents, the former for changes.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["error", "overwrite", "append"]),
+    default="error",
+    show_default=True,
+    help="What if there is something at PATH.",
+)
+@TIMEOUT
+@JSON
+def export(
+    lake: str,
+    collection: str,
+    path: str,
+    format_: str,
+    as_of: str | None,
+    changes: tuple[str, str] | None,
+    columns: str | None,
+    where: str | None,
+    with_diff: bool | None,
+    mode: str,
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    """Write the contents at a time, or changes, to PATH as a table of Parquet, Delta Lake or Iceberg.
+
+    Runs as a Spark job on this machine. Who reads PATH sees all of it or nothing.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+    from tidelake.cli.spark import session
+
+    if as_of is not None and changes:
+        raise errors.UsageError("give --as-of or --changes, not both")
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        at = files.time(as_of, of.domain, "--as-of")
+        between = tuple(files.time(time, of.domain, "--changes") for time in changes) if changes else None
+        asked: dict[str, Any] = {
+            "as_of": at,
+            "changes": between,
+            "columns": None if columns is None else [name.strip() for name in columns.split(",")],
+            "where": where,
+            "with_diff": with_diff,
+            "mode": mode,
+            "timeout_s": timeout_s,
+            "format": format_,
+        }
+        with session("tidelake export", "export") as spark, output.status() as say:
+            from tidelake.spark.jobs.export import export as exported
+
+            say(f"exporting {collection} to {path}")
+            report = exported(spark, of, path, **asked)
+    output.table([_line(report)], as_json)
+
+
+def _line(report: "ExportReport") -> dict[str, Any]:
+    times = (
+        {"through": report.through}
+        if report.after is None
+        else {"after": report.after, "through": report.through}
+    )
+    return {
+        "path": report.path,
+        "format": report.format,
+        "rows": report.rows,
+        **times,
+        "s": round(report.seconds, 1),
+    }

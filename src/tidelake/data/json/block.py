@@ -1,0 +1,130 @@
+"""Many lines of JSON objects as Arrow columns at once, where that is surely the same as one by one.
+
+Owns the fast way: Arrow's own JSON reader, and the checks that make its answer the one that
+`tidelake.data.json.values` gives. Whatever they do not decide is `Unsure`, and left to that exact and
+slower way, which also finds the line and the reason. It must not know events or files.
+
+What Arrow's reader does not do by itself, and is checked here:
+
+- It takes a missing field for a null, and crashes on some texts that are not objects. msgspec reads the
+  block first: each line must be one object, and have the fields that it must have.
+- It does not look whether text is UTF-8.
+- It takes `NaN` for a number, and rounds whole numbers in columns of floats: see `tidelake.data.json.raw`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+# The reader's sizes are 32-bit numbers.
+_BYTES_MAX = 1 << 30
+_SPACE = " \t\r\n"
+
+
+class Unsure(Exception):
+    """The fast way does not decide this: go line by line."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One field of the objects.
+
+    Attributes:
+        kind: as Arrow's reader is to read it.
+        shape: what it must be for msgspec: `msgspec.Raw` for anything, `struct_shape` for objects.
+        required: whether each object must have it, at least as null.
+    """
+
+    kind: pa.DataType
+    shape: Any
+    required: bool = False
+
+
+def joined(lines: pa.Array) -> pa.Buffer:
+    """One block of lines, each of which looks like an object; neither they nor the block are parsed.
+
+    Raises:
+        Unsure: a line is null, or does not begin and end like an object; it is not UTF-8; or it is too large.
+    """
+    if lines.null_count or lines.nbytes > _BYTES_MAX or not len(lines):
+        raise Unsure
+    # A line that begins with { and ends with } cannot be part of an object that goes on in the next one,
+    # since no object has "}{" but in a text, and no text has an end of a line. So there are as many objects
+    # as lines only if each line is one.
+    if not (pc.all(pc.starts_with(lines, "{")).as_py() and pc.all(pc.ends_with(lines, "}")).as_py()):
+        raise Unsure
+    every = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+    whole = pc.binary_join(every, b"\n")
+    try:
+        whole.view(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        raise Unsure from None
+    return whole[0].as_buffer()
+
+
+def trimmed(lines: pa.Array) -> pa.Array:
+    """Lines (binary) without the white space around them that JSON allows."""
+    return pc.ascii_trim(lines.view(pa.string()), _SPACE).view(pa.binary())
+
+
+def objects(lines: pa.Array, members: Mapping[str, Member]) -> pa.StructArray:
+    """The objects of lines, one struct a line.
+
+    Args:
+        lines: binary, trimmed.
+        members: the fields that are wanted; others are ignored.
+
+    Raises:
+        Unsure: see the module.
+    """
+    block = joined(lines)
+    try:
+        found = _decoder(tuple(members.items())).decode_lines(memoryview(block))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        raise Unsure from None
+    if len(found) != len(lines):
+        raise Unsure
+    del found
+    schema = pa.schema([(name, member.kind) for name, member in members.items()])
+    try:
+        table = pyarrow.json.read_json(
+            pa.BufferReader(block),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=block.size + 1),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="ignore"
+            ),
+        )
+    except pa.ArrowException:
+        raise Unsure from None
+    if table.num_rows != len(lines):
+        raise Unsure
+    return table.combine_chunks().to_struct_array().combine_chunks()
+
+
+@lru_cache(64)
+def _decoder(members: tuple[tuple[str, Member], ...]) -> Any:
+    return msgspec.json.Decoder(_struct(tuple((n, m.shape, m.required) for n, m in members)))
+
+
+def _struct(fields: tuple[tuple[str, Any, bool], ...]) -> Any:
+    names = {f"f{i}": name for i, (name, _, _) in enumerate(fields)}
+    kinds = [
+        (f"f{i}", shape) if required else (f"f{i}", shape, None)
+        for i, (_, shape, required) in enumerate(fields)
+    ]
+    return msgspec.defstruct("Object", kinds, rename=names, kw_only=True, gc=False)
+
+
+def struct_shape(fields: Mapping[str, Member]) -> Any:
+    """For `Member.shape`: an object of these fields, or null."""
+    return _struct(tuple((n, m.shape, m.required) for n, m in fields.items())) | None
+
+
+# For `Member.shape`: an object that has this field is refused by msgspec, but for this very text.
+NEVER: Any = Literal["\x00"]

@@ -1,0 +1,105 @@
+"""Rows cut into ranges of keys, so that each range can be worked on in bounded memory.
+
+Owns where ranges begin; must not know what is done with them. Invariant: rows of one key come in one range,
+in the order in which they came in, and ranges come in ascending order of their keys.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.data.encode import encode_key
+from tidelake.data.order import group_starts
+from tidelake.data.sort import sort_indices
+from tidelake.errors import UsageError
+from tidelake.model.schema import Schema
+
+_ROW = "_tidelake_row"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a range may be, if it has more than one key.
+
+    Attributes:
+        rows: at most.
+        size: in bytes of memory, about.
+    """
+
+    rows: int
+    size: int
+
+    def rows_of(self, table: pa.Table) -> int:
+        """The rows that a range may have, if they are like these."""
+        if not table.num_rows:
+            return self.rows
+        fitting: int = self.size * table.num_rows // max(1, table.nbytes)
+        return max(1, min(self.rows, fitting))
+
+
+def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: Limits) -> Iterator[pa.Table]:
+    """Sort rows by key, stably, and cut them where a key begins.
+
+    Args:
+        tables: of equal columns, with canonical values in the key columns. Rows that together are within the
+            limits come in any order; what follows after more than that has no lesser key.
+        schema: says which the key columns are.
+        limits: of a range.
+
+    Raises:
+        UsageError: a key comes after a greater one, with more rows between them than fit into memory.
+    """
+    held: list[pa.Table] = []
+    most = limits.rows
+    done: bytes | None = None
+    for table in tables:
+        held.append(table)
+        joined = pa.concat_tables(held)
+        held = [joined]
+        # Rows of one key that fill a range are not sorted again before there are twice as many.
+        if joined.num_rows <= max(most, limits.rows_of(joined)):
+            continue
+        # The last range may go on with the rows that follow.
+        held.clear()
+        for found in _cut(joined, schema, limits):
+            if held:
+                done = _after(done, held[0], schema)
+                yield held.pop()
+            held.append(found)
+        most = 2 * held[0].num_rows
+    for joined in held:
+        for found in _cut(joined, schema, limits):
+            done = _after(done, found, schema)
+            yield found
+
+
+def _cut(table: pa.Table, schema: Schema, limits: Limits) -> Iterator[pa.Table]:
+    """All rows in ranges."""
+    if not table.num_rows:
+        return
+    names = [column.name for column in schema.key]
+    keys = table.select(names).append_column(_ROW, pa.array(np.arange(table.num_rows)))
+    batch = keys.combine_chunks().to_batches()[0]
+    order = sort_indices(batch, len(names) + 1)
+    starts = np.flatnonzero(group_starts(batch.select(names).take(order), len(names)))
+    edges = np.append(starts[1:], table.num_rows)
+    at, rows = 0, limits.rows_of(table)
+    while at < table.num_rows:
+        # The last key that ends within the limit, or the first one, however large it is.
+        fits = max(np.searchsorted(edges, at + rows, "right") - 1, np.searchsorted(edges, at, "right"))
+        yield table.take(order.slice(at, int(edges[fits]) - at))
+        at = int(edges[fits])
+
+
+def _after(done: bytes | None, found: pa.Table, schema: Schema) -> bytes:
+    """The last key of a range whose first one is past `done`."""
+    last = found.num_rows - 1
+    first_key, last_key = encode_key(found.take(pa.array([0, last])), schema).to_pylist()
+    if done is not None and first_key <= done:
+        raise UsageError(
+            f"more rows than fit into memory must come sorted by {', '.join(c.name for c in schema.key)}, "
+            "nulls last: sort them first"
+        )
+    return bytes(last_key)

@@ -1,0 +1,279 @@
+"""A tail in steps that can be repeated: what a streaming query asks of a shard.
+
+Owns where a tail begins, how far its next step goes, and the plan of a step. Positions are frontiers that the
+caller remembers; who gives the same two again gets the same rows again, whatever was appended, merged and
+collected meanwhile, because a standing hold keeps history from the earlier one on. Times are ints.
+
+INVARIANT: steps tile the times: no time is in two of them, and none between them is left out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Query, Updates
+from tidelake.model.selection import Wanted
+from tidelake.model.time import TIME_MAX
+from tidelake.shard.lease import Lease
+from tidelake.shard.reading import query
+from tidelake.shard.reading.standing import StandingHold
+from tidelake.shard.runs.plan import ReadPlan
+from tidelake.shard.shard import Shard
+from tidelake.state.backlog import Limits, Span, end_of, fitting, frontier_of, spans
+from tidelake.state.state import ShardState
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The updates of `[lower, upper)` by their times, which ascend."""
+
+    lower: int
+    upper: int
+    times: Ints
+    rows: Ints
+
+
+class Tail:
+    """A tail of a shard. Not for several threads at once.
+
+    Args:
+        shard: to follow.
+        hold: the id of its hold; the same when it is taken up again.
+        purpose: for people.
+        hold_for_s: how long history is kept for it while no process of it runs.
+        poll_s: least pause between two looks at the log.
+        wanted: which rows and columns.
+        schema_id: to read under; None: the newest.
+
+    Raises:
+        UsageError: times are tuples.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        hold: str,
+        purpose: str,
+        *,
+        hold_for_s: float,
+        poll_s: float,
+        wanted: Wanted,
+        schema_id: int | None = None,
+    ) -> None:
+        if not shard.spec.domain.total_order:
+            raise UsageError(
+                f"times of {shard.title!r} are of unit {shard.spec.domain}, and a stream needs times of a "
+                "total order: follow the collection with listen, or read its updates"
+            )
+        self._shard = shard
+        self._hold = StandingHold(shard, hold, purpose, hold_for_s)
+        self._poll_s = poll_s
+        self._wanted, self._schema_id = wanted, schema_id
+        self._looked_s: float | None = None
+        self._counted: _Counted | None = None
+        self._vain: tuple[int, Frontier, Frontier] | None = None
+
+    @property
+    def hold(self) -> str:
+        """The id of its hold."""
+        return self._hold.id
+
+    @property
+    def known(self) -> ShardState:
+        """The newest state that was seen. No store call."""
+        return self._shard.known()
+
+    def head(self, *, fresh: bool = False) -> ShardState:
+        """A state that was the newest one at most `poll_s` ago, or (fresh) is. At most one log scan."""
+        now_s = self._shard.env.clock.monotonic_s()
+        if fresh or self._looked_s is None or now_s >= self._looked_s + self._poll_s:
+            self._shard.alive()
+            self._looked_s = now_s
+        return self._shard.known()
+
+    def begin_with_snapshot(self, until: Frontier | None = None) -> Frontier | None:
+        """The position past a snapshot, of the last closed time; None while none is closed.
+
+        Args:
+            until: later times are taken only if the history of earlier ones is gone already.
+
+        Returns:
+            `snapshot_of` it is what to read first. One log write, for the hold.
+        """
+        state = self.head()
+        while True:
+            upper = state.upper if until is None else state.upper.meet(until)
+            if upper.less_equal(0):
+                return None
+            try:
+                self._hold.keep_from(_before(upper))
+            except HistoryCompacted:
+                # Others moved `since` in between: what they let go, a snapshot does not need.
+                until, state = None, self.head(fresh=True)
+                continue
+            return upper
+
+    def begin(self, lower: Frontier | None = None) -> Frontier:
+        """The position from which on all updates come; None: of those that come from now on.
+
+        One log write, for the hold.
+
+        Raises:
+            HistoryCompacted: updates from there on cannot be told apart any more.
+        """
+        while True:
+            start = self.head().upper if lower is None else lower
+            try:
+                self._hold.keep_from(_before(start))
+            except HistoryCompacted:
+                if lower is not None:
+                    raise
+                # Others appended and moved `since` in between: now is later.
+                self.head(fresh=True)
+                continue
+            return start
+
+    def step(self, lower: Frontier, limits: Limits, until: Frontier | None = None) -> Frontier:
+        """The end of the next step from `lower`, past times that are closed; `lower` if it would be empty.
+
+        At most one log scan. Only if the updates do not fit, and parts do not tell exactly enough where they
+        do, their times are read, once for all steps that are behind by then. One log write if the hold
+        is not there.
+
+        Raises:
+            HistoryCompacted: the hold was gone for so long that updates can no longer be told apart.
+        """
+        state, known, upper = self._backlog(
+            self._shard.known() if self._young() else self.head(), lower, until
+        )
+        if not known:
+            state, known, upper = self._backlog(self.head(), lower, until)
+        self._hold.ensure(state, _before(lower))
+        if not known:
+            return lower
+        if limits.none:
+            return upper
+        start, end = end_of(lower), end_of(upper)
+        fit = fitting(known, end, limits)
+        return frontier_of(self._cut(state, start, end, limits) if fit is None else fit)
+
+    def snapshot_of(self, position: Frontier) -> AsOf:
+        """The snapshot that a tail which goes on from this position begins with."""
+        return AsOf(end_of(position) - 1)
+
+    def plan(
+        self, asked: Query, start: Frontier, parallelism: int, task_bytes_max: int | None = None
+    ) -> ReadPlan | None:
+        """A step, cut by key range into tasks; None if it has no rows.
+
+        Keeps what the tasks read until the next plan. At most one log scan, and none right after `step`.
+
+        Args:
+            asked: the snapshot or the updates of the step.
+            start: where the step begins; from there on history is held.
+            parallelism: tasks at most.
+            task_bytes_max: more tasks than that, if one would read more stored bytes than about this.
+
+        Raises:
+            HistoryCompacted: the updates can no longer be told apart.
+            IncompatibleSchema: today's rows do not fit the schema to read under.
+        """
+        self._hold.ensure(self._recent(asked), _before(start))
+        state = self._recent(asked)
+        if not query.answers(state, asked):
+            raise UsageError(
+                f"{asked} is not closed in {self._shard.title!r} (upper={state.upper}), but a step ended "
+                "there: the collection was restored from an older copy; begin with a new checkpoint"
+            )
+        query.check_since(asked, state)
+        planned = query.planned(
+            self._shard,
+            state,
+            asked,
+            parallelism,
+            schema_id=self._schema_id,
+            wanted=self._wanted,
+            task_bytes_max=task_bytes_max,
+        )
+        self._hold.read(planned.seqno)
+        return planned if planned.rows else None
+
+    def move(self, position: Frontier) -> None:
+        """All steps up to a position are done for good: history before it may go, in a while."""
+        self._hold.move(_before(position))
+
+    def stop(self) -> None:
+        """End what runs beside. The hold stays as long as it lasts."""
+        self._hold.stop()
+
+    def _young(self) -> bool:
+        """Whether the parts of the known state are certainly there, also for a read that begins now."""
+        if self._looked_s is None:
+            return False
+        age_s = self._shard.env.clock.monotonic_s() - self._looked_s
+        return age_s < self._shard.spec.config.garbage_age_s / 3
+
+    def _recent(self, asked: Query) -> ShardState:
+        """A young state that knows the answer, if one is known; else a head."""
+        known = self._shard.known() if self._young() else None
+        return known if known is not None and query.answers(known, asked) else self.head(fresh=True)
+
+    def _backlog(
+        self, state: ShardState, lower: Frontier, until: Frontier | None
+    ) -> tuple[ShardState, tuple[Span, ...], Frontier]:
+        """What a state has from `lower` on, and where that ends."""
+        upper = state.upper.join(lower)
+        if until is not None:
+            upper = upper.meet(until.join(lower))
+        look = (state.seqno, lower, upper)
+        # Asked again and again while nothing comes.
+        known = () if look == self._vain else spans(state, end_of(lower), end_of(upper))
+        if not known:
+            self._vain = look
+        return state, known, upper
+
+    def _cut(self, state: ShardState, lower: int, upper: int, limits: Limits) -> int:
+        """As `fitting`, by counted times. Reads the updates unless they are counted."""
+        counted = self._counted
+        if counted is None or not counted.lower <= lower < counted.upper:
+            counted = self._counted = self._count(state, lower, upper)
+        first = int(np.searchsorted(counted.times, lower))
+        upper = min(upper, counted.upper)
+        times, rows = counted.times[first:], counted.rows[first:]
+        taken = len(times)
+        if limits.rows is not None:
+            taken = int(np.searchsorted(np.cumsum(rows), limits.rows, side="right"))
+        if limits.times is not None:
+            taken = min(taken, limits.times)
+        taken = max(taken, 1)
+        return upper if taken >= len(times) else min(upper, int(times[taken]))
+
+    def _count(self, state: ShardState, lower: int, upper: int) -> _Counted:
+        asked = Updates(frontier_of(lower), frontier_of(upper))
+        column = self._shard.spec.domain.columns[0]
+        found = query.streamed(
+            self._shard, state, asked, Lease(self._shard), wanted=Wanted((), self._wanted.where)
+        )
+        times, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for batch in found:
+            times, rows = _summed(times, rows, batch.column(column).to_numpy())
+        return _Counted(lower, upper, times, rows)
+
+
+def _summed(times: Ints, rows: Ints, more: Ints) -> tuple[Ints, Ints]:
+    """Rows by time, with those of another batch."""
+    new, counts = np.unique(more, return_counts=True)
+    summed, place = np.unique(np.concatenate([times, new]), return_inverse=True)
+    total = np.zeros(len(summed), np.int64)
+    np.add.at(total, place, np.concatenate([rows, counts]))
+    return summed, total
+
+
+def _before(position: Frontier) -> Frontier:
+    """The latest `since` under which a tail can go on from a position; past all time: the last time's."""
+    return Frontier.of(TIME_MAX) if position.closed else position.just_before()

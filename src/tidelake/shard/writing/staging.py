@@ -1,0 +1,114 @@
+"""Rows on their way to one process that brings together what many have.
+
+Owns how rows that are no updates yet are kept between two processes: as sorted runs in the blob store,
+under names of parts that no state ever names, so that collection removes what is forgotten. It must not
+know what the rows mean. Invariant: what is read back is what was staged, in ascending order of keys.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelake.data.keyruns import merged, sorted_run
+from tidelake.env import Env
+from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, UploadExpired
+from tidelake.model import names
+from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.state.codec import decode_record, encode_record
+
+# A run is sorted in memory: the rows, the same sorted, their encoding.
+_RUN_SHARE = 8
+_BATCH_ROWS = 4096
+
+Keys = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A place for rows of one shard. Goes to other processes as bytes.
+
+    Attributes:
+        spec: the shard; its key says what the rows are sorted by.
+    """
+
+    spec: ShardSpec
+
+    def to_bytes(self) -> bytes:
+        """A form for another process; no credentials."""
+        return encode_record("staging", self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Staging":
+        """Read `to_bytes`."""
+        return decode_record("staging", data, cls, "staging")
+
+    def put(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> tuple[str, ...]:
+        """Keep rows, in runs that are sorted by key. One `put` a run.
+
+        Args:
+            batches: of equal columns.
+            keys: takes a batch to its key columns, in the collection's types.
+
+        Returns:
+            Names for `rows`. Memory: `merge_memory_bytes`.
+        """
+        stored: list[str] = []
+        blobs = stores_of(self.spec).blobs
+        for run in self._runs(batches, keys):
+            name = names.part(self.spec.shard_id, self.spec.seqno, Env().ids.fresh())
+            blobs.put(name, _encoded(run))
+            stored.append(name)
+        return tuple(stored)
+
+    def _runs(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> Iterator[pa.Table]:
+        held: list[pa.RecordBatch] = []
+        size, most = 0, self.spec.config.merge_memory_bytes // _RUN_SHARE
+        for batch in batches:
+            if held and size + batch.nbytes > most:
+                yield self._sorted(held, keys)
+                held, size = [], 0
+            held.append(batch)
+            size += batch.nbytes
+        if any(batch.num_rows for batch in held):
+            yield self._sorted(held, keys)
+
+    def _sorted(self, held: Sequence[pa.RecordBatch], keys: Keys) -> pa.Table:
+        rows = pa.concat_batches(held)
+        return sorted_run(pa.Table.from_batches([rows]), keys(rows), self.spec.schema)
+
+    def rows(self, stored: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of runs, in ascending order of keys. One `open` a run.
+
+        A few thousand rows of each run are held.
+
+        Raises:
+            UploadExpired: a run was staged so long ago that it is gone.
+        """
+        blobs = stores_of(self.spec).blobs
+        with ExitStack() as files:
+            runs = []
+            for name in stored:
+                try:
+                    runs.append(pa.ipc.open_stream(files.enter_context(blobs.open(name))))
+                except BlobNotFound as error:
+                    raise UploadExpired(name, names.uploaded_at(name) or 0, self.spec.seqno) from error
+            yield from merged(runs)
+
+    def discard(self, stored: Sequence[str]) -> None:
+        """Delete runs that are no longer needed. What the store does not delete is left to collection."""
+        blobs = stores_of(self.spec).blobs
+        for name in stored:
+            try:
+                blobs.delete(name)
+            except (StoreUnavailable, OutcomeUnknown):
+                Env().recorder.count("shard.discard.failed")
+
+
+def _encoded(run: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, run.schema, options=options) as writer:
+        writer.write_table(run, max_chunksize=_BATCH_ROWS)
+    return bytes(sink.getvalue())

@@ -1,0 +1,155 @@
+"""Upserts and replacements by this process: read the newest state, write what differs, or begin again.
+
+Owns the loop: differences hold only at the very upper that they were made for, so another writer means
+looking again. There is no limit to that: whenever it happens, somebody else's append is in.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.consolidate import consolidate
+from tidelake.data.events import EventColumns
+from tidelake.data.ingest import as_table
+from tidelake.errors import UpperMismatch
+from tidelake.model.query import AsOf
+from tidelake.model.time import Time
+from tidelake.shard.lease import Lease
+from tidelake.shard.runs.difference import differences
+from tidelake.shard.runs.read import sources
+from tidelake.shard.runs.upload import normalized
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.writing.append import REFUSALS, commit_floor, past_last, under_newest_schema
+from tidelake.shard.writing.batches import append_batches
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.replacement import check_open, check_total
+from tidelake.shard.writing.upserter import Upserter
+from tidelake.state.append import Appended, Claim, claimed
+from tidelake.state.state import ShardState
+
+
+@dataclass
+class _Difference:
+    """What an attempt is to append.
+
+    Attributes:
+        updates: in ascending order, sorted and consolidated.
+        end: the last time that was asked for, known once the updates were read; None: there is none, and
+            without updates nothing has to be written.
+    """
+
+    updates: Iterator[pa.RecordBatch]
+    end: Time | None
+
+
+_Attempt: TypeAlias = Callable[[ShardState, ShardSpec], _Difference]
+
+
+def upsert(
+    shard: Shard, data: object, columns: EventColumns, time: Time | None = None, claim: Claim | None = None
+) -> Appended:
+    """Let the rows of a table be those of their keys.
+
+    Args:
+        shard: to write to.
+        data: events, as `tidelake.data.events.read_events` takes them. Of equally good ones the later wins.
+        columns: what orders events, and what removes.
+        time: of all events; None: they have a time column, or get one at the commit.
+        claim: to append under.
+
+    Raises:
+        InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken. Nothing was written.
+    """
+    given = as_table(data)
+    timed = any(name in given.column_names for name in shard.spec.domain.columns)
+
+    def difference(state: ShardState, spec: ShardSpec) -> _Difference:
+        columns.check(spec.schema, spec.domain)
+        at = time if time is not None or timed else commit_floor(shard, state)
+        upserter = Upserter.at(state, spec, columns, at)
+        found = _Difference(iter(()), time)
+
+        def updates() -> Iterator[pa.RecordBatch]:
+            for events, changed in upserter.resolved(shard.stores.blobs, [given]):
+                if timed:
+                    last = pc.max(events.column(spec.domain.columns[0])).as_py()
+                    found.end = last if found.end is None else max(found.end, last)
+                yield from changed.to_batches()
+
+        found.updates = updates()
+        return found
+
+    return _written(shard, difference, claim)
+
+
+def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim | None = None) -> Appended:
+    """Let the contents be exactly the rows of a table: whole rows are compared, with their multiplicity.
+
+    Args:
+        shard: to write to.
+        data: key and value columns, as `tidelake.data.ingest.normalize` takes them; with a `_diff`, which is
+            then how often a row is there.
+        time: of the change; None: picked at the commit.
+        claim: to append under.
+
+    Raises:
+        InvalidUpdates, UpdateNotBeyondLower: the table or the time cannot be taken. Nothing was written.
+    """
+    given = as_table(data)
+    check_total(shard.spec)
+
+    def difference(state: ShardState, spec: ShardSpec) -> _Difference:
+        at = commit_floor(shard, state) if time is None else time
+        check_open(state, at)
+        table = normalized(spec, given, at)
+        new = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
+        old = sources((member.batch for member in state.spine), AsOf(at))
+        return _Difference(differences(spec, shard.stores.blobs, old, new.to_batches(), at=at), time)
+
+    return _written(shard, difference, claim)
+
+
+def _written(shard: Shard, attempt: _Attempt, claim: Claim | None) -> Appended:
+    def under_newest(_spec: ShardSpec) -> Appended:
+        while True:
+            state = shard.alive()
+            known = shard.preview(partial(claimed, claim=claim)) if claim else None
+            if known is not None:
+                return known
+            spec = shard.spec
+            try:
+                return _append(shard, spec, state, attempt(state, spec), claim)
+            except UpperMismatch:
+                # Somebody was faster: the old rows may be others now.
+                if shard.alive().upper.closed:
+                    raise
+                shard.env.recorder.count("shard.upsert.again")
+
+    return under_newest_schema(shard, under_newest)
+
+
+def _append(
+    shard: Shard, spec: ShardSpec, state: ShardState, found: _Difference, claim: Claim | None
+) -> Appended:
+    lower, last = state.upper, -1
+    updates = Lease(shard).watch(state.seqno, found.updates)
+    with BatchBuilder(spec, shard.stores.blobs, shard.env, lower, sorted=True) as builder, closing(updates):
+        for batch in updates:
+            last = max(last, pc.max(batch.column(spec.domain.columns[0])).as_py())
+            builder.add(batch)
+        end = found.end if found.end is not None else last
+        upper = lower if end == -1 else past_last(end)
+        built = builder.finish(upper)
+    if upper == lower and claim is None:
+        return Appended(lower, lower, already=True)
+    try:
+        return append_batches(shard, [built], lower, upper, claim)
+    except REFUSALS:
+        built.delete()
+        raise

@@ -1,0 +1,313 @@
+"""Many lines of events at once.
+
+Owns the fast way for events; where it is not sure that `tidelake.spark.envelopes.event` says the same, it
+gives up (`Unsure`), and never says why: that is the exact way's to find out.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.json.block import NEVER, Member, Unsure, objects, struct_shape, trimmed
+from tidelake.data.json.encoding import PLAIN, Encoding
+from tidelake.data.json.raw import Texts, finished, member
+from tidelake.data.json.values import loads
+from tidelake.spark.envelopes.connect import row_encoding
+from tidelake.spark.envelopes.event import MARKS, OPS
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+# What Debezium's PostgreSQL connector puts for a large value that did not change; base64 in binary columns.
+UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+_SAMPLE = 50
+_SCHEMA = '{"schema":'
+# Without an end, Arrow takes the lengths of slices for negative.
+_END = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Side:
+    """The rows before, or those after.
+
+    Attributes:
+        lines: of each row the number of its line, ascending.
+        rows: as columns.
+    """
+
+    lines: Ints
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class Events:
+    """What some lines say.
+
+    Attributes:
+        lines: numbers of the lines that are events on rows, ascending.
+        times: of these.
+        orders: of these; None if nobody asked.
+        before: their rows before, of what of them was asked for.
+        after: their rows after.
+        marks: times of heartbeats and messages; some have none.
+        tombstones: lines that say nothing.
+    """
+
+    lines: Ints
+    times: Ints
+    orders: Ints | None
+    before: Side
+    after: Side
+    marks: Ints
+    heartbeats: int
+    tombstones: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is read of events.
+
+    Attributes:
+        before: columns of a row before.
+        after: columns of a row after.
+        time: path of the time.
+        order: path of what orders events of one time.
+        stored: old rows are looked up, and may be missing.
+        encodings: of columns whose encoding is given, and no `schema` says it.
+    """
+
+    before: pa.Schema
+    after: pa.Schema
+    time: tuple[str, ...]
+    order: tuple[str, ...] | None
+    stored: bool
+    encodings: Encoding = PLAIN
+
+
+@dataclass
+class BlockReader:
+    """Reads blocks of one layout. Remembers what the last block looked like.
+
+    Attributes:
+        layout: what is read.
+    """
+
+    layout: Layout
+    _texts: Texts = frozenset()
+    _prefix: tuple[bytes, Encoding] = field(default=(b"", PLAIN))
+
+    def read(self, lines: pa.Array) -> Events:
+        """The events of lines (binary).
+
+        Raises:
+            Unsure: go line by line.
+        """
+        bare = trimmed(lines)
+        empty = pc.fill_null(pc.is_in(bare, value_set=pa.array([b"", b"null"])), True)
+        there = np.flatnonzero(~empty.to_numpy(zero_copy_only=False))
+        tombstones = len(lines) - len(there)
+        if tombstones:
+            bare = bare.take(pa.array(there))
+        if not len(bare):
+            raise Unsure
+        wrapped, encoding = False, self.layout.encodings
+        if bare[0].as_py().startswith((b'{"schema":', b'{"payload":')):
+            bare, wrapped, encoding = self._unwrapped(bare)
+        found = self._objects(bare, wrapped, encoding)
+        if wrapped:
+            payload = found.field("payload")
+            if found.field("schema").null_count < len(found) or found.field("op").null_count < len(found):
+                raise Unsure
+            if payload.null_count:
+                kept = np.flatnonzero(payload.is_valid().to_numpy(zero_copy_only=False))
+                tombstones += payload.null_count
+                there, found = there[kept], payload.drop_null()
+            else:
+                found = payload
+        return self._events(found, there.astype(np.int64), tombstones, encoding)
+
+    def _unwrapped(self, lines: pa.Array) -> tuple[pa.Array, bool, Encoding]:
+        """Lines without the schema in front, if all have the same one; whether events are in payloads."""
+        first: bytes = lines[0].as_py()
+        if first.startswith(b'{"payload":'):
+            return lines, True, self.layout.encodings
+        if not self._prefix[0] or not first.startswith(self._prefix[0]):
+            self._prefix = _schema_of(first)
+        prefix, encoding = self._prefix
+        if not pc.all(pc.starts_with(lines, prefix)).as_py():
+            raise Unsure
+        rest = pc.binary_slice(lines, len(prefix), _END)
+        # The schema stays as a null, so that a second one is noticed.
+        bare = pc.binary_join_element_wise(pa.scalar(b'{"schema":null'), rest, pa.scalar(b""))
+        return bare, True, encoding if encoding != PLAIN else self.layout.encodings
+
+    def _objects(self, lines: pa.Array, wrapped: bool, encoding: Encoding) -> pa.StructArray:
+        try:
+            return objects(lines, _members(self.layout, wrapped, encoding, self._texts))
+        except Unsure:
+            texts = _texts_of(lines.slice(0, _SAMPLE), self.layout, wrapped)
+            if texts == self._texts:
+                raise
+            self._texts = texts
+            return objects(lines, _members(self.layout, wrapped, encoding, texts))
+
+    def _events(self, found: pa.StructArray, lines: Ints, tombstones: int, encoding: Encoding) -> Events:
+        layout = self.layout
+        op = found.field("op")
+        times = _numbers(found, layout.time)
+        marks = _is(op, MARKS)
+        known = marks.copy()
+        for name, needs in OPS.items():
+            this = _is(op, (name,))
+            known |= this
+            for side, needed in zip(("before", "after"), needs, strict=True):
+                there = found.field(side).is_valid().to_numpy(zero_copy_only=False)
+                optional = layout.stored and needed and side == "before"
+                if not optional and (there[this] != needed).any():
+                    raise Unsure
+        if not known.all():
+            raise Unsure
+        events = ~marks
+        orders = None if layout.order is None else _numbers(found.filter(pa.array(events)), layout.order)
+        return Events(
+            lines[events],
+            times[events],
+            orders,
+            _side(found.field("before"), events, lines, layout.before, encoding),
+            _side(found.field("after"), events, lines, layout.after, encoding),
+            times[marks],
+            int(marks.sum()),
+            tombstones,
+        )
+
+
+def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
+    """The beginning of a line up to the end of its schema, and what that says."""
+    if not line.startswith(_SCHEMA.encode()):
+        raise Unsure
+    try:
+        text = line.decode()
+        start = len(text) - len(text[len(_SCHEMA) :].lstrip(" "))
+        end = json.JSONDecoder().raw_decode(text, start)[1]
+        prefix = text[:end]
+        # Read again, exactly: a field given twice is no schema.
+        return prefix.encode(), row_encoding(loads(prefix[len(_SCHEMA) :]))
+    except (ValueError, RecursionError):
+        raise Unsure from None
+
+
+@lru_cache(64)
+def _members(layout: Layout, wrapped: bool, encoding: Encoding, texts: Texts) -> dict[str, Member]:
+    inner = {
+        "op": Member(pa.string(), msgspec.Raw),
+        "before": _row(layout.before, encoding, texts),
+        "after": _row(layout.after, encoding, texts),
+    }
+    for path in (layout.time, layout.order):
+        if path is not None:
+            _add_number(inner, path)
+    if not wrapped:
+        return inner
+    payload = pa.struct([(name, one.kind) for name, one in inner.items()])
+    return {
+        "schema": Member(pa.struct([]), msgspec.Raw),
+        "op": Member(pa.string(), NEVER),
+        "payload": Member(payload, struct_shape(inner), required=True),
+    }
+
+
+def _row(schema: pa.Schema, encoding: Encoding, texts: Texts) -> Member:
+    inner = {one.name: member(one, encoding.of(one.name), texts, (one.name,)) for one in schema}
+    kind = pa.struct([(name, one.kind) for name, one in inner.items()])
+    return Member(kind, struct_shape(inner))
+
+
+def _add_number(members: dict[str, Member], path: tuple[str, ...]) -> None:
+    name, rest = path[0], path[1:]
+    if name in ("op", "before", "after", "payload"):
+        raise Unsure
+    there = members.get(name)
+    if not rest:
+        if there is not None and there.kind != pa.int64():
+            raise Unsure
+        members[name] = Member(pa.int64(), msgspec.Raw)
+        return
+    kind: pa.DataType = pa.int64()
+    for inner in reversed(rest[1:]):
+        kind = pa.struct([(inner, kind)])
+    fields = {rest[0]: kind}
+    if there is not None:
+        if not pa.types.is_struct(there.kind):
+            raise Unsure
+        old = {f.name: f.type for f in (there.kind.field(i) for i in range(there.kind.num_fields))}
+        if old.get(rest[0], kind) != kind:
+            raise Unsure
+        fields = old | fields
+    members[name] = Member(pa.struct(list(fields.items())), msgspec.Raw)
+
+
+def _numbers(found: pa.StructArray, path: tuple[str, ...]) -> Ints:
+    values = found.field(path[0])
+    for name in path[1:]:
+        if values.null_count:
+            raise Unsure
+        values = values.field(name)
+    if values.null_count:
+        raise Unsure
+    numbers: Ints = values.to_numpy()
+    if (numbers < 0).any():
+        raise Unsure
+    return numbers
+
+
+def _is(op: pa.Array, names: tuple[str, ...]) -> Mask:
+    found: Mask = pc.is_in(op, value_set=pa.array(names)).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _side(rows: pa.StructArray, events: Mask, lines: Ints, schema: pa.Schema, encoding: Encoding) -> Side:
+    there = rows.is_valid().to_numpy(zero_copy_only=False) & events
+    rows = rows.filter(pa.array(there))
+    columns = []
+    for wanted in schema:
+        read = rows.field(wanted.name)
+        if pa.types.is_string(read.type) and pc.any(pc.is_in(read, value_set=pa.array(UNAVAILABLE))).as_py():
+            raise Unsure
+        columns.append(finished(read, wanted, encoding.of(wanted.name)))
+    return Side(lines[there], pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _texts_of(lines: pa.Array, layout: Layout, wrapped: bool) -> Texts:
+    """Which columns of dates and timestamps hold texts, in the first rows that have a value there."""
+    found: dict[tuple[str, ...], bool] = {}
+    for line in lines.to_pylist():
+        try:
+            event = loads(line.decode())
+        except (ValueError, RecursionError):
+            raise Unsure from None
+        event = event.get("payload") if wrapped and isinstance(event, dict) else event
+        for side, schema in (("before", layout.before), ("after", layout.after)):
+            row = event.get(side) if isinstance(event, dict) else None
+            if isinstance(row, dict):
+                for one in schema:
+                    _look(row.get(one.name), one.type, (one.name,), found)
+    return frozenset(path for path, is_text in found.items() if is_text)
+
+
+def _look(value: Any, kind: pa.DataType, path: tuple[str, ...], found: dict[tuple[str, ...], bool]) -> None:
+    if value is None:
+        return
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        for i in range(kind.num_fields):
+            _look(value.get(kind.field(i).name), kind.field(i).type, (*path, kind.field(i).name), found)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for item in value[:1]:
+            _look(item, kind.value_type, (*path, ""), found)
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        found.setdefault(path, isinstance(value, str))

@@ -1,0 +1,484 @@
+"""Debezium change events, one JSON text a line, as updates or as events for an upsert.
+
+Owns the meaning of events; must not know Spark's streams nor how updates are stored.
+
+    {"op": "c", "before": null, "after": {...}, "source": {"lsn": 7}}     +1 after, at time 7
+    {"op": "r", ...}                                                      the same, from a first copy
+    {"op": "u", "before": {...}, "after": {...}, ...}                     -1 before, +1 after
+    {"op": "d", "before": {...}, "after": null, ...}                      -1 before
+    {"op": "h", "source": {"lsn": 9}}                                     no rows; time has reached 9
+    {"op": "m", "source": {"lsn": 9}, "message": ...}                     the same
+    {"ts_ms": 9}, {"status": "END", "id": "5:9", ...}                     the same, if it has the time field
+    null, blank line                                                      ignored (a tombstone of Kafka)
+    {"op": "t", ...}                                                      refused: it names no rows
+
+An event may be wrapped in `{"schema": ..., "payload": <event>}`; then the schema says how values are
+encoded. Fields of a row that the collection does not have are ignored; every column of the collection must
+be there.
+
+Old rows are taken from `before`; or, with `old_rows="stored"`, from the collection: then only the key
+columns are looked for in `before`, and where it is null, in the message's key. A change of the key removes
+the old one.
+
+Blocks of lines are read at once (`blocks`); what that way is not sure of is halved, and in the end read
+line by line (`event`).
+
+INVARIANT: a line is either counted as tombstone, heartbeat or event, or it is an error that names the
+file, the line and the reason. There is no fourth way.
+"""
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, get_args
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelake.data.json.block import Unsure
+from tidelake.data.json.encoding import PLAIN, Encoding
+from tidelake.data.json.values import UnfitValue, check_readable, column, loads
+from tidelake.data.order import differ
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.model.schema import DIFF
+from tidelake.spark.envelopes.blocks import UNAVAILABLE, BlockReader, Events, Layout, Side
+from tidelake.spark.envelopes.connect import struct_encoding
+from tidelake.spark.envelopes.event import FULL, OPS, Event, Unfit, parse
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Late: TypeAlias = Literal["refuse", "advance"]
+OldRows: TypeAlias = Literal["events", "stored"]
+# Columns of events for an upsert, beside the collection's own.
+TIME, REMOVED, ORDER, LINE = "_time", "_removed", "_order", "_line"
+# Fewer lines than this are read one by one.
+_LINES_MIN = 32
+_REASON_MAX = 300
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A line that says nothing that can be read.
+
+    Attributes:
+        line: its number among the lines given, from 0.
+        reason: why.
+    """
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a batch of lines said.
+
+    Attributes:
+        rows: updates (key and value columns, `_time`, `_diff`) in the order of the lines, old row first;
+            with `old_rows="stored"` events as `ChangeParser.schema_of_rows` says.
+        events: change events; an update has two rows.
+        heartbeats: lines that only move time.
+        tombstones: lines that say nothing.
+        late: events before `lower`.
+        time_upper: the greatest time of any event or heartbeat; None without.
+        rejects: lines that could not be read, ascending; empty unless they were asked for.
+    """
+
+    rows: pa.RecordBatch
+    events: int
+    heartbeats: int
+    tombstones: int
+    late: int
+    time_upper: int | None
+    rejects: tuple[Reject, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChangeParser:
+    """Reads lines of one collection. Picklable.
+
+    Attributes:
+        schema: key and value columns.
+        key: names of the key columns.
+        time_field: where in the event its time is: names, separated by dots.
+        lower: events before this time are late.
+        late: `"refuse"` makes a late event an error; `"advance"` leaves it as it is, and counts it.
+        old_rows: `"events"`: in `before`; `"stored"`: in the collection.
+        order_field: where in an event is what orders it among those of its time; needs `old_rows="stored"`.
+        encodings: of columns by name, where no schema beside the payload says it.
+        rejects: collect what cannot be read instead of failing.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...] = ()
+    time_field: str = "source.lsn"
+    lower: int = 0
+    late: Late = "refuse"
+    old_rows: OldRows = "events"
+    order_field: str | None = None
+    encodings: tuple[tuple[str, Encoding], ...] = ()
+    rejects: bool = False
+
+    def __post_init__(self) -> None:
+        check_readable(self.schema)
+        for what, path in (("time_field", self.time_field), ("order_field", self.order_field)):
+            if path is not None and not all(path.split(".")):
+                raise UsageError(f"{what}={path!r} is not a path: give names separated by dots")
+        for name, options in (("late", Late), ("old_rows", OldRows)):
+            if getattr(self, name) not in get_args(options):
+                known = " or ".join(map(repr, get_args(options)))
+                raise UsageError(f"{name}={getattr(self, name)!r} is unknown: use {known}")
+        unknown = [name for name, _ in self.encodings if name not in self.schema.names]
+        if unknown:
+            raise UsageError(f"encodings name {unknown[0]!r}, which is no column of the collection")
+
+    @property
+    def schema_of_rows(self) -> pa.Schema:
+        """Of `Parsed.rows`.
+
+        Updates: the columns, `_time` and `_diff`. Events: the columns, values nullable, `_time`, `_removed`,
+        `_order` (by `order_field`, 0 without) and `_line` (the number of the line, from 0).
+        """
+        if self.old_rows == "events":
+            return pa.schema([*self.schema, _required(TIME), _required(DIFF)])
+        fields = [f if f.name in self.key else f.with_nullable(True) for f in self.schema]
+        removed = pa.field(REMOVED, pa.bool_(), nullable=False)
+        return pa.schema([*fields, _required(TIME), removed, _required(ORDER), _required(LINE)])
+
+    @cached_property
+    def _layout(self) -> Layout:
+        stored = self.old_rows == "stored"
+        before = pa.schema([f for f in self.schema if f.name in self.key]) if stored else self.schema
+        order = None if self.order_field is None else tuple(self.order_field.split("."))
+        time = tuple(self.time_field.split("."))
+        return Layout(before, self.schema, time, order, stored, Encoding(inner=self.encodings))
+
+    @cached_property
+    def _blocks(self) -> BlockReader:
+        return BlockReader(self._layout)
+
+    def parse(
+        self,
+        lines: pa.Array,
+        files: Sequence[str | None],
+        numbers: Sequence[int] | None = None,
+        keys: pa.Array | None = None,
+    ) -> Parsed:
+        """Read lines.
+
+        Args:
+            lines: binary or text, one JSON text each.
+            files: where each is from, for messages.
+            numbers: which line of its file it is, from 1, likewise.
+            keys: the key of each message, as JSON, where the source has one.
+
+        Raises:
+            InvalidUpdates: a line cannot be read, or is late; names its file, its beginning and the reason.
+        """
+        bad: list[Reject] = []
+        lines = as_bytes(lines)
+        found = self._joined(self._spans(lines, 0, bad))
+        late = found.lines[found.times < self.lower]
+        if self.late == "refuse" and len(late):
+            time = int(found.times[found.times < self.lower][0])
+            bad.append(Reject(int(late[0]), _late(time, self.lower)))
+            self._fail(bad[-1:], lines, files, numbers)
+        stored = self.old_rows == "stored"
+        rows = self._events(found, keys, bad) if stored else self._updates(found)
+        bad.sort(key=operator.attrgetter("line"))
+        if bad and not self.rejects:
+            self._fail(bad, lines, files, numbers)
+        ends = [int(times.max()) for times in (found.times, found.marks) if len(times)]
+        return Parsed(
+            rows,
+            len(found.lines),
+            found.heartbeats,
+            found.tombstones,
+            len(late),
+            max(ends, default=None),
+            tuple(bad),
+        )
+
+    def _fail(
+        self, bad: list[Reject], lines: pa.Array, files: Sequence[str | None], numbers: Sequence[int] | None
+    ) -> None:
+        at = bad[0].line
+        where = place(files[at], None if numbers is None else int(numbers[at]))
+        text = shown(lines[at].as_py())
+        raise InvalidUpdates(f"cannot read a change event: {bad[0].reason}; {where} line={text}")
+
+    def _spans(self, lines: pa.Array, start: int, bad: list[Reject]) -> list[Events]:
+        """The events of lines, by blocks where that is possible; `start` is the number of the first."""
+        if not len(lines):
+            return []
+        try:
+            found = self._blocks.read(lines)
+        except Unsure:
+            if len(lines) > _LINES_MIN and (self.rejects or not bad):
+                half = len(lines) // 2
+                first = self._spans(lines.slice(0, half), start, bad)
+                return first + self._spans(lines.slice(half), start + half, bad)
+            return [self._one_by_one(lines, start, bad)]
+        return [_moved(found, start)]
+
+    def _one_by_one(self, lines: pa.Array, start: int, bad: list[Reject]) -> Events:
+        events: dict[int, Event] = {}
+        tombstones = 0
+        for number, line in enumerate(lines.to_pylist(), start):
+            try:
+                event = parse(line, self.time_field, self.order_field, self.old_rows == "stored")
+            except Unfit as unfit:
+                bad.append(Reject(number, _cut(str(unfit))))
+                continue
+            if event is None:
+                tombstones += 1
+            else:
+                events[number] = event
+        marks = [event for event in events.values() if event.op not in OPS]
+        of_rows = {number: event for number, event in events.items() if event.op in OPS}
+        before, after = self._sides(of_rows, bad)
+        return Events(
+            np.array(list(of_rows), np.int64),
+            np.array([event.time for event in of_rows.values()], np.int64),
+            None if self.order_field is None else np.array([e.order for e in of_rows.values()], np.int64),
+            before,
+            after,
+            np.array([event.time for event in marks if event.time is not None], np.int64),
+            len(marks),
+            tombstones,
+        )
+
+    def _sides(self, events: dict[int, Event], bad: list[Reject]) -> tuple[Side, Side]:
+        """The rows of events; those that cannot be read are removed from `events`."""
+        while True:
+            try:
+                return (
+                    self._side(events, "before", self._layout.before),
+                    self._side(events, "after", self._layout.after),
+                )
+            except _BadRow as row:
+                del events[row.line]
+                bad.append(Reject(row.line, _cut(row.reason)))
+
+    def _side(self, events: dict[int, Event], name: str, schema: pa.Schema) -> Side:
+        lines: list[int] = []
+        batches: list[pa.RecordBatch] = []
+        for encoding in dict.fromkeys(event.encoding for event in events.values()):
+            rows = {
+                number: getattr(event, name)
+                for number, event in events.items()
+                if event.encoding == encoding and getattr(event, name) is not None
+            }
+            given = encoding if encoding != PLAIN else self._layout.encodings
+            lines += rows
+            batches.append(_rows(rows, name, schema, given))
+        table = pa.Table.from_batches(batches, schema=schema)
+        order = np.argsort(np.array(lines, np.int64), kind="stable")
+        return Side(np.array(lines, np.int64)[order], _one_batch(table.take(pa.array(order))))
+
+    def _joined(self, parts: list[Events]) -> Events:
+        before = [part.before for part in parts]
+        after = [part.after for part in parts]
+        orders = [part.orders for part in parts if part.orders is not None]
+        return Events(
+            _concat([part.lines for part in parts]),
+            _concat([part.times for part in parts]),
+            None if self.order_field is None else _concat(orders),
+            _joined_sides(before, self._layout.before),
+            _joined_sides(after, self._layout.after),
+            _concat([part.marks for part in parts]),
+            sum(part.heartbeats for part in parts),
+            sum(part.tombstones for part in parts),
+        )
+
+    def _updates(self, found: Events) -> pa.RecordBatch:
+        old, new = found.before, found.after
+        lines = np.concatenate([old.lines, new.lines])
+        diffs = np.concatenate([np.full(len(old.lines), -1), np.full(len(new.lines), 1)]).astype(np.int64)
+        rows = pa.Table.from_batches([old.rows, new.rows])
+        times = found.times[np.searchsorted(found.lines, lines)]
+        # The old row of an update before the new one.
+        order = np.lexsort((diffs, lines))
+        columns = [
+            *_one_batch(rows.take(pa.array(order))).columns,
+            pa.array(times[order]),
+            pa.array(diffs[order]),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema_of_rows)
+
+    def _events(self, found: Events, keys: pa.Array | None, bad: list[Reject]) -> pa.RecordBatch:
+        removed = self._removed(found, keys, bad)
+        schema = self.schema_of_rows
+        whole = pa.schema([schema.field(name) for name in self.schema.names])
+        gone = [
+            removed.rows.column(f.name) if f.name in self.key else pa.nulls(len(removed.lines), f.type)
+            for f in whole
+        ]
+        new = pa.RecordBatch.from_arrays(found.after.rows.columns, schema=whole)
+        rows = pa.Table.from_batches([pa.RecordBatch.from_arrays(gone, schema=whole), new])
+        lines = np.concatenate([removed.lines, found.after.lines])
+        is_removal = np.arange(len(lines)) < len(removed.lines)
+        order = np.lexsort((~is_removal, lines))
+        lines, is_removal = lines[order], is_removal[order]
+        at = np.searchsorted(found.lines, lines)
+        orders = np.zeros(len(lines), np.int64) if found.orders is None else found.orders[at]
+        columns = [
+            *_one_batch(rows.take(pa.array(order))).columns,
+            pa.array(found.times[at]),
+            pa.array(is_removal),
+            pa.array(orders),
+            pa.array(lines),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _removed(self, found: Events, keys: pa.Array | None, bad: list[Reject]) -> Side:
+        """Keys that are gone: of deletes, and of updates that have another one afterwards."""
+        old, new = found.before, found.after
+        kept = ~np.isin(old.lines, new.lines)
+        both = np.flatnonzero(~kept)
+        before = old.rows.take(pa.array(both))
+        after = new.rows.select(self._layout.before.names)
+        after = after.take(pa.array(np.searchsorted(new.lines, old.lines[both])))
+        for name in self._layout.before.names:
+            kept[both] |= differ(before.column(name), after.column(name))
+        there = Side(old.lines[kept], old.rows.filter(pa.array(kept)))
+        missing = found.lines[~np.isin(found.lines, np.concatenate([old.lines, new.lines]))]
+        if not len(missing):
+            return there
+        return _joined_sides([there, self._keys(missing.tolist(), keys, bad)], self._layout.before)
+
+    def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> Side:
+        """Of deletes without a row before: the key of the message."""
+        texts = [None] * len(lines) if keys is None else as_bytes(keys.take(pa.array(lines))).to_pylist()
+        found: list[int] = []
+        batches: list[pa.RecordBatch] = []
+        for line, text in zip(lines, texts, strict=True):
+            try:
+                row, encoding = message_key(text)
+                given = encoding if encoding != PLAIN else self._layout.encodings
+                batches.append(_rows({line: row}, "key", self._layout.before, given))
+                found.append(line)
+            except (Unfit, _BadRow) as error:
+                reason = error.reason if isinstance(error, _BadRow) else str(error)
+                bad.append(Reject(line, _cut(reason)))
+        table = pa.Table.from_batches(batches, schema=self._layout.before)
+        return Side(np.array(found, np.int64), _one_batch(table))
+
+
+class _BadRow(Exception):
+    """The row of a line does not fit the columns."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(line, reason)
+        self.line, self.reason = line, reason
+
+
+def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
+    """The key columns in the key of a message, and how they are encoded.
+
+    Raises:
+        Unfit: there are none.
+    """
+    try:
+        key = None if text is None else loads(text.decode("utf-8"))
+        encoding = PLAIN
+        if isinstance(key, dict) and "payload" in key and key.keys() <= {"schema", "payload"}:
+            key, encoding = key["payload"], struct_encoding(key.get("schema"))
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"the key of the message is not JSON: {error}") from None
+    if not isinstance(key, dict):
+        raise Unfit("op 'd' without 'before', and the message has no key that is an object")
+    return key, encoding
+
+
+def _rows(
+    rows: dict[int, dict[str, Any]], name: str, schema: pa.Schema, encoding: Encoding
+) -> pa.RecordBatch:
+    """Columns of the rows of lines."""
+    lines, values = list(rows), list(rows.values())
+    columns: list[pa.Array] = []
+    for wanted in schema:
+        try:
+            columns.append(_column(values, wanted, encoding.of(wanted.name)))
+        except UnfitValue as unfit:
+            line = lines[max(unfit.index, 0)]
+            raise _BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding) -> pa.Array:
+    for index, row in enumerate(rows):
+        if wanted.name not in row:
+            raise UnfitValue(index, "is missing")
+        value = row[wanted.name]
+        if value is None and not wanted.nullable:
+            raise UnfitValue(index, f"is null, but the column is not nullable; for an old row: {FULL}")
+        if isinstance(value, str) and value in UNAVAILABLE:
+            raise UnfitValue(index, f"the source left the value out: {FULL}")
+    return column([row[wanted.name] for row in rows], wanted.type, encoding)
+
+
+def _moved(events: Events, start: int) -> Events:
+    """The events as of lines that begin at number `start`."""
+    return replace(
+        events,
+        lines=events.lines + start,
+        before=replace(events.before, lines=events.before.lines + start),
+        after=replace(events.after, lines=events.after.lines + start),
+    )
+
+
+def _joined_sides(sides: list[Side], schema: pa.Schema) -> Side:
+    lines = _concat([side.lines for side in sides])
+    table = pa.Table.from_batches([side.rows for side in sides], schema=schema)
+    order = np.argsort(lines, kind="stable")
+    if (order == np.arange(len(order))).all():
+        return Side(lines, _one_batch(table))
+    return Side(lines[order], _one_batch(table.take(pa.array(order))))
+
+
+def _concat(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _late(time: int, lower: int) -> str:
+    return (
+        f"its time {time} is late, all times before {lower} are closed: "
+        "deliver files in the order of their times, or use late='advance'"
+    )
+
+
+def _cut(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _REASON_MAX else text[: _REASON_MAX - 3] + "..."
+
+
+def place(file: str | None, number: int | None = None) -> str:
+    """Where a line is, for messages."""
+    path = unquote(re.sub("^file:(//)?(?=/)", "", file or "?"))
+    return f"file={path}" + ("" if number is None else f" number={number}")
+
+
+def shown(line: bytes | None) -> str:
+    """The beginning of a line, for messages."""
+    text = (line or b"").decode("utf-8", "backslashreplace")
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _required(name: str) -> pa.Field:
+    return pa.field(name, pa.int64(), nullable=False)
+
+
+def as_bytes(values: pa.Array) -> pa.Array:
+    """Text as it came from Spark, undecoded: Spark does not check that text files are UTF-8."""
+    if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+        return values.view(pa.large_binary()).cast(pa.binary())
+    return values.view(pa.binary())

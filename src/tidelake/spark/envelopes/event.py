@@ -1,0 +1,150 @@
+"""One Debezium event, read exactly: what a line says, or the reason why it says nothing.
+
+Owns the parsed JSON of one event and the meaning of its fields. It is the judge of every line: the fast way
+(`tidelake.spark.envelopes.blocks`) must agree with it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tidelake.data.json.encoding import PLAIN, Encoding
+from tidelake.data.json.values import loads
+from tidelake.model.time import TIME_MAX
+from tidelake.spark.envelopes.connect import row_encoding
+
+FULL = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stored'"
+# op: (a row before, a row after)
+OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
+# Events on no row, which only move time: heartbeats, and messages of the source's log.
+MARKS = ("h", "m")
+_TRUNCATE = (
+    "op 't' (truncate) names no rows: let the connector skip it (skipped.operations=t), and write what is "
+    "there afterwards with the envelope 'snapshot'"
+)
+
+
+class Unfit(Exception):
+    """The line at hand cannot be read."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a line says.
+
+    Attributes:
+        op: one of `OPS`, or one of `MARKS`.
+        time: of it; None in a mark that has none.
+        order: what orders it among others of its time; None if nobody asked.
+        before: the row before, if there is one.
+        after: the row after, likewise.
+        encoding: of the values of rows.
+    """
+
+    op: str
+    time: int | None
+    order: int | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    encoding: Encoding
+
+
+def parse(line: bytes | None, time_field: str, order_field: str | None, stored: bool) -> Event | None:
+    """The event of a line; None if it is empty, `null` or has a payload of null (a tombstone).
+
+    Args:
+        line: one JSON text.
+        time_field: names, separated by dots.
+        order_field: likewise, or None.
+        stored: old rows are looked up, and need not be in `before`.
+
+    Raises:
+        Unfit: with the reason.
+    """
+    found = _unwrapped(line)
+    if found is None:
+        return None
+    event, encoding = found
+    if _is_mark(event):
+        there = _value(event, time_field) is not None
+        return Event("h", number(event, time_field, "time") if there else None, None, None, None, PLAIN)
+    op = event.get("op")
+    if not isinstance(op, str):
+        raise Unfit("no 'op': not a Debezium change event")
+    time = number(event, time_field, "time")
+    if op in MARKS:
+        return Event(op, time, None, None, None, PLAIN)
+    order = None if order_field is None else number(event, order_field, "order")
+    before, after = _rows(event, op, stored)
+    return Event(op, time, order, before, after, encoding)
+
+
+def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
+    if line is None or not line.strip():
+        return None
+    try:
+        event = loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Unfit(f"not UTF-8: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"not JSON: {error}") from None
+    encoding = PLAIN
+    if isinstance(event, dict) and "payload" in event and "op" not in event:
+        try:
+            encoding = row_encoding(event.get("schema"))
+        except ValueError as error:
+            raise Unfit(f"the 'schema' beside 'payload' is none: {error}") from None
+        event = event["payload"]
+    if event is None:
+        return None
+    if not isinstance(event, dict):
+        raise Unfit("not a JSON object")
+    return event, encoding
+
+
+def _is_mark(event: dict[str, Any]) -> bool:
+    """Debezium's own heartbeats, and the two ends of transactions; they have topics of their own."""
+    if "op" in event:
+        return False
+    return event.keys() == {"ts_ms"} or ("id" in event and event.get("status") in ("BEGIN", "END"))
+
+
+def _value(event: dict[str, Any], path: str) -> Any:
+    value: Any = event
+    for name in path.split("."):
+        if not isinstance(value, dict) or value.get(name) is None:
+            return None
+        value = value[name]
+    return value
+
+
+def number(event: dict[str, Any], path: str, what: str) -> int:
+    """The whole number at a path.
+
+    Raises:
+        Unfit: there is none, or not from 0 to 2^63 - 1.
+    """
+    value = _value(event, path)
+    if value is None:
+        raise Unfit(f"no {what} at {path!r}: set {what}_field to where the event has it")
+    if type(value) is not int or not 0 <= value <= TIME_MAX:
+        shown = repr(value) if isinstance(value, int | str | float | list) else "no number"
+        raise Unfit(f"the {what} at {path!r} is {shown}, not a whole number from 0 to 2^63 - 1")
+    return value
+
+
+def _rows(event: dict[str, Any], op: str, stored: bool) -> tuple[Any, Any]:
+    if op == "t":
+        raise Unfit(_TRUNCATE)
+    if op not in OPS:
+        raise Unfit(f"op {op!r} is unknown: known are c, r, u, d, h and m")
+    found = []
+    for side, needed in zip(("before", "after"), OPS[op], strict=True):
+        row = event.get(side)
+        if row is not None and not needed:
+            raise Unfit(f"op {op!r} must not have a row in {side!r}")
+        if row is None and needed and not (stored and side == "before"):
+            raise Unfit(f"op {op!r} without {side!r}" + (f": {FULL}" if side == "before" else ""))
+        if row is not None and not isinstance(row, dict):
+            raise Unfit(f"{side!r} is not an object")
+        found.append(row)
+    return found[0], found[1]

@@ -1,0 +1,57 @@
+"""Envelopes by their names, as users write them.
+
+Owns the list of names, and which options each takes.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeAlias
+
+from tidelake.errors import UsageError
+from tidelake.spark.envelopes.append import Append
+from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.snapshot import Snapshot
+from tidelake.spark.envelopes.updates import Updates
+from tidelake.spark.envelopes.upsert import Upsert
+
+EnvelopeLike: TypeAlias = str | Envelope
+
+_NAMED: dict[str, Callable[..., Envelope]] = {
+    "append": Append,
+    "snapshot": Snapshot,
+    "updates": Updates,
+    "upsert": Upsert,
+}
+
+
+def named(envelope: EnvelopeLike, options: Mapping[str, object] | None = None) -> Envelope:
+    """The envelope that a user means.
+
+    Args:
+        envelope: a name of an envelope, or one that is made already.
+        options: for a name, what its class takes, such as `time="ts"`; None counts as not given.
+
+    Raises:
+        UsageError: there is no such name, or the envelope does not take an option.
+    """
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    if not isinstance(envelope, str):
+        if given:
+            raise UsageError(
+                f"{', '.join(sorted(given))}: {envelope!r} is made already, and takes no more options"
+            )
+        return envelope
+    if envelope not in _NAMED:
+        near = difflib.get_close_matches(envelope, _NAMED, 1)
+        hint = f": did you mean {near[0]!r}?" if near else f": known are {', '.join(sorted(_NAMED))}"
+        raise UsageError(f"there is no envelope {envelope!r}{hint}")
+    kind: Any = _NAMED[envelope]
+    takes = [field.name for field in fields(kind) if field.init]
+    strange = sorted(given.keys() - set(takes))
+    if strange:
+        raise UsageError(
+            f"the envelope {envelope!r} takes no {', '.join(strange)}: it takes {', '.join(takes)}"
+        )
+    made: Envelope = kind(**given)
+    return made

@@ -1,0 +1,262 @@
+"""A snapshot or changes of a collection as a table of another format.
+
+Owns what is written and when it can be seen. Must not know how any format is written: Spark writes Parquet,
+and Delta Lake and Iceberg bring writers of their own, where they are installed.
+
+INVARIANT: a Parquet export is there as a whole or not at all: it is written beside its place and then renamed
+(`append` adds files as Spark does, at the end of its job). The other formats commit by themselves.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from tidelake.env import Env
+from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.model.schema import DIFF
+from tidelake.model.time import Time
+from tidelake.spark.columns import quoted
+from tidelake.spark.reading.frames import changes as changes_frame
+from tidelake.spark.reading.frames import snapshot
+from tidelake.spark.reading.holds import released_afterwards
+from tidelake.spark.tasks import described
+
+Format = Literal["parquet", "delta", "iceberg"]
+Mode = Literal["error", "overwrite", "append"]
+
+_REMEDY = {
+    "delta": "install the package delta-spark, of the version for this Spark, and start the session with "
+    "spark.jars.packages=io.delta:delta-spark_2.13:<version> and the settings that Delta Lake names",
+    "iceberg": "start the session with the package iceberg-spark-runtime, of the version for this Spark, by "
+    "spark.jars.packages=org.apache.iceberg:iceberg-spark-runtime-<spark>_2.13:<version>, with a catalog",
+}
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was exported.
+
+    Attributes:
+        path: where to.
+        format: of the table.
+        rows: written.
+        through: the time of the snapshot, or the last one of the changes.
+        after: the time that the changes start after; None of a snapshot.
+        seconds: wall clock.
+    """
+
+    path: str
+    format: str
+    rows: int
+    through: Time
+    after: Time | None
+    seconds: float
+
+
+def export(
+    spark: SparkSession,
+    collection: Collection,
+    path: str,
+    *,
+    format: Format = "parquet",  # noqa: A002
+    as_of: Time | None = None,
+    changes: tuple[Time, Time] | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    with_diff: bool | None = None,
+    mode: Mode = "error",
+    timeout_s: float | None = None,
+) -> ExportReport:
+    """Write the contents at a time, or the netted changes between two, as a table of another format.
+
+    Args:
+        spark: the session.
+        collection: to read. What is read is held until the export has ended.
+        path: of the table: a directory, or for Iceberg a table's name in a catalog: `catalog.db.table`.
+        format: `"parquet"`, `"delta"` or `"iceberg"`.
+        as_of: time of the contents; default: the last closed one.
+        changes: export the changes after the first of two times, through the second, instead.
+        columns: key and value columns to write; default: all.
+        where: SQL that is true of the rows to write.
+        with_diff: True: each row once, with its multiplicity in `_diff`; False: as often as that says, which
+            must not be negative. Default: False for contents, True for changes. Times are not written.
+        mode: what if there is something at `path`: `"error"`, `"overwrite"` or `"append"`.
+        timeout_s: how long to wait for the times to be closed.
+
+    Raises:
+        UsageError: there is something at `path`, or the format's package is not installed; nothing ran.
+        HistoryCompacted, NotYetClosed: as of reads.
+    """
+    _check(format, mode, as_of, changes)
+    clock = Env().clock
+    started_s = clock.monotonic_s()
+    target = _Parquet(spark, path, mode) if format == "parquet" else None
+    if target is not None:
+        target.check()
+    else:
+        _check_installed(spark, format)
+    asked = {"columns": columns, "where": where, "timeout_s": timeout_s}
+    with released_afterwards():
+        frame, through = _read(spark, collection, as_of, changes, asked)
+        kept = [c for c in frame.columns if c not in collection.domain.columns]
+        frame = frame.select(*map(_column, kept))
+        if not (changes is not None if with_diff is None else with_diff):
+            frame = _expanded(frame)
+        seen = Observation("tidelake-export")
+        frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
+        with described(spark, f"tidelake: export {collection.name} to {format} {path}"):
+            if target is not None:
+                target.write(frame)
+            else:
+                _write(frame, path, format, mode)
+        rows = int(seen.get["rows"])
+    after = None if changes is None else changes[0]
+    return ExportReport(path, format, rows, through, after, clock.monotonic_s() - started_s)
+
+
+def _check(format_: str, mode: str, as_of: Time | None, changes: tuple[Time, Time] | None) -> None:
+    if format_ not in get_args(Format):
+        raise UsageError(f"format={format_!r} is not known: give one of {', '.join(get_args(Format))}")
+    if mode not in get_args(Mode):
+        raise UsageError(f"mode={mode!r} is not known: give one of {', '.join(get_args(Mode))}")
+    if as_of is not None and changes is not None:
+        raise UsageError("give as_of or changes, not both")
+    if changes is not None and len(changes) != 2:
+        raise UsageError(f"changes={changes!r} must be two times: after the first, through the second")
+
+
+def _read(
+    spark: SparkSession,
+    collection: Collection,
+    as_of: Time | None,
+    changes: tuple[Time, Time] | None,
+    asked: dict[str, Any],
+) -> tuple[DataFrame, Time]:
+    if changes is not None:
+        return changes_frame(spark, collection, *changes, **asked), changes[1]
+    if as_of is not None:
+        return snapshot(spark, collection, as_of, **asked), as_of
+    while True:
+        last = collection.last_time()
+        try:
+            return snapshot(spark, collection, last, **asked), last
+        except HistoryCompacted:
+            # Others appended and moved `since` in between: there is a later last time now.
+            continue
+
+
+def _column(name: str) -> Any:
+    return f.col(quoted(name))
+
+
+def _expanded(frame: DataFrame) -> DataFrame:
+    """Each row as often as its multiplicity says; one that is negative fails the job."""
+    refused = f.raise_error(f.lit("a row has a negative multiplicity: export it with with_diff=True"))
+    times = f.when(f.col(DIFF) < 0, refused.cast("int")).otherwise(f.col(DIFF).cast("int"))
+    names = [name for name in frame.columns if name != DIFF]
+    # The one column that cannot be in a collection stands for the copies.
+    repeated = frame.select(*map(_column, names), f.explode(f.array_repeat(f.lit(0), times)).alias(DIFF))
+    return repeated.select(*map(_column, names))
+
+
+def _write(frame: DataFrame, path: str, format_: str, mode: str) -> None:
+    try:
+        if format_ == "delta":
+            frame.write.format(format_).mode(mode).save(path)
+            return
+        table = frame.writeTo(path).using(format_)
+        {"error": table.create, "overwrite": table.createOrReplace, "append": table.append}[mode]()
+    except AnalysisException as error:
+        if "ALREADY_EXISTS" in (error.getCondition() or "") or "already exists" in str(error):
+            raise _exists(path) from error
+        raise
+
+
+def _check_installed(spark: SparkSession, format_: str) -> None:
+    """Refuse a format that this session does not have, before anything runs."""
+    try:
+        # Spark looks the format up first, and there is no table of that name.
+        spark.read.format(format_).load(f"/{Env().ids.fresh()}").schema  # noqa: B018
+    except (PySparkException, Py4JError) as error:
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise UsageError(f"this session has no {format_}: {_REMEDY[format_]}") from error
+
+
+def _exists(path: str) -> UsageError:
+    return UsageError(f"there is something at {path!r}: choose another place, or give mode='overwrite'")
+
+
+class _Parquet:
+    """A directory of Parquet files that comes into being at once, where Spark lets us rename."""
+
+    def __init__(self, spark: SparkSession, path: str, mode: Mode) -> None:
+        self._path, self._mode = path.rstrip("/"), mode
+        try:
+            context = spark.sparkContext
+        except PySparkException:
+            # Spark Connect shows no file system: the job's own commit has to do.
+            self._files, self._hadoop = None, None
+            return
+        self._hadoop = context._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
+        self._files = self._hadoop(self._path).getFileSystem(context._jsc.hadoopConfiguration())
+
+    def check(self) -> None:
+        """Refuse what would be refused after the work."""
+        if self._files is not None and self._mode == "error" and self._there(self._path):
+            raise _exists(self._path)
+
+    def write(self, frame: DataFrame) -> None:
+        """Write, then move to its place."""
+        if self._files is None or self._mode == "append":
+            self._plainly(frame)
+            return
+        with self._aside() as written:
+            frame.write.mode("error").parquet(written)
+            self._place(written)
+
+    def _plainly(self, frame: DataFrame) -> None:
+        try:
+            frame.write.mode(self._mode).parquet(self._path)
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_ALREADY_EXISTS":
+                raise
+            raise _exists(self._path) from error
+
+    def _place(self, written: str) -> None:
+        if self._mode == "error" and self._there(self._path):
+            # Somebody else's, since the check. To rename onto a directory would put it inside.
+            raise _exists(self._path)
+        if not self._there(self._path):
+            self._rename(written, self._path)
+            return
+        with self._aside() as before:
+            self._rename(self._path, before)
+            self._rename(written, self._path)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[str]:
+        """A name beside the target that readers of directories skip; what is there in the end is removed."""
+        folder, _, name = self._path.rpartition("/")
+        path = f"{folder}/_{name}.{Env().ids.fresh()}" if folder else f"_{name}.{Env().ids.fresh()}"
+        try:
+            yield path
+        finally:
+            self._call("delete", path, True)
+
+    def _there(self, path: str) -> bool:
+        return bool(self._call("exists", path))
+
+    def _rename(self, old: str, new: str) -> None:
+        if not self._call("rename", old, self._hadoop(new)):  # type: ignore[misc]
+            raise UsageError(f"the export cannot be moved from {old!r} to {new!r}: is its folder there?")
+
+    def _call(self, name: str, path: str, *rest: object) -> object:
+        call: Callable[..., object] = getattr(self._files, name)
+        return call(self._hadoop(path), *rest)  # type: ignore[misc]

@@ -1,0 +1,111 @@
+"""The batch read of the format.
+
+Owns how a read becomes tasks of Spark, and what a worker makes of one. Spark calls `partitions` once for a
+DataFrame or view, in a planner's process: it decides which version that is, plans it, and holds what the plan
+names (`tidelake.spark.reading.holds`). `read` is called in the workers.
+
+Filters are not taken over from Spark: it keeps the first pushed read for others of the same DataFrame, and
+they lose rows. Conditions come as the option `where`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidelake.errors import LeaseExpired, UsageError
+from tidelake.model.time import TimeDomain
+from tidelake.shard.runs.plan import run_task
+from tidelake.spark.columns import convert
+from tidelake.spark.reading.holds import Lasting, hold_for_application, kept
+from tidelake.spark.source import change_feed
+from tidelake.spark.source.options import Rows, read_options
+from tidelake.spark.source.place import opened
+from tidelake.spark.source.planning import planned
+from tidelake.spark.source.rows import expanded
+from tidelake.spark.tasks import one_thread
+
+
+@dataclass(frozen=True)
+class ReadTask(InputPartition):
+    """What a worker gets.
+
+    Attributes:
+        task: of a plan.
+        rows: what they are to look like.
+        key: names of the key columns, for a change feed.
+        domain: of the times.
+        held: what keeps the parts of the task.
+    """
+
+    task: bytes
+    rows: Rows
+    key: tuple[str, ...]
+    domain: TimeDomain
+    held: Lasting | None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, with at least the columns that Spark asked for.
+
+        Raises:
+            LeaseExpired: the hold ended, and a part is gone.
+            InvalidUpdates: a multiplicity is negative where rows are to be those of a table.
+        """
+        try:
+            yield from self._shaped(kept(run_task(self.task), self.held))
+        except LeaseExpired as error:
+            error.add_note(
+                "the DataFrame was planned too long ago, or released: load it again, with a longer holdFor"
+            )
+            raise
+
+    def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        match self.rows:
+            case "table":
+                return (piece for batch in batches for piece in expanded(batch))
+            case "updates":
+                return batches
+            case "feed":
+                return change_feed.change_feed(batches, self.key, self.domain)
+
+
+class BatchReader(DataSourceReader):
+    """A batch read.
+
+    Args:
+        options: of Spark.
+        schema: the columns that are wanted: those of `planning.shown`, or some that a user chose.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = dict(options)
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the read, and hold what it reads. One log write at most.
+
+        Raises:
+            UsageError: an option or a column does not fit.
+            HistoryCompacted: the times asked for lie before the collection's `since`.
+            NotYetClosed: they are still open when the time to wait is over.
+        """
+        asked = read_options(self._options)
+        with opened(self._options) as (lake, collection):
+            plan = planned(collection, asked, self._schema)
+            held = None
+            if asked.hold_for_s is not None:
+                held = hold_for_application(lake.url, collection, plan, asked.hold_for_s)
+            key, domain = collection.key, collection.domain
+        return [ReadTask(task, asked.shape.rows, key, domain, held) for task in plan.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, as Arrow batches of Spark's own types."""
+        one_thread()
+        if not isinstance(partition, ReadTask):
+            raise UsageError(f"a partition is a {type(partition).__name__}, not one of this read")
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for batch in partition.batches():
+            yield convert(batch, schema)

@@ -1,0 +1,84 @@
+"""Where a collection is: the path that Spark hands on, as a lake and a name in it.
+
+    <lake>/<name>          the name is what follows the nearest folder above that is a lake
+    file:///<lake>/<name>  the same as a URL, with % escapes: `a%2Fb` is the name `a/b`
+    file:/<lake>/<name>    as Spark itself rewrites a path: without escapes
+    path=<lake>, collection=<name>
+
+With the option `collection` the path is the lake, and the name may be any; without it the name cannot end
+in a slash.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+from tidelake.errors import NotALake, TidelakeError, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import Lake, open_lake
+
+
+def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What may be meant, as (lake, collection): the shortest name first.
+
+    Args:
+        options: of Spark, with any spelling of `path` and `collection`.
+
+    Raises:
+        UsageError: there is no path, or no name in it.
+    """
+    given = {key.lower(): text for key, text in options.items()}
+    path, name = given.get("path", ""), given.get("collection")
+    if not path:
+        raise UsageError("no path: write load('<lake>/<collection>'), such as load('/data/lake/prices')")
+    if path.startswith("memory:"):
+        raise UsageError(
+            f"{path!r} is in the memory of one process, and Spark reads in others: use a directory"
+        )
+    is_url = "://" in path
+    if path.startswith("file:/") and not is_url:
+        path = path.removeprefix("file:")
+    if name is not None:
+        return [(path, name)]
+    first = path.find("/", path.find("://") + 3 if is_url else 0)
+    ends = [i for i in range(len(path) - 1, 0, -1) if path[i] == "/" and i > first]
+    candidates = [(path[:end], path[end + 1 :].rstrip("/")) for end in ends]
+    candidates = [(lake, unquote(name) if is_url else name) for lake, name in candidates if name]
+    if not candidates and not is_url and path.rstrip("/"):
+        lake, _, name = path.rstrip("/").rpartition("/")
+        candidates = [(lake or ("/" if path.startswith("/") else "."), name)]
+    if not candidates:
+        raise UsageError(f"path {path!r} names no collection: write load('<lake>/<collection>')")
+    return candidates
+
+
+def found(options: Mapping[str, str]) -> tuple[Lake, Collection]:
+    """The lake and collection that options name; the lake stays open. A few store calls.
+
+    Raises:
+        UsageError: as `places`.
+        NotALake: there is no lake on the way.
+        CollectionNotFound: there is a lake, and no such collection in it; names the nearest.
+    """
+    refused: list[NotALake] = []
+    for url, name in places(options):
+        try:
+            lake = open_lake(url, create=False)
+        except NotALake as error:
+            refused.append(error)
+            continue
+        try:
+            return lake, lake.collection(name)
+        except TidelakeError:
+            lake.close()
+            raise
+    # It names the folder that was most likely meant.
+    raise refused[0]
+
+
+@contextmanager
+def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
+    """The same, and the lake is closed afterwards."""
+    lake, collection = found(options)
+    with lake:
+        yield lake, collection

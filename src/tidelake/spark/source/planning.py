@@ -1,0 +1,134 @@
+"""A batch read as a plan: which columns it shows, under which schema it reads, and which query it is.
+
+Must not know holds or workers.
+"""
+
+import os
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from tidelake.data.types import row_schema
+from tidelake.errors import UsageError
+from tidelake.lake.collection import Collection
+from tidelake.model.query import AsOf, Changes, Query, Updates
+from tidelake.model.schema import DIFF
+from tidelake.model.time import TimeDomain
+from tidelake.shard.runs.plan import ReadPlan
+from tidelake.spark.columns import frame_schema
+from tidelake.spark.source import change_feed
+from tidelake.spark.source.options import ReadOptions, Shape
+from tidelake.spark.source.times import frontier_of, time_of
+
+# Stored bytes of one task, unless the machine has more cores than that makes tasks.
+_TASK_BYTES = 32 * 1024 * 1024
+
+
+def shown(rows: pa.Schema, domain: TimeDomain, asked: Shape) -> pa.Schema:
+    """The columns of a read: those asked for, and what tells of changes.
+
+    Args:
+        rows: key and value columns of the schema that is read under.
+        domain: of the times.
+        asked: what rows look like.
+
+    Raises:
+        UsageError: there is no such column, or a change feed is not possible.
+    """
+    names = rows.names if asked.columns is None else asked.columns
+    unknown = [name for name in names if name not in rows.names]
+    if unknown:
+        raise UsageError(f"no column named {unknown[0]!r}: there are {', '.join(map(repr, rows.names))}")
+    fields = [rows.field(name) for name in names]
+    if asked.rows == "updates":
+        fields += [pa.field(name, pa.int64(), nullable=False) for name in (*domain.columns, DIFF)]
+    elif asked.rows == "feed":
+        change_feed.check_feed(names, domain)
+        fields += change_feed.FIELDS
+    return pa.schema(fields)
+
+
+def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> ReadPlan:
+    """The plan of a read that gives at least the columns that are wanted.
+
+    Raises:
+        UsageError: no schema of the collection has them.
+    """
+    schema_id, columns = readable(collection, asked.shape, wanted)
+    parallelism = asked.parallelism
+    if parallelism is None:
+        size_bytes = collection.state().spine.totals.size_bytes
+        parallelism = max(os.cpu_count() or 1, size_bytes // _TASK_BYTES)
+    return collection.plan(
+        query_of(collection, asked),
+        parallelism,
+        asked.timeout_s,
+        schema_id,
+        columns=columns,
+        where=asked.shape.where,
+    )
+
+
+def query_of(collection: Collection, asked: ReadOptions) -> Query | None:
+    """What is asked for; None: the contents at the last closed time."""
+    domain = collection.domain
+    if asked.after is not None:
+        after = time_of(asked.after, domain, "changesAfter")
+        if asked.through is None:
+            return Changes(after, collection.last_time())
+        return Changes(after, time_of(asked.through, domain, "changesThrough"))
+    if asked.lower is not None:
+        lower = collection.frontier(frontier_of(asked.lower, domain, "updatesFrom"), "updatesFrom")
+        if asked.upper is None:
+            return Updates(lower, lower.join(collection.upper))
+        return Updates(lower, collection.frontier(frontier_of(asked.upper, domain, "updatesTo"), "updatesTo"))
+    return None if asked.as_of is None else AsOf(time_of(asked.as_of, domain, "asOf"))
+
+
+def readable(collection: Collection, asked: Shape, wanted: StructType) -> tuple[int, list[str]]:
+    """The newest schema that has the columns that are wanted, and the columns to read under it.
+
+    A DataFrame is planned when it is first used. The collection's columns may have changed since Spark asked
+    for them: then rows are read as they would have been.
+
+    Raises:
+        UsageError: no schema has them; says why the newest has not.
+    """
+    if not wanted.fields:
+        raise UsageError("the schema has no columns: name one at least")
+    schemas = collection.state().schemas
+    reasons: list[str] = []
+    for schema_id in sorted(schemas, reverse=True):
+        rows = row_schema(schemas[schema_id].schema)
+        if asked.columns is not None and not set(asked.columns) <= set(rows.names):
+            reasons.append(f"columns={list(asked.columns)} are not all there")
+            continue
+        reason = _unlike(wanted, frame_schema(shown(rows, collection.domain, asked)))
+        if reason is None:
+            names = [name for name in rows.names if name in wanted.names or _keyed(name, collection, asked)]
+            return schema_id, names
+        reasons.append(reason)
+    raise UsageError(f"collection {collection.name!r} cannot be read with this schema: {reasons[0]}")
+
+
+def _keyed(name: str, collection: Collection, asked: Shape) -> bool:
+    """Whether a column is needed to tell which rows belong together."""
+    return asked.rows == "feed" and name in collection.key
+
+
+def _unlike(wanted: StructType, offered: StructType) -> str | None:
+    """Why columns are not some of those that are offered; None if they are."""
+    fields = {field.name: field for field in offered}
+    for field in wanted:
+        found = fields.get(field.name)
+        if found is None:
+            more = "; _diff and the times come with withDiff=true" if field.name.startswith("_") else ""
+            return f"no column {field.name!r}: there are {', '.join(map(repr, fields))}{more}"
+        have, want = found.dataType.simpleString(), field.dataType.simpleString()
+        if found.dataType != field.dataType:
+            return (
+                f"column {field.name!r} is {have}, not {want}: leave the schema as it is, and cast afterwards"
+            )
+        if found.nullable and not field.nullable:
+            return f"column {field.name!r} may be null: leave NOT NULL out"
+    return None

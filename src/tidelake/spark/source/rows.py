@@ -1,0 +1,64 @@
+"""Rows as those of a table: each as many times as its multiplicity says.
+
+Pure: Arrow in, Arrow out. Rows are repeated in pieces, so that one row a billion times needs no memory.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelake.errors import InvalidUpdates
+from tidelake.model.schema import DIFF
+
+Ints = npt.NDArray[np.int64]
+PIECE_ROWS = 65_536
+
+
+def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch with each row repeated as its `_diff` says; its columns as they are, `_diff` too.
+
+    Raises:
+        InvalidUpdates: a multiplicity is negative: no table holds a row less than no times. Shows the row.
+    """
+    counts: Ints = batch.column(DIFF).to_numpy()
+    negative = np.flatnonzero(counts < 0)
+    if len(negative):
+        row = batch.slice(int(negative[0]), 1).to_pylist()[0]
+        raise InvalidUpdates(
+            f"a row is there {counts[negative[0]]} times, which no table can show: {str(row)[:300]}; read it "
+            "with option withDiff=true, or mend what took it away before it was there"
+        )
+    return repeated(batch, counts)
+
+
+def repeated(batch: pa.RecordBatch, counts: Ints) -> Iterator[pa.RecordBatch]:
+    """The batch with each row repeated, in order, in batches of bounded size.
+
+    Args:
+        batch: any columns.
+        counts: for each row how often, 1 or more.
+    """
+    if not len(counts) or int(counts.max()) == 1:
+        yield batch
+        return
+    start = 0
+    while start < len(counts):
+        # Exact and without overflow: as many rows as a piece holds, or one row.
+        within = np.cumsum(np.minimum(counts[start : start + PIECE_ROWS], PIECE_ROWS + 1))
+        rows = max(1, int(np.searchsorted(within, PIECE_ROWS, side="right")))
+        piece, times = batch.slice(start, rows), counts[start : start + rows]
+        if rows == 1:
+            yield from _one(piece, int(times[0]))
+        else:
+            yield piece.take(pa.array(np.repeat(np.arange(rows), times)))
+        start += rows
+
+
+def _one(row: pa.RecordBatch, count: int) -> Iterator[pa.RecordBatch]:
+    whole = row.take(pa.array(np.zeros(min(count, PIECE_ROWS), np.int64)))
+    for _ in range(count // PIECE_ROWS):
+        yield whole
+    if count % PIECE_ROWS:
+        yield whole.slice(0, count % PIECE_ROWS)

@@ -1,0 +1,275 @@
+"""The streaming read of the format: a snapshot and all updates after it, or updates only, in micro-batches.
+
+Owns what Spark asks of a streaming source, in terms of `tidelake.shard.reading.tail`: offsets, limits on a
+batch, and partitions. The reader lives in a Python process of Spark's driver for as long as the query;
+copies of it go to the workers, and read nothing but the task in a partition.
+
+A batch from one offset to another has the same rows whenever it is run: its times are exact, and a hold,
+whose id is in the checkpoint, keeps their history until Spark has said that the batch is done, or
+`hold_for_s` after the query ended. A checkpoint that was left for longer is refused once history is gone.
+
+Facts of Spark 4.3 that this is built on: `initialOffset` is called again after a restart, unless the first
+batch was done, so it must name no place; `latestOffset` is called every 13 ms when idle; `commit` comes with
+the next batch, never for the last; `stop` is not called when the query dies.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import Lake, open_lake
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import Query, Updates
+from tidelake.model.schema import DIFF
+from tidelake.model.time import TIME_MAX, TimeDomain
+from tidelake.shard.reading.tail import Tail
+from tidelake.shard.runs.plan import run_task
+from tidelake.spark.columns import convert
+from tidelake.spark.source import change_feed
+from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Begin, Json, Offset, Position, from_json, to_json
+from tidelake.spark.source.options import Rows
+from tidelake.spark.source.planning import readable
+from tidelake.spark.source.rows import repeated
+from tidelake.spark.source.stream_read import StreamRead
+from tidelake.spark.tasks import one_thread
+from tidelake.state.backlog import Limits
+
+# Stored bytes of one partition, unless the machine has more cores than that makes partitions.
+_TASK_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class StreamTask(InputPartition):
+    """One key range of a batch, as a worker gets it.
+
+    Attributes:
+        task: of a plan.
+        rows: what they are to look like.
+        key: names of the key columns, for a change feed.
+        domain: of the times.
+    """
+
+    task: bytes
+    rows: Rows
+    key: tuple[str, ...]
+    domain: TimeDomain
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, with at least the columns that Spark asked for.
+
+        Raises:
+            LeaseExpired: nobody kept what is to be read for so long.
+            InvalidUpdates: a row goes, where rows are to be those that come.
+        """
+        found = run_task(self.task)
+        match self.rows:
+            case "table":
+                return (piece for batch in found for piece in _arrivals(batch))
+            case "updates":
+                return found
+            case "feed":
+                return change_feed.change_feed(found, self.key, self.domain)
+
+
+def _arrivals(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows as often as they come."""
+    counts = batch.column(DIFF).to_numpy()
+    if len(counts) and counts.min() < 0:
+        row = batch.slice(int(counts.argmin()), 1).to_pylist()[0]
+        raise InvalidUpdates(
+            f"a row is taken away, which a stream of rows that come cannot show: {str(row)[:300]}; read with "
+            "option withDiff=true or changeFeed=true, with a new checkpoint, into a sink that applies changes"
+        )
+    return repeated(batch, counts)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a collection for one streaming query. Opens nothing before it is asked something.
+
+    Args:
+        read: what.
+        schema: the columns that are wanted: those that its shape has, or some that a user chose.
+    """
+
+    def __init__(self, read: StreamRead, schema: StructType) -> None:
+        self._read = read
+        self._schema = schema
+        self._opened: tuple[Lake, Collection] | None = None
+        self._tail: Tail | None = None
+        self._until: Frontier | None = None
+
+    def initialOffset(self) -> Json:
+        """Where a query starts that has no checkpoint; the same whenever it is asked. Reads no data."""
+        collection = self._collection()
+        self._tail_of(None)  # refuses what cannot be followed
+        return to_json(Begin(collection.id, self._read.start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """That there is a limit. Spark knows none by times: both are applied in `latestOffset`."""
+        if self._limits.none:
+            return ReadAllAvailable()
+        return ReadMaxRows(TIME_MAX if self._read.max_rows is None else self._read.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is closed now is all that is read. One log scan."""
+        self._until = self._collection().upper
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        """The end of the batch that begins at `start`; `start` if there is nothing to read.
+
+        At most one log scan, and that not more often than every `poll_s`; see `Tail.step`. One log write
+        for the first batch.
+
+        Raises:
+            HistoryCompacted: the checkpoint, or the time to start after, is older than the history kept.
+        """
+        begun = self._checked(from_json(start))
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self._limits
+        try:
+            end = self._begun(begun, limits) if isinstance(begun, Begin) else self._next(begun, limits)
+        except HistoryCompacted as error:
+            raise self._lost(error, begun) from error
+        return start if end is None else to_json(end)
+
+    def reportLatestOffset(self) -> Json | None:
+        """The last head that was seen, for Spark's progress reports. No store call."""
+        if self._tail is None or self._opened is None:
+            return None
+        return to_json(Position(self._opened[1].id, self._tail.hold, self._tail.known.upper))
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """The tasks of a batch, by key range. At most one log scan, and a log write for the first batch.
+
+        Raises:
+            HistoryCompacted: the checkpoint is older than the history kept.
+            IncompatibleSchema: columns were changed so that rows do not fit the query any more.
+        """
+        begun, ended = self._checked(from_json(start)), self._checked(from_json(end))
+        if isinstance(ended, Begin) or start == end:
+            return []
+        tail = self._tail_of(ended.hold)
+        lower = _lower(begun, ended)
+        asked: Query = tail.snapshot_of(ended.frontier) if lower is None else Updates(lower, ended.frontier)
+        start_of = ended.frontier if lower is None else lower
+        cores, bytes_max = self._read.parallelism or os.cpu_count() or 1, _TASK_BYTES
+        try:
+            plan = tail.plan(asked, start_of, cores, None if self._read.parallelism else bytes_max)
+        except HistoryCompacted as error:
+            raise self._lost(error, ended) from error
+        except IncompatibleSchema as error:
+            raise IncompatibleSchema(f"{error}: start the query again, from the same checkpoint") from error
+        if plan is None:
+            return []
+        collection, rows = self._collection(), self._read.shape.rows
+        return [StreamTask(task, rows, collection.key, collection.domain) for task in plan.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition, sorted by key, value and time. In a worker."""
+        one_thread()
+        if not isinstance(partition, StreamTask):
+            raise UsageError(f"a partition is a {type(partition).__name__}, not one of this stream")
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        return (convert(batch, schema) for batch in partition.batches())
+
+    def commit(self, end: Json) -> None:
+        """What was read up to `end` is not asked for again: its history may go, in a minute."""
+        done = self._checked(from_json(end))
+        if isinstance(done, Position):
+            self._tail_of(done.hold).move(done.frontier)
+
+    def stop(self) -> None:
+        """End the signs of life. The hold stays, for whoever goes on from the checkpoint."""
+        if self._tail is not None:
+            self._tail.stop()
+        if self._opened is not None:
+            self._opened[0].close()
+        self._tail = self._opened = None
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self._read.max_rows, self._read.max_times)
+
+    def _collection(self) -> Collection:
+        if self._opened is None:
+            lake = open_lake(self._read.url, create=False)
+            self._opened = lake, lake.collection(self._read.collection)
+        return self._opened[1]
+
+    def _tail_of(self, hold: str | None) -> Tail:
+        """The tail under a hold; None: under the one that this query has, or a fresh one."""
+        if self._tail is None or hold not in (None, self._tail.hold):
+            collection, read = self._collection(), self._read
+            if self._tail is not None:
+                self._tail.stop()
+            # Decided once: what the query was started with, whatever columns come and go.
+            schema_id, columns = readable(collection, read.shape, self._schema)
+            self._tail = collection.tail(
+                hold,
+                hold_for=read.hold_for_s,
+                poll_s=read.poll_s,
+                columns=columns,
+                where=read.shape.where,
+                schema_id=schema_id,
+            )
+        return self._tail
+
+    def _checked(self, offset: Offset) -> Offset:
+        """Refuse the offset of another collection."""
+        collection = self._collection()
+        if offset.collection != collection.id:
+            raise UsageError(
+                f"the query's checkpoint is of another collection that was called {collection.name!r} "
+                "before: give the query a new checkpoint"
+            )
+        return offset
+
+    def _begun(self, begun: Begin, limits: Limits) -> Position | None:
+        """The end of the first batch."""
+        tail = self._tail_of(None)
+        if begun.start == SNAPSHOT:
+            past = tail.begin_with_snapshot(self._until)
+            return None if past is None else Position(begun.collection, tail.hold, past, SNAPSHOT)
+        first = tail.begin(None if begun.start == LATEST else begun.start)
+        return Position(begun.collection, tail.hold, tail.step(first, limits, self._until), first)
+
+    def _next(self, begun: Position, limits: Limits) -> Position | None:
+        tail = self._tail_of(begun.hold)
+        end = tail.step(begun.frontier, limits, self._until)
+        return None if end == begun.frontier else Position(begun.collection, begun.hold, end)
+
+    def _lost(self, error: HistoryCompacted, begun: Offset) -> HistoryCompacted:
+        name = self._read.collection
+        if isinstance(begun, Begin):
+            remedy = f"start the stream of {name!r} at a later time, or with startingAt=snapshot"
+        else:
+            remedy = (
+                f"the hold of the query on {name!r} ended, {self._read.hold_for_s:g} s after its last sign "
+                "of life (option holdFor) or because it was released, and history was folded since: start a "
+                "new query, with a new checkpoint and startingAt=snapshot, into an empty sink"
+            )
+        return HistoryCompacted(error.asked, error.since, remedy)
+
+
+def _lower(begun: Offset, ended: Position) -> Frontier | None:
+    """Where the updates of a batch begin; None: it is the snapshot just before its end."""
+    if isinstance(begun, Position):
+        return begun.frontier
+    if ended.first is None:
+        raise UsageError(
+            f"the query's checkpoint has no batch before {ended.frontier}, and does not say where that "
+            "began: it was edited; give the query a new checkpoint"
+        )
+    return ended.first if isinstance(ended.first, Frontier) else None

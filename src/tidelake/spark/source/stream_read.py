@@ -1,0 +1,86 @@
+"""A streaming read as plain values, from the options of the format and the collection that they name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelake.errors import UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
+from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Start
+from tidelake.spark.source.options import HOLD_FOR_S, Shape, stream_read_options
+from tidelake.spark.source.place import opened
+from tidelake.spark.source.times import frontier_of, time_of
+
+
+@dataclass(frozen=True)
+class StreamRead:
+    """What a query reads.
+
+    Attributes:
+        url: of the lake.
+        collection: name in it.
+        start: the snapshot of the last closed time and then all updates, updates from now on only, or those
+            at or beyond a frontier.
+        max_rows: updates of a batch at most, but for a single time and the snapshot, which are never cut.
+        max_times: distinct times of a batch at most.
+        shape: which rows and columns, and how they look.
+        parallelism: partitions of a batch at most; None: by size. Small batches have fewer.
+        hold_for_s: how long after its end the query can be started again from its checkpoint.
+        poll_s: least pause between two looks for news.
+    """
+
+    url: str
+    collection: str
+    start: Start = SNAPSHOT
+    max_rows: int | None = None
+    max_times: int | None = None
+    shape: Shape = Shape("updates")  # noqa: RUF009  # it is frozen
+    parallelism: int | None = None
+    hold_for_s: float = HOLD_FOR_S
+    poll_s: float = 0.1
+
+
+def stream_read(options: Mapping[str, str]) -> StreamRead:
+    """What options ask for. A few store calls, to find the collection and the unit of its times.
+
+    Raises:
+        UsageError: an option is unknown or has a bad value, or the collection cannot be followed.
+        NotALake, CollectionNotFound: there is no such collection.
+    """
+    asked = stream_read_options(options)
+    if asked.hold_for_s is None:
+        raise UsageError(
+            "option holdFor=none: a stream holds the history that it may have to read again; write a span "
+            "such as 24h, for how long it may be stopped"
+        )
+    with opened(options) as (lake, collection):
+        domain = collection.domain
+        if not domain.total_order:
+            raise UsageError(
+                f"times of {collection.name!r} are of unit {domain}, and a stream needs times of a total "
+                "order: read it in batches, with updatesFrom and updatesTo"
+            )
+        return StreamRead(
+            lake.url,
+            collection.name,
+            _start(asked.starting_at, domain),
+            asked.rows_max,
+            asked.times_max,
+            asked.shape,
+            asked.parallelism,
+            asked.hold_for_s,
+        )
+
+
+def _start(text: str | None, domain: TimeDomain) -> Start:
+    """`snapshot`, `latest`, a time (what comes after it), or a frontier such as `[7]` (what is beyond it)."""
+    if text is None or text.strip().lower() == SNAPSHOT:
+        return SNAPSHOT
+    if text.strip().lower() == LATEST:
+        return LATEST
+    try:
+        if text.strip().startswith("["):
+            return Frontier.of_all(frontier_of(text, domain, "startingAt"))
+        return Frontier.past(time_of(text, domain, "startingAt"))
+    except UsageError as error:
+        raise UsageError(f"{error}; or write snapshot or latest") from error

@@ -1,0 +1,216 @@
+"""Streams that are written exactly once, whatever dies when.
+
+Owns what makes a micro-batch recognisable. The order of commits does it, with nothing to configure:
+
+1. Spark writes into the checkpoint what batch n is made of. From then on batch n is that.
+2. One compare-and-set appends the rows of batch n and records "writer W has written n for query Q".
+3. Spark writes into the checkpoint that n is done.
+
+A driver that dies before 2 leaves parts that nobody names. One that dies between 2 and 3 runs batch n
+again, and the record says that it is in; the rows are not even read. A driver that was thought dead is
+fenced by the epoch of the one that opened the writer after it. A task that is tried again, or run twice,
+uploads twice, and one answer of each task counts.
+
+INVARIANT: Spark repeats no batch but its last one, and that as it was planned. A number before the last, or
+the last one planned at another moment, comes from a checkpoint that is older than the collection (a copy
+that was put back), whose rows may be others: it is refused, never taken for done.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from tidelake.config import Config
+from tidelake.errors import UsageError
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import open_lake
+from tidelake.lake.writer import Writer
+from tidelake.model.frontier import Frontier
+from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.named import EnvelopeLike, named
+from tidelake.spark.writing.commit import Numbered, write
+from tidelake.state.append import other_content
+
+DEFAULT_WRITER = "spark"
+QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class WrittenBatch:
+    """What one micro-batch did.
+
+    Attributes:
+        batch: its number in the checkpoint.
+        already: it was in before; nothing was read.
+        upper: the collection's upper after it.
+        rows: updates that it made, before consolidation.
+        late: rows that were moved to a later time by the tasks.
+    """
+
+    batch: int
+    already: bool
+    upper: Frontier
+    rows: int = 0
+    late: int = 0
+
+
+Progress = Callable[[WrittenBatch], None]
+
+
+@dataclass
+class Sink:
+    """What `foreachBatch` calls for each micro-batch of one streaming query; made by `sink`.
+
+    Attributes:
+        collection: to write to.
+        envelope: what the rows mean.
+        writer: name of the stream's record in the collection.
+        take_over: whether to write on under a name that another query has used.
+        progress: called after each micro-batch.
+        query: who the stream is; None: Spark says.
+        error: what the last call raised, itself; Spark's own exception has only its text.
+    """
+
+    collection: Collection
+    envelope: Envelope
+    writer: str = DEFAULT_WRITER
+    take_over: bool = False
+    progress: Progress | None = None
+    query: str | None = None
+    error: Exception | None = None
+    _opened: tuple[str, Writer] | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Append one micro-batch, unless it is in."""
+        try:
+            done = self._take(frame, batch)
+            if self.progress is not None:
+                self.progress(done)
+        except Exception as error:
+            self.error = error
+            # What is in, and whose the writer is, is asked anew if this query goes on.
+            self._opened = None
+            raise
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For Spark Connect, whose server calls the function in a process of its own."""
+        spec = self.collection.uploader().spec
+        rest = (self.envelope, self.writer, self.take_over, self.progress, self.query)
+        return _reopened, (spec.url, spec.config, self.collection.name, *rest)
+
+    def _take(self, frame: DataFrame, batch: int) -> WrittenBatch:
+        query = query_of(frame) if self.query is None else self.query
+        writer, content = self._open(query), "" if self.query else planned_at(frame, query, batch)
+        if is_in(writer, batch, content):
+            return WrittenBatch(batch, True, self.collection.upper)
+        title = f"tidelake: batch {batch} into {self.collection.name}"
+        numbered = Numbered(writer, batch, lambda _answer: content)
+        done = write(self.collection, frame, self.envelope, numbered=numbered, title=title)
+        return WrittenBatch(
+            batch, done.appended.already, done.appended.upper, done.answer.rows, done.answer.late
+        )
+
+    def _open(self, query: str) -> Writer:
+        """The writer, opened once for each query: that fences older drivers."""
+        if self._opened is None or self._opened[0] != query:
+            opened = self.collection.writer(self.writer, owner=query, take_over=self.take_over)
+            self._opened = (query, opened)
+        return self._opened[1]
+
+
+def _reopened(url: str, config: Config, name: str, *rest: Any) -> Sink:
+    return Sink(open_lake(url, create=False, config=config).collection(name), *rest)
+
+
+def sink(
+    collection: Collection,
+    envelope: EnvelopeLike = "append",
+    *,
+    writer: str = DEFAULT_WRITER,
+    take_over: bool = False,
+    progress: Progress | None = None,
+    query: str | None = None,
+    **options: object,
+) -> Sink:
+    """A function for `foreachBatch` that writes each micro-batch exactly once.
+
+        frame.writeStream.foreachBatch(tidelake.spark.sink(collection)).option(
+            "checkpointLocation", place).start()
+
+    A micro-batch is one commit. The stream may be killed and started again at any point. An empty
+    micro-batch moves no time; only its number is recorded.
+
+    Args:
+        collection: to write to.
+        envelope: what the rows mean; see `write`.
+        writer: name of the stream's record in the collection. One stream, one name: a second stream into
+            the same collection needs another.
+        take_over: write on under a name that another query has used, that is with another checkpoint. For
+            rows that the other one has not written; the same rows again would be in twice.
+        progress: called after each micro-batch, in the driver.
+        query: who this stream is, if Spark does not say: under Spark Connect. Give the same text when the
+            stream is started again with the same checkpoint, and another one with another checkpoint.
+        **options: for the name of an envelope, what it takes, such as `time="ts"`.
+
+    Raises (out of the query, as text; the error itself is in `Sink.error`):
+        InvalidUpdates: rows do not fit. The micro-batch was not appended, all earlier ones were.
+        UsageError: the checkpoint is not the one that this writer name belongs to, or is an older one.
+        WriterFenced: the same query was started elsewhere.
+    """
+    return Sink(collection, named(envelope, options), writer, take_over, progress, query)
+
+
+def query_of(frame: DataFrame) -> str:
+    """The id of the streaming query that a micro-batch belongs to.
+
+    Raises:
+        UsageError: it belongs to none, or Spark does not say.
+    """
+    try:
+        found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    except PySparkException:
+        raise UsageError(
+            "Spark Connect does not say which query a micro-batch belongs to: give sink(..., query='...'), a "
+            "text that goes with the checkpoint, or use writeStream.format('tidelake')"
+        ) from None
+    if not found:
+        raise UsageError("this is no micro-batch of a streaming query: use tidelake.spark.write")
+    return str(found)
+
+
+def planned_at(frame: DataFrame, query: str, batch: int) -> str:
+    """When Spark planned a micro-batch, as its checkpoint says: the same if it is repeated, never of another.
+
+    Empty if Spark does not say.
+    """
+    try:
+        context = frame.sparkSession.sparkContext
+        found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+        running = found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
+        return f"planned at {running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()}"
+    except (PySparkException, Py4JError, AttributeError):
+        # Not in Spark's public interface: another version may keep it elsewhere.
+        return ""
+
+
+def is_in(writer: Writer, batch: int, content: str = "") -> bool:
+    """Whether a micro-batch is in already.
+
+    Args:
+        writer: of the stream.
+        batch: its number.
+        content: what tells it from others of this number; empty: nothing.
+
+    Raises:
+        UsageError: it is one before the last, or another one: its checkpoint is older than the collection.
+    """
+    if writer.last_sequence is None or batch > writer.last_sequence:
+        return False
+    other = content and writer.last_content and content != writer.last_content
+    if batch < writer.last_sequence or other:
+        raise UsageError(other_content(writer.name, batch))
+    return True

@@ -1,0 +1,100 @@
+"""Rows staged for another process: all of them come back, by key, in bounded memory."""
+
+from collections import Counter
+from random import Random
+
+import pyarrow as pa
+import pytest
+from shards import Place
+
+import tidelake
+from tidelake.config import Config
+from tidelake.data.encode import encode_key
+from tidelake.errors import UploadExpired
+from tidelake.model import names
+from tidelake.shard.spec import stores_of
+from tidelake.shard.writing.staging import Staging
+
+SCHEMA = pa.schema([pa.field("x", pa.float64()), pa.field("k", pa.string()), ("v", pa.int64())])
+TINY = Config(merge_memory_bytes=1 << 24)
+
+
+@pytest.fixture
+def c():
+    lake = tidelake.open("memory://staging-" + Place().lake().url[9:], config=TINY)
+    return lake.create("c", SCHEMA, key=["x", "k"])
+
+
+def staging_of(c):
+    return Staging.from_bytes(Staging(c.uploader().spec).to_bytes())
+
+
+def batches(rng, count):
+    """Batches of columns that are not the collection's, with keys of few values."""
+    floats = [0.0, -0.0, 1.5, float("nan"), float("-inf"), None]
+    for _ in range(count):
+        n = rng.randrange(200)
+        yield pa.RecordBatch.from_pydict(
+            {
+                "key of": [rng.choice(floats) for _ in range(n)],
+                "and": [rng.choice(["", "a", "\x00", "ä", None]) for _ in range(n)],
+                "more": [rng.randrange(5) for _ in range(n)],
+            },
+            schema=pa.schema([("key of", pa.float64()), ("and", pa.string()), ("more", pa.int8())]),
+        )
+
+
+def keys(batch):
+    return pa.RecordBatch.from_arrays([batch.column(0), batch.column(1)], ["x", "k"])
+
+
+def texts(found):
+    return Counter(str(row) for batch in found for row in batch.to_pylist())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_rows_come_back_in_the_order_of_their_keys(c, seed):
+    rng = Random(seed)
+    staging, stored, given = staging_of(c), [], []
+    for _ in range(4):
+        task = list(batches(rng, 20))
+        given += task
+        stored += staging.put(task, keys)
+    found = list(staging.rows(stored))
+    assert texts(found) == texts(given)
+    ordered = pa.Table.from_batches(found)
+    # 0.0 and -0.0 are one key, and so are all NaN.
+    plain = pa.RecordBatch.from_arrays(
+        [
+            pa.array([0.0 if x == 0 else x for x in ordered.column(0).to_pylist()], pa.float64()),
+            ordered.column(1).combine_chunks(),
+        ],
+        ["x", "k"],
+    )
+    encoded = encode_key(plain, c.uploader().spec.schema).to_pylist()
+    assert encoded == sorted(encoded)
+
+
+def test_a_task_with_more_than_fits_into_memory_makes_several_runs(c):
+    wide = pa.RecordBatch.from_pydict({"x": [1.0] * 2000, "k": ["k" * 500] * 2000})
+    staging = staging_of(c)
+    stored = staging.put([wide] * 10, lambda batch: batch)
+    assert len(stored) > 2
+    assert sum(batch.num_rows for batch in staging.rows(stored)) == 20_000
+
+
+def test_without_rows_nothing_is_stored(c):
+    staging = staging_of(c)
+    assert staging.put([next(batches(Random(1), 1)).slice(0, 0)], keys) == ()
+    assert staging.put([], keys) == () and list(staging.rows([])) == []
+
+
+def test_runs_are_uploads_that_nobody_names(c):
+    staging = staging_of(c)
+    stored = staging.put(list(batches(Random(1), 3)), keys)
+    assert [names.uploaded_at(name) for name in stored] == [staging.spec.seqno]
+    staging.discard(stored)
+    staging.discard(stored)
+    assert not [*stores_of(staging.spec).blobs.list(names.parts(c.id))]
+    with pytest.raises(UploadExpired):
+        next(staging.rows(stored))

@@ -1,0 +1,53 @@
+"""An envelope whose tasks fail now and then, before or after they have uploaded: for tests of retries."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """Another envelope with tasks that fail at `rate`; each failure leaves a file in `marks`."""
+
+    inner: Any
+    rate: float
+    marks: str
+
+    @classmethod
+    def of_environment(cls, inner: Any) -> "Flaky":
+        return cls(inner, float(os.environ["FLAKY_RATE"]), os.environ["FLAKY_MARKS"])
+
+    @property
+    def rebases(self) -> bool:
+        return self.inner.rebases
+
+    def check(self, frame: Any, collection: Any) -> None:
+        self.inner.check(frame, collection)
+
+    def arrange(self, frame: Any, collection: Any) -> Any:
+        return self.inner.arrange(frame, collection)
+
+    def work(self, collection: Any, columns: Sequence[str], lower: Any) -> Any:
+        return FlakyWork(self.inner.work(collection, columns, lower), self.rate, self.marks)
+
+
+@dataclass(frozen=True)
+class FlakyWork:
+    inner: Any
+    rate: float
+    marks: str
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._maybe_fail("before")
+        answers = list(self.inner(batches))
+        self._maybe_fail("after")
+        yield from answers
+
+    def _maybe_fail(self, moment: str) -> None:
+        chance = SystemRandom()
+        if chance.random() < self.rate / 2:
+            (Path(self.marks) / f"{moment}-{os.getpid()}-{chance.getrandbits(60)}").touch()
+            raise RuntimeError(f"a task fails {moment} its upload")

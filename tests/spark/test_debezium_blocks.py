@@ -1,0 +1,239 @@
+"""The fast way of reading change events says what the exact way says, or leaves the lines to it."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from tidelake.data.json.block import Unsure
+from tidelake.data.json.encoding import Encoding
+from tidelake.spark.envelopes.blocks import Events
+from tidelake.spark.envelopes.changes import ChangeParser, Reject
+
+INNER = pa.struct([pa.field("code", pa.int8(), nullable=False), ("tags", pa.list_(pa.string()))])
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("näme", pa.string()),
+        ("price", pa.decimal128(6, 2)),
+        ("big", pa.decimal256(50, 3)),
+        ("ratio", pa.float64()),
+        ("part", pa.float32()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("ms")),
+        ("seen", pa.timestamp("us", "UTC")),
+        ("raw", pa.binary()),
+        ("small", pa.uint8()),
+        ("place", INNER),
+        ("places", pa.list_(INNER)),
+        ("ok", pa.bool_()),
+    ]
+)
+GOOD: dict[str, list[str]] = {
+    "id": ["1", "-0", "9223372036854775807"],
+    "näme": ['"x"', '"Zürich"', '"\\u00fc\\ud83d\\ude00"', '"\\u0000"', '""', "null", '"a\\/\\"b"', '"},{"'],
+    "price": ["1.5", '"1.50"', "-12", "null", "1e2", "9999.99", '".5"', "0.000"],
+    "big": ["12345678901234567890123456789012345.125", '"1"', "null", "-0.001"],
+    "ratio": ["0.1", "1e300", "-3", "null", "1E-7", "4503599627370497"],
+    "part": ["0.1", "3", "null", "1e-50"],
+    "day": ["19000", "-1", "null"],
+    "at": ["1700000000000", "null", "-1"],
+    "seen": ["1700000000000000", "null"],
+    "raw": ['"YWJj"', '"YQ=="', '""', "null", '"YWI="'],
+    "small": ["0", "255", "null"],
+    "place": ['{"code":1,"tags":["x",null]}', "null", '{"tags":null,"code":-1,"more":{"code":"x"}}'],
+    "places": ["[]", "null", '[{"code":1,"tags":[]},null]'],
+    "ok": ["true", "false", "null"],
+}
+HOSTILE = [
+    "null", "true", "1", "1.0", "-0", "-0.0", "01", "1e400", "1e-400", "1e999999999999999999", "NaN",
+    "Infinity", "-", "+1", ".5", "9007199254740993", "16777217", "9223372036854775808", "1" * 25,
+    "1" * 5000, '"12"', '"NaN"', '"Infinity"', '"\\ud800"', '"\\udc00"', '"a\tb"', '"\\x"', "[]", "[1]",
+    "{}", '{"code":1}', '[{"code":null,"tags":[]}]', '{"code":1,"code":2,"tags":null}',
+    '{"code":1,"tags":[1]}', '{"code":null,"tags":[]}', '"2024-01-01"', '"2024-01-01T00:00:00Z"',
+    '"2024-01-01T00:00:00"', '"2024-13-01"', '"YWJj="', '"Y==="', '"YQ=a"', '"=AAA"', '"YR=="',
+    '"__debezium_unavailable_value"', '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="', "1.234", "12345.6",
+    '"1_0"', '" 1"', '"١"', '"1."', '"1e3"', '"+1"', '""', "100e-2", "{", "}", '"', '{"a":{"a":1}}',
+    "[" * 50 + "]" * 50,
+]  # fmt: skip
+
+good_value = st.sampled_from(sorted(GOOD)).flatmap(lambda n: st.tuples(st.just(n), st.sampled_from(GOOD[n])))
+space = st.sampled_from(["", "", "", " ", "\t", "\r", "\n", "\x0b"])
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> str:
+    """The text of a row: good, or with something done to it."""
+    members = [(name, draw(st.sampled_from(texts))) for name, texts in GOOD.items()]
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(members) - 1))
+        harm = draw(st.integers(0, 4))
+        name, text = members[at]
+        if harm == 0:
+            del members[at]
+        elif harm == 1:
+            members.append((name, text))
+        elif harm == 2:
+            members.append(("other", draw(st.sampled_from(HOSTILE))))
+        else:
+            members[at] = (name, draw(st.sampled_from(HOSTILE)))
+    if draw(st.booleans()):
+        members = draw(st.permutations(members))
+    escape = draw(st.integers(0, 5)) == 0
+    return "{" + ",".join(f"{json.dumps(n, ensure_ascii=escape)}:{t}" for n, t in members) + "}"
+
+
+OPS = {"c": "na", "r": "na", "u": "ba", "d": "bn", "h": "nn", "m": "nn"}
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> bytes:
+    odd = draw(st.integers(0, 40))
+    if odd == 0:
+        return draw(
+            st.sampled_from([b"", b"null", b" null ", b"\x0bnull", b"\x0b", b'{"payload":null}', b"[1]"])
+        )
+    if odd == 1:
+        return draw(st.sampled_from(HOSTILE)).encode()
+    op = draw(st.sampled_from("crudcrudhm"))
+    shape = OPS[op]
+    if draw(st.integers(0, 15)) == 0:
+        shape = draw(st.sampled_from(["nn", "na", "bn", "ba"]))
+    members = [("op", json.dumps(op if draw(st.integers(0, 20)) else draw(st.sampled_from("tx"))))]
+    members += [("before", draw(rows()) if shape[0] == "b" else "null")]
+    members += [("after", draw(rows()) if shape[1] == "a" else "null")]
+    time = str(draw(st.integers(0, 9))) if draw(st.integers(0, 15)) else draw(st.sampled_from(HOSTILE))
+    members += [
+        ("source", f'{{"lsn":{time},"schema":"public","op":1,"ts":{{"n":{draw(st.integers(0, 9))}}}}}')
+    ]
+    if draw(st.integers(0, 8)) == 0:
+        members.append((draw(st.sampled_from(["op", "before", "source", "x", "payload"])), "null"))
+    if draw(st.integers(0, 8)) == 0:
+        del members[draw(st.integers(0, len(members) - 1))]
+    text = draw(space) + "{" + draw(space) + ",".join(f'"{n}":{t}' for n, t in members) + draw(space) + "}"
+    wrap = draw(st.integers(0, 12))
+    if wrap < 4:
+        schema = draw(st.sampled_from(['"schema":null,', "", '"schema":{"type":"struct"},', '"schema":1,']))
+        end = draw(
+            st.sampled_from(["", "", "", ',"schema":null', ',"op":null', ',"op":"c"', ',"payload":null'])
+        )
+        text = "{" + schema + f'"payload":{text}{end}' + "}"
+    data = (text + draw(space)).encode()
+    if draw(st.integers(0, 40)) == 0:
+        at = draw(st.integers(0, len(data)))
+        data = (
+            data[:at]
+            + draw(st.sampled_from([b"\xff", b"\xed\xa0\x80", b"{", b"}", b"\n", b"\xef\xbb\xbf"]))
+            + data[at:]
+        )
+    return data
+
+
+def exactly(parser: ChangeParser, texts: list[bytes]) -> tuple[Events, list[Reject]]:
+    bad: list[Reject] = []
+    return parser._one_by_one(pa.array(texts, pa.binary()), 0, bad), bad
+
+
+def same(fast: Events, exact: Events) -> None:
+    assert fast.lines.tolist() == exact.lines.tolist()
+    assert fast.times.tolist() == exact.times.tolist()
+    assert (fast.orders is None) == (exact.orders is None)
+    if fast.orders is not None and exact.orders is not None:
+        assert fast.orders.tolist() == exact.orders.tolist()
+    assert sorted(fast.marks.tolist()) == sorted(exact.marks.tolist())
+    assert (fast.heartbeats, fast.tombstones) == (exact.heartbeats, exact.tombstones)
+    for a, b in ((fast.before, exact.before), (fast.after, exact.after)):
+        assert a.lines.tolist() == b.lines.tolist()
+        a.rows.validate(full=True)
+        assert a.rows.schema == b.rows.schema
+        assert a.rows.equals(b.rows)
+        ratios = [
+            rows.column("ratio").to_pylist() for rows in (a.rows, b.rows) if "ratio" in rows.schema.names
+        ]
+        assert repr(ratios[:1]) == repr(ratios[1:])  # minus zero
+
+
+PARSERS = [
+    ChangeParser(SCHEMA, ("id",)),
+    ChangeParser(SCHEMA, ("id",), old_rows="stored", order_field="source.ts.n"),
+    ChangeParser(SCHEMA, ("id",), encodings=(("price", Encoding("bytes")), ("at", Encoding("s")))),
+]
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=["plain", "stored", "encoded"])
+@settings(max_examples=400)
+@given(texts=st.lists(lines(), min_size=1, max_size=4))
+@example(
+    texts=[
+        b'{"op":"h","source":{"lsn":1}} {"op":"h","source":{"lsn":2}}',
+        b'{"op":',
+        b'"h","source":{"lsn":1}}',
+    ]
+)
+@example(texts=[b"null", b'{"op":"h","source":{"lsn":1}}'])
+def test_a_block_says_what_its_lines_say_or_is_left_to_them(parser: ChangeParser, texts: list[bytes]) -> None:
+    try:
+        fast = parser._blocks.read(pa.array(texts, pa.binary()))
+    except Unsure:
+        return
+    exact, bad = exactly(parser, texts)
+    assert bad == []
+    same(fast, exact)
+
+
+def wrapped(event: dict[str, Any], schema: Any) -> bytes:
+    return json.dumps({"schema": schema, "payload": event}).encode()
+
+
+def ordinary(i: int) -> dict[str, Any]:
+    row = {name: json.loads(texts[i % len(texts)].replace("1e300", "1e15")) for name, texts in GOOD.items()}
+    old = {**row, "ok": None}
+    before, after = [(None, row), (old, row), (row, None)][i % 3]
+    return {"before": before, "after": after, "source": {"lsn": i, "ts": {"n": i}}, "op": "cud"[i % 3]}
+
+
+@pytest.mark.parametrize("parser", PARSERS[:2], ids=["plain", "stored"])
+def test_ordinary_events_are_read_at_once(parser: ChangeParser) -> None:
+    plain = [json.dumps(ordinary(i)).encode() for i in range(60)]
+    for texts in (
+        plain,
+        [wrapped(ordinary(i), None) for i in range(60)],
+        [wrapped(ordinary(i), {"type": "struct", "fields": []}) for i in range(60)],
+        [b'{"payload":' + line + b"}" for line in plain],
+        [plain[0], b"null", b"", plain[1], b'{"op":"h","source":{"lsn":9}}'],
+    ):
+        exact, bad = exactly(parser, texts)
+        assert bad == []
+        same(parser._blocks.read(pa.array(texts, pa.binary())), exact)
+
+
+@pytest.mark.parametrize("form", ["2024-01-01", 19000, None])
+def test_dates_are_read_at_once_in_either_form(form: Any) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("days", pa.list_(pa.date32()))])
+    parser = ChangeParser(schema, ("id",))
+    row = {"id": 1, "day": form, "days": [form]}
+    line = json.dumps({"op": "c", "after": row, "source": {"lsn": 1}}).encode()
+    texts = pa.array([line] * 3, pa.binary())
+    same(parser._blocks.read(texts), exactly(parser, [line] * 3)[0])
+    other = line.replace(b'"2024-01-01"', b"1").replace(b"19000", b'"1970-01-02"')
+    mixed = parser.parse(pa.array([line, other, line], pa.binary()), ["f"] * 3)
+    assert mixed.rows.num_rows == 3
+
+
+def test_one_bad_line_costs_only_the_lines_around_it() -> None:
+    texts: list[bytes] = [json.dumps(ordinary(i)).encode() for i in range(500)]
+    texts[321] = b"{"
+    parser = ChangeParser(SCHEMA, ("id",), rejects=True)
+    parsed = parser.parse(pa.array(texts, pa.binary()), ["f"] * 500)
+    assert [reject.line for reject in parsed.rejects] == [321]
+    assert "not JSON" in parsed.rejects[0].reason
+    exact = ChangeParser(SCHEMA, ("id",)).parse(pa.array(texts[:321] + texts[322:], pa.binary()), ["f"] * 499)
+    assert parsed.rows.equals(exact.rows)
+    assert parsed.events == 499
+    assert exact.rows.column("price")[0].as_py() == Decimal("1.50")

@@ -1,0 +1,261 @@
+"""Streams through `foreachBatch` and through the format: each micro-batch is in once."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+import stream_source
+from pyspark.errors import StreamingQueryException
+
+import tidelake
+from tidelake.errors import InvalidUpdates, UsageError, WriterFenced
+from tidelake.lake.writer import Writer
+from tidelake.model.frontier import Frontier
+from tidelake.spark import WrittenBatch, sink
+from tidelake.testing import tables
+
+JSON = "id bigint, v string"
+
+
+class Stream:
+    """A lake, a folder of JSON lines, a checkpoint; and one of the two ways to write it."""
+
+    def __init__(self, root: Path, spark: Any, way: str) -> None:
+        self.root, self.spark, self.way = root, spark, way
+        self.folder, self.checkpoint = root / "in", root / "checkpoint"
+        self.folder.mkdir()
+        self.c = tidelake.open(root / "lake").create("c", stream_source.SCHEMA, key=["id"])
+        self.files = 0
+        self.error: Exception | None = None
+        self.batches: list[WrittenBatch] = []
+
+    def put(self, *rows: tuple[Any, ...], names: tuple[str, ...] = ("id", "v")) -> None:
+        stream_source.put(self.folder, self.files, [dict(zip(names, row, strict=True)) for row in rows])
+        self.files += 1
+
+    def run(self, schema: str = JSON, take_over: bool = False, **options: Any) -> None:
+        """Write all files that are new, one a micro-batch."""
+        frame = stream_source.lines(self.spark, self.folder, schema)
+        to = None
+        if self.way == "helper":
+            to = sink(self.c, take_over=take_over, progress=self.batches.append, **options)
+        elif take_over:
+            options["takeOver"] = "true"
+        query = stream_source.start(frame, self.c, self.checkpoint, to, **options)
+        try:
+            query.awaitTermination()
+        finally:
+            self.error = to.error if to is not None else None
+
+    def forget(self, batch: int) -> None:
+        """As after a kill between the append and Spark's own commit."""
+        (self.checkpoint / "commits" / str(batch)).unlink()
+        (self.checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+
+    def rows(self) -> Counter[Any]:
+        """(row, time) -> diff."""
+        return tables.by_time(self.c.updates(0, self.c.upper).read_all(), self.c.domain)
+
+
+@pytest.fixture(params=["helper", "format"])
+def stream(request: pytest.FixtureRequest, tmp_path: Path, spark: Any) -> Stream:
+    return Stream(tmp_path, spark, request.param)
+
+
+@pytest.fixture
+def helper(tmp_path: Path, spark: Any) -> Stream:
+    return Stream(tmp_path, spark, "helper")
+
+
+def test_a_micro_batch_is_one_commit(stream: Stream) -> None:
+    stream.put((1, "a"), (2, None))
+    stream.put((1, "a"))
+    stream.run()
+    assert stream.rows() == {((1, "a"), 0): 1, ((2, None), 0): 1, ((1, "a"), 1): 1}
+    record = stream.c.state().writers["spark"]
+    assert (record.sequence, len(record.owner)) == (1, 36)
+    if stream.way == "helper":
+        assert [(b.batch, b.already, b.rows, b.upper) for b in stream.batches] == [
+            (0, False, 2, Frontier.of(1)),
+            (1, False, 1, Frontier.of(2)),
+        ]
+
+
+def test_a_second_run_takes_only_what_is_new(stream: Stream) -> None:
+    stream.put((1, "a"))
+    stream.run()
+    stream.run()
+    stream.put((2, "b"))
+    stream.run()
+    assert stream.rows() == {((1, "a"), 0): 1, ((2, "b"), 1): 1}
+
+
+def test_a_batch_that_is_in_and_not_in_the_checkpoint_is_not_written_twice(stream: Stream) -> None:
+    stream.put((1, "a"))
+    stream.put((2, "b"))
+    stream.run()
+    stream.forget(1)
+    stream.put((3, "c"))
+    stream.run()
+    assert stream.rows() == {((1, "a"), 0): 1, ((2, "b"), 1): 1, ((3, "c"), 2): 1}
+    if stream.way == "helper":
+        assert [(b.batch, b.already) for b in stream.batches] == [
+            (0, False),
+            (1, False),
+            (1, True),
+            (2, False),
+        ]
+
+
+def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(stream: Stream) -> None:
+    stream.put((1, "a"))
+    stream.run()
+    shutil.rmtree(stream.checkpoint)
+    reason = (
+        r"(?s)writer 'spark' belongs to .* might write the same data again: go on with the checkpoint that "
+        r"wrote it, use another writer name, or take it over .*take_over=True, as an option takeOver=true"
+    )
+    with pytest.raises(StreamingQueryException, match=reason):
+        stream.run()
+    assert stream.rows() == {((1, "a"), 0): 1}
+    stream.run(writer="other")
+    assert stream.rows() == {((1, "a"), 0): 1, ((1, "a"), 1): 1}
+    shutil.rmtree(stream.checkpoint)
+    stream.run(take_over=True)
+    stream.put((2, "b"))
+    stream.run()
+    assert sum(stream.rows().values()) == 4
+
+
+@pytest.mark.parametrize("missed", [1, 2])
+def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
+    stream: Stream, tmp_path: Path, missed: int
+) -> None:
+    stream.put((1, "a"))
+    stream.run()
+    shutil.copytree(stream.checkpoint, tmp_path / "saved")
+    for i in range(missed):
+        stream.put((i, "b"))
+        stream.run()
+    shutil.rmtree(stream.checkpoint)
+    shutil.move(tmp_path / "saved", stream.checkpoint)
+    for file in sorted(stream.folder.glob("*.json"))[1:]:
+        file.unlink()
+    # Other rows come under the number of those that are in.
+    stream.put((8, "new"), (9, "new"))
+    with pytest.raises(StreamingQueryException, match="append 1 of writer 'spark' is in, but was made of"):
+        stream.run()
+    assert sum(stream.rows().values()) == 1 + missed
+
+
+def test_an_empty_micro_batch_moves_no_time_and_is_recorded(stream: Stream) -> None:
+    stream.put()
+    stream.run()
+    assert (stream.c.upper, stream.c.state().writers["spark"].sequence) == (Frontier.of(0), 0)
+    stream.put((1, "a"))
+    stream.run()
+    assert stream.rows() == {((1, "a"), 0): 1}
+
+
+def test_rows_that_do_not_fit_stop_the_stream_with_a_reason(stream: Stream) -> None:
+    stream.put((1, "a"))
+    stream.put((None, "b"))
+    with pytest.raises(StreamingQueryException, match="column 'id' must not be null"):
+        stream.run()
+    assert stream.rows() == {((1, "a"), 0): 1}
+    if stream.way == "helper":
+        assert isinstance(stream.error, InvalidUpdates)
+
+
+def test_columns_are_checked_before_a_task_runs(stream: Stream) -> None:
+    stream.put((1,), names=("id",))
+    with pytest.raises(StreamingQueryException, match=r"column 'v' \(string\) is missing.*'w' is not in"):
+        stream.run("id bigint, w string")
+    assert stream.c.state().spine.totals.rows == 0
+
+
+def test_late_rows_stop_the_stream_or_are_advanced(stream: Stream) -> None:
+    stream.put((1, "a", 5), (2, "b", 9), names=("id", "v", "_time"))
+    none = pa.schema([*stream_source.SCHEMA, ("_time", pa.int64())]).empty_table()
+    stream.c.append(none, upper=7)
+    schema = JSON + ", _time bigint"
+    with pytest.raises(StreamingQueryException, match="time 5 is not beyond the lower frontier"):
+        stream.run(schema)
+    stream.run(schema, late="advance")
+    assert stream.rows() == {((1, "a"), 7): 1, ((2, "b"), 9): 1}
+
+
+def test_a_stream_of_updates_may_take_rows_away(stream: Stream) -> None:
+    names = ("id", "v", "_time", "_diff")
+    stream.put((1, "a", 0, 2), (2, "b", 3, 1), names=names)
+    stream.put((1, "a", 4, -1), names=names)
+    stream.run("id bigint, v string, _time bigint, _diff bigint", envelope="updates")
+    assert stream.rows() == {((1, "a"), 0): 2, ((2, "b"), 3): 1, ((1, "a"), 4): -1}
+
+
+def test_a_fenced_stream_stops(helper: Stream) -> None:
+    helper.put((1, "a"))
+    helper.put((2, "b"))
+    to = sink(helper.c)
+
+    def intrude(batch: WrittenBatch) -> None:
+        owner = helper.c.state().writers["spark"].owner
+        helper.c.writer("spark", owner=owner)
+
+    to.progress = intrude
+    frame = stream_source.lines(helper.spark, helper.folder)
+    query = stream_source.start(frame, helper.c, helper.checkpoint, to)
+    with pytest.raises(StreamingQueryException, match="is fenced by epoch"):
+        query.awaitTermination()
+    assert isinstance(to.error, WriterFenced)
+    assert helper.rows() == {((1, "a"), 0): 1}
+    # The same function may be used again: it opens the writer anew.
+    to.progress = None
+    stream_source.start(frame, helper.c, helper.checkpoint, to).awaitTermination()
+    assert helper.rows() == {((1, "a"), 0): 1, ((2, "b"), 1): 1}
+
+
+def test_a_commit_whose_answer_got_lost_is_found_by_the_next_run(
+    helper: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidelake.errors import OutcomeUnknown
+
+    original = Writer.append_uploaded
+
+    def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(Writer, "append_uploaded", original)
+        original(self, *args, **kwargs)
+        raise OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(Writer, "append_uploaded", append_uploaded)
+    helper.put((1, "a"))
+    to = sink(helper.c)
+    frame = stream_source.lines(helper.spark, helper.folder)
+    with pytest.raises(StreamingQueryException, match="no answer"):
+        stream_source.start(frame, helper.c, helper.checkpoint, to).awaitTermination()
+    to.progress = helper.batches.append
+    stream_source.start(frame, helper.c, helper.checkpoint, to).awaitTermination()
+    assert [(b.batch, b.already) for b in helper.batches] == [(0, True)]
+    assert helper.rows() == {((1, "a"), 0): 1}
+
+
+def test_outside_of_a_stream_the_sink_says_what_to_use(helper: Stream) -> None:
+    with pytest.raises(UsageError, match=r"no micro-batch of a streaming query: use tidelake\.spark\.write"):
+        sink(helper.c)(helper.spark.createDataFrame([(1, "a")], JSON), 0)
+
+
+def test_a_sink_can_be_sent_to_another_process(helper: Stream) -> None:
+    import pickle
+
+    sent = pickle.loads(pickle.dumps(sink(helper.c, "append", query="q", late="advance")))
+    frame = helper.spark.createDataFrame([(1, "a")], JSON)
+    sent(frame, 0)
+    sent(frame, 0)
+    assert helper.rows() == {((1, "a"), 0): 1}
+    assert helper.c.state().writers["spark"].owner == "q"

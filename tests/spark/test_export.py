@@ -1,0 +1,188 @@
+"""Exports: the same rows in another format, as a whole or not at all."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+import tidelake
+from tidelake.cli.main import main
+from tidelake.config import Config
+from tidelake.errors import NotYetClosed, UsageError
+from tidelake.spark import ExportReport, export
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("a.b", pa.int32())])
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> tidelake.Collection:
+    """Rows at 0 (key 2 twice), of which key 3 goes and key 4 comes at 1."""
+    lake = tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0, merge_budget_s=0.0))
+    c = lake.create("c", SCHEMA, key=["k"])
+    c.append(rows([1, 2, 3], [1, 2, 1]))
+    c.append(rows([3, 4], [-1, 1]))
+    return c
+
+
+def rows(keys: list[int], diffs: list[int]) -> pa.Table:
+    values = {"k": keys, "v": [f"v{k}" for k in keys], "a.b": pa.array(keys, pa.int32())}
+    return pa.table({**values, "_diff": pa.array(diffs, pa.int64())})
+
+
+def written(path: Path) -> Counter[Any]:
+    """The rows of all files at a path, as plain Parquet."""
+    found = [row for file in path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    return Counter(tuple(row.values()) for row in found)
+
+
+def row(k: int) -> tuple[Any, ...]:
+    return (k, f"v{k}", k)
+
+
+def beside(path: Path) -> set[str]:
+    return {found.name for found in path.parent.iterdir()} - {"lake"}
+
+
+def test_contents_are_exported_as_often_as_they_are_there(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    out = tmp_path / "out dir"
+    report = export(spark, collection, str(out))
+    assert isinstance(report, ExportReport)
+    assert (report.rows, report.through, report.after, report.format) == (4, 1, None, "parquet")
+    assert written(out) == Counter({row(1): 1, row(2): 2, row(4): 1})
+    assert spark.read.parquet(str(out)).columns == SCHEMA.names
+    assert beside(out) == {"out dir"} and (out / "_SUCCESS").exists()
+    early = export(spark, collection, f"file://{tmp_path}/early", as_of=0, with_diff=True)
+    assert (early.rows, early.through) == (3, 0)
+    assert written(tmp_path / "early") == Counter({(*row(1), 1): 1, (*row(2), 2): 1, (*row(3), 1): 1})
+
+
+def test_changes_are_exported_with_their_differences(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    out = tmp_path / "out"
+    report = export(spark, collection, str(out), changes=(0, 1))
+    assert (report.rows, report.after, report.through) == (2, 0, 1)
+    assert written(out) == Counter({(*row(3), -1): 1, (*row(4), 1): 1})
+
+
+def test_columns_and_conditions_are_those_of_reads(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    export(spark, collection, str(tmp_path / "out"), columns=["v"], where="k >= 2 AND k < 4")
+    assert written(tmp_path / "out") == Counter({("v2",): 2})
+
+
+def test_what_is_there_is_refused_replaced_or_added_to(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    out = tmp_path / "out"
+    export(spark, collection, str(out), as_of=0)
+    first = written(out)
+    with pytest.raises(UsageError, match="mode='overwrite'"):
+        export(spark, collection, str(out))
+    assert written(out) == first
+    export(spark, collection, str(out), where="k = 4", mode="append")
+    assert written(out) == first + Counter([row(4)])
+    export(spark, collection, str(out), mode="overwrite")
+    assert written(out) == Counter({row(1): 1, row(2): 2, row(4): 1})
+    assert beside(out) == {"out"}
+
+
+def test_an_export_that_fails_leaves_what_was_there(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(Exception, match="negative multiplicity"):
+        export(spark, collection, str(out), changes=(0, 1), with_diff=False)
+    assert beside(out) == set()
+    export(spark, collection, str(out))
+    with pytest.raises(Exception, match="negative multiplicity"):
+        export(spark, collection, str(out), changes=(0, 1), with_diff=False, mode="overwrite")
+    assert sum(written(out).values()) == 4 and beside(out) == {"out"}
+    assert not collection.state().holds
+
+
+def test_nothing_stays_held_by_an_export(spark: Any, tmp_path: Path, collection: tidelake.Collection) -> None:
+    from tidelake.spark import release, snapshot
+
+    frame = snapshot(spark, collection)
+    export(spark, collection, str(tmp_path / "out"))
+    assert len(collection.state().holds) == 1
+    assert frame.count() == 3 and release(collection) == 1
+
+
+def test_calls_that_do_not_fit_are_refused_before_anything_runs(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    out = str(tmp_path / "out")
+    for asked, reason in (
+        ({"format": "orc"}, "parquet, delta, iceberg"),
+        ({"mode": "ignore"}, "error, overwrite, append"),
+        ({"as_of": 0, "changes": (0, 1)}, "not both"),
+        ({"changes": (0,)}, "two times"),
+        ({"where": "no SQL at all"}, "SQL"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            export(spark, collection, out, **asked)
+    with pytest.raises(NotYetClosed):
+        export(spark, collection, out, as_of=7, timeout_s=0)
+    assert beside(tmp_path / "out") == set() and not collection.state().holds
+
+
+@pytest.mark.parametrize(
+    ("format_", "path", "package"),
+    [
+        ("delta", "{}/out", "delta-spark"),
+        ("iceberg", "exported", "iceberg-spark-runtime"),
+        ("iceberg", "prod.db.exported", "iceberg-spark-runtime"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
+def test_a_format_that_is_not_installed_is_named_with_its_package(
+    spark: Any,
+    tmp_path: Path,
+    collection: tidelake.Collection,
+    format_: Any,
+    path: str,
+    package: str,
+    mode: Any,
+) -> None:
+    with pytest.raises(UsageError, match=package):
+        export(spark, collection, path.format(tmp_path), format=format_, mode=mode)
+    assert beside(tmp_path / "out") == set() and not collection.state().holds
+
+
+def test_the_command_exports_and_tells_what(
+    spark: Any,
+    tmp_path: Path,
+    collection: tidelake.Collection,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The session of the tests goes on.
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["export", str(tmp_path / "lake"), "c", *map(str, arguments)])
+        out, err = capfd.readouterr()
+        return int(left.value.code or 0), out, err
+
+    code, out, _ = run(tmp_path / "one", "--json")
+    (told,) = json.loads(out)
+    assert code == 0 and (told["rows"], told["through"]) == (4, 1)
+    code, _, err = run(tmp_path / "one")
+    assert code == 2 and "there is something at" in err
+    assert run(tmp_path / "two", "--changes", 0, 1, "--columns", "k, v", "--where", "k > 3")[0] == 0
+    assert written(tmp_path / "two") == Counter({(4, "v4", 1): 1})
+    assert run(tmp_path / "two", "--as-of", 0, "--changes", 0, 1)[0] == 2
+    assert run(tmp_path / "two", "--as-of", 0, "--with-diff", "--mode", "overwrite")[0] == 0
+    assert written(tmp_path / "two") == Counter({(*row(1), 1): 1, (*row(2), 2): 1, (*row(3), 1): 1})

@@ -1,0 +1,245 @@
+"""Options of the format: what is understood, and what is said about the rest. No Spark session."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+pytest.importorskip("pyspark")
+
+from tidelake.errors import UsageError
+from tidelake.model.time import TimeDomain
+from tidelake.spark.source.options import (
+    HOLD_FOR_S,
+    ReadOptions,
+    Shape,
+    read_options,
+    shape,
+    stream_read_options,
+    write_options,
+)
+from tidelake.spark.source.place import places
+from tidelake.spark.source.times import frontier_of, time_of
+
+PLAIN = ReadOptions(Shape("table"), None, None, None, None, None, HOLD_FOR_S, None, None)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+COUNTER, MS, US, PAIRS = (TimeDomain.parse(text) for text in ("counter", "ms", "us", "tuple(2)"))
+
+
+def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
+    assert read_options({"path": "/lake/c"}) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ({"asof": "7"}, replace(PLAIN, as_of="7")),
+        ({"ASOF": "7", "withdiff": "True"}, replace(PLAIN, as_of="7", shape=Shape("updates"))),
+        (
+            {"changesAfter": "1", "changesThrough": "2"},
+            replace(PLAIN, after="1", through="2", shape=Shape("updates")),
+        ),
+        ({"updatesFrom": "1", "withDiff": "true"}, replace(PLAIN, lower="1", shape=Shape("updates"))),
+        (
+            {"updatesFrom": "1", "updatesTo": "3", "changeFeed": "true"},
+            replace(PLAIN, lower="1", upper="3", shape=Shape("feed")),
+        ),
+        (
+            {"changesAfter": "1", "withDiff": "false", "changeFeed": "true"},
+            replace(PLAIN, after="1", shape=Shape("feed")),
+        ),
+        ({"columns": "a", "where": "a > 1"}, replace(PLAIN, shape=Shape("table", ("a",), "a > 1"))),
+        ({"parallelism": " 3 ", "timeout": "0"}, replace(PLAIN, parallelism=3, timeout_s=0.0)),
+        ({"holdFor": "None"}, replace(PLAIN, hold_for_s=None)),
+        ({"holdFor": "90"}, replace(PLAIN, hold_for_s=90.0)),
+        ({"holdFor": "1.5 hours"}, replace(PLAIN, hold_for_s=5_400.0)),
+        ({"holdFor": "7d", "timeout": "250ms"}, replace(PLAIN, hold_for_s=604_800.0, timeout_s=0.25)),
+    ],
+)
+def test_options_of_a_batch_read(given_: dict[str, str], expected: ReadOptions) -> None:
+    assert read_options(given_) == expected
+
+
+@pytest.mark.parametrize(
+    ("given_", "reason"),
+    [
+        ({"asoff": "1"}, "unknown option 'asoff': did you mean asOf"),
+        ({"hold_for": "1"}, "unknown option 'hold_for': did you mean holdFor"),
+        ({"zzz": "1"}, "unknown option 'zzz': there are asOf, changeFeed, .*where"),
+        ({"envelope": "upsert"}, "option 'envelope' is one of writes, not of batch reads: leave it out"),
+        ({"startingAt": "1"}, "option 'startingAt' is one of streaming reads, not of batch reads"),
+        ({"paths": '["/a", "/b"]'}, "several paths: a DataFrame reads one collection"),
+        ({"asOf": "1", "changesAfter": "1"}, "asOf and changesAfter ask for several reads at once"),
+        ({"changesAfter": "1", "updatesTo": "1"}, "changesAfter and updatesTo ask for several"),
+        ({"changesThrough": "1"}, "changesThrough says where changes end: give changesAfter"),
+        ({"updatesTo": "1"}, "updatesTo says where changes end: give updatesFrom"),
+        ({"changesAfter": "1", "withDiff": "false"}, "leave withDiff=false out, or give changeFeed=true"),
+        ({"updatesFrom": "1", "withDiff": "false"}, "leave withDiff=false out, or give changeFeed=true"),
+        ({"updatesFrom": "1", "withDiff": "true", "changeFeed": "true"}, "two ways to say what a change is"),
+        ({"changeFeed": "true"}, "changeFeed asks for changes, and this is a snapshot: give updatesFrom"),
+        ({"changeFeed": "true", "asOf": "1"}, "changeFeed asks for changes, and this is a snapshot"),
+        ({"withDiff": "yes"}, "withDiff='yes' is neither true nor false"),
+        ({"parallelism": "0"}, "parallelism='0' is not a whole number from 1 on"),
+        ({"parallelism": "1.5"}, "parallelism='1.5' is not a whole number"),
+        ({"timeout": "-1"}, "timeout='-1' is no span of time: write 90, 90s"),
+        ({"timeout": "1 fortnight"}, "timeout='1 fortnight' is no span of time"),
+        ({"holdFor": "ever"}, "holdFor='ever' is no span of time: .*or none"),
+        ({"holdFor": "0"}, "holdFor=0 would hold nothing for long: write none"),
+        ({"columns": ""}, "columns='' is not a list of names"),
+        ({"columns": "a,,b"}, "is not a list of names"),
+        ({"columns": "a,"}, "is not a list of names"),
+        ({"columns": "`a"}, "is not a list of names.*in backticks"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_said_with_its_remedy(given_: dict[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        read_options(given_)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
+def test_any_names_can_be_written_as_columns(names: list[str]) -> None:
+    ticks = ", ".join("`" + name.replace("`", "``") + "`" for name in names)
+    quotes = ",".join('"' + name.replace('"', '""') + '"' for name in names)
+    assert shape({"columns": ticks}).columns == shape({"columns": quotes}).columns == tuple(names)
+
+
+def test_plain_names_stand_as_they_are() -> None:
+    assert shape({"columns": " a ,small one, a.b,é"}).columns == ("a", "small one", "a.b", "é")
+
+
+def test_options_of_streams_and_writes() -> None:
+    found = stream_read_options(
+        {"path": "p", "startingAt": "latest", "maxRowsPerTrigger": "10", "withDiff": "true"}
+    )
+    assert (found.starting_at, found.rows_max, found.times_max) == ("latest", 10, None)
+    assert found.shape == shape({"startingAt": "latest", "withDiff": "true"}) == Shape("updates")
+    wrote = write_options({"path": "p", "ENVELOPE": "upsert", "takeover": "true", "checkpointLocation": "c"})
+    assert (wrote.envelope, wrote.take_over, wrote.token) == ("upsert", True, None)
+    with pytest.raises(UsageError, match="'asOf' is one of batch reads, not of writes"):
+        write_options({"asOf": "1"})
+    with pytest.raises(UsageError, match="'orderby' is one of writes, not of reads"):
+        shape({"orderby": "1"})
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("text", "domain", "time"),
+    [
+        ("0", COUNTER, 0),
+        (" 17 ", COUNTER, 17),
+        (str(2**63 - 1), US, 2**63 - 1),
+        ("1700000000000", MS, 1_700_000_000_000),
+        ("1970-01-02T00:00:00Z", MS, 86_400_000),
+        ("1970-01-01 00:00:00.000001Z", US, 1),
+        ("1970-01-01 01:00+01:00", US, 0),
+        ("(3, 4)", PAIRS, (3, 4)),
+        ("3,4", PAIRS, (3, 4)),
+    ],
+)
+def test_times_of_every_unit(text: str, domain: TimeDomain, time: Any) -> None:
+    assert time_of(text, domain, "asOf") == time
+
+
+@given(st.integers(0, 253_370_764_800_000_000), st.integers(-18, 18))
+def test_a_timestamp_is_the_last_time_at_or_before_it_or_the_first_from_it(exact_us: int, hours: int) -> None:
+    zone = timezone(timedelta(hours=hours))
+    text = (EPOCH + timedelta(microseconds=exact_us)).astimezone(zone).isoformat(" ")
+    assert time_of(text, US, "asOf") == time_of(text, US, "asOf", up=True) == exact_us
+    assert time_of(text, MS, "asOf") == exact_us // 1000
+    assert time_of(text, MS, "updatesFrom", up=True) == -(-exact_us // 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "domain", "reason"),
+    [
+        (
+            "now",
+            COUNTER,
+            "asOf='now' is not a time of unit counter: give a whole number, such as 17; the coll",
+        ),
+        ("2024-01-31T00:00:00Z", COUNTER, "the collection counts, and knows no clock"),
+        (
+            "2024-01-31 12:00:00",
+            MS,
+            "does not say its zone: write 2024-01-31 12:00:00Z for UTC, or 2024.*01:00",
+        ),
+        ("2024-01-31", US, "does not say its zone: write 2024-01-31 00:00:00Z for UTC"),
+        (
+            "2024-02-30 00:00:00Z",
+            MS,
+            "is not a time of unit ms: give a number of ms since 1970 UTC, or a time",
+        ),
+        ("1969-12-31 23:59:59Z", MS, "asOf=-1000 is not a time of unit ms"),
+        ("-1", COUNTER, "asOf='-1' is not a time"),
+        (str(2**63), COUNTER, r"from 0 to 2\^63 - 1"),
+        ("5", PAIRS, r"asOf=\(5,\) is not a time of unit tuple\(2\)"),
+        ("a", PAIRS, r"give 2 whole numbers, such as \(1, 2\)"),
+        ("٣", COUNTER, "is not a time"),
+    ],
+)
+def test_what_is_no_time_is_refused_with_an_example(text: str, domain: TimeDomain, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        time_of(text, domain, "asOf")
+
+
+def test_frontiers_are_times_or_lists_of_them() -> None:
+    assert frontier_of("3", COUNTER, "updatesFrom") == [3]
+    assert frontier_of("[]", COUNTER, "updatesTo") == []
+    assert frontier_of("[3, 4]", COUNTER, "updatesTo") == [3, 4]
+    assert frontier_of("(0, 3)", PAIRS, "updatesFrom") == [(0, 3)]
+    assert frontier_of("[(0, 3), (2, 0)]", PAIRS, "updatesFrom") == [(0, 3), (2, 0)]
+    assert frontier_of("1970-01-01 00:00:00.0005Z", MS, "updatesFrom") == [1]
+    for bad in ("[(0, 3), x]", "[0, 3]", "[(0)]"):
+        with pytest.raises(UsageError, match="updatesFrom"):
+            frontier_of(bad, PAIRS, "updatesFrom")
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({"path": "/data/lake/prices"}, ("/data/lake", "prices")),
+        ({"PATH": "/data/lake/prices/"}, ("/data/lake", "prices")),
+        ({"path": "lake/prices"}, ("lake", "prices")),
+        ({"path": "prices"}, (".", "prices")),
+        ({"path": "/prices"}, ("/", "prices")),
+        ({"path": "/data/lä ke/prïces #1?%20"}, ("/data/lä ke", "prïces #1?%20")),
+        ({"path": "file:/data/l%20ke/a%2Fb"}, ("/data/l%20ke", "a%2Fb")),
+        ({"path": "file:///data/l%20ke/a%2Fb"}, ("file:///data/l%20ke", "a/b")),
+        ({"path": "/data/lake", "collection": "a/b/"}, ("/data/lake", "a/b/")),
+        ({"path": "file:///data/lake", "Collection": "a%2F"}, ("file:///data/lake", "a%2F")),
+        ({"path": "file:/data/lake", "collection": "x"}, ("/data/lake", "x")),
+    ],
+)
+def test_a_path_is_a_lake_and_a_name(options: dict[str, str], first: tuple[str, str]) -> None:
+    assert places(options)[0] == first
+
+
+def test_names_with_slashes_are_looked_for_above() -> None:
+    assert places({"path": "/data/lake/a/b"}) == [
+        ("/data/lake/a", "b"),
+        ("/data/lake", "a/b"),
+        ("/data", "lake/a/b"),
+    ]
+    assert places({"path": "file:///lake/a/b"}) == [("file:///lake/a", "b"), ("file:///lake", "a/b")]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "no path: write load"),
+        ({"path": "/"}, "names no collection"),
+        ({"path": "file:///"}, "names no collection"),
+        ({"path": "memory://x/y"}, "in the memory of one process"),
+    ],
+)
+def test_a_path_without_a_name_is_refused(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        places(options)

@@ -1,0 +1,141 @@
+"""Batch writes through the format."""
+
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import stream_source
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
+
+import tidelake
+from tidelake.errors import InternalError, UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.spark.source.sink import batch_writer, stream_writer
+from tidelake.testing import tables
+
+Rows = Counter[Any]
+DDL = StructType().add("id", "long").add("v", "string")
+
+
+class Place:
+    """A collection, and writes to it through the format."""
+
+    def __init__(self, root: Path, spark: Any) -> None:
+        self.spark = spark
+        self.lake = tidelake.open(root / "lake")
+        self.c = self.lake.create("c", stream_source.SCHEMA, key=["id"])
+        self.path = f"{root}/lake/c"
+
+    def frame(self, *rows: tuple[Any, ...], schema: str = "id bigint, v string") -> Any:
+        return self.spark.createDataFrame(list(rows), schema)
+
+    def write(self, frame: Any, mode: str = "append", **options: Any) -> None:
+        frame.write.format("tidelake").mode(mode).options(**options).save(self.path)
+
+    def rows(self) -> Rows:
+        return tables.by_time(self.c.updates(0, self.c.upper).read_all(), self.c.domain)
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: Any) -> Place:
+    return Place(tmp_path, spark)
+
+
+def test_rows_are_appended_in_one_commit(place: Place) -> None:
+    place.write(place.frame((1, "a"), (2, None), (1, "a")).repartition(3))
+    place.write(place.frame((3, "c")))
+    assert place.rows() == {((1, "a"), 0): 2, ((2, None), 0): 1, ((3, "c"), 1): 1}
+
+
+def test_an_empty_frame_changes_nothing(place: Place) -> None:
+    place.write(place.frame((1, "a")).where("id > 1"))
+    assert (place.c.upper, place.rows()) == (Frontier.of(0), {})
+
+
+def test_times_are_those_of_the_commit_a_column_or_given(place: Place) -> None:
+    place.write(place.frame((1, "a", 4), schema="id bigint, v string, at int"), time="at")
+    place.write(place.frame((1, "a", 7, -1), schema="id bigint, v string, _time bigint, _diff bigint"))
+    place.write(place.frame((2, "b")))
+    assert place.rows() == {((1, "a"), 4): 1, ((1, "a"), 7): -1, ((2, "b"), 8): 1}
+
+
+def test_a_token_is_in_once(place: Place) -> None:
+    for _ in range(2):
+        place.write(place.frame((1, "a")), token="monday")
+    place.write(place.frame((1, "a")), token="tuesday")
+    assert place.rows() == {((1, "a"), 0): 1, ((1, "a"), 1): 1}
+
+
+def test_columns_are_checked_before_a_task_runs(place: Place) -> None:
+    frame = place.frame((1, "a")).selectExpr("raise_error('it ran') AS v")
+    with pytest.raises(AnalysisException, match=r"InvalidUpdates: .* column 'id' \(bigint\) is missing"):
+        place.write(frame)
+
+
+def test_values_that_do_not_fit_are_one_readable_error(place: Place) -> None:
+    with pytest.raises(AnalysisException, match="InvalidUpdates: column 'id' must not be null"):
+        place.write(place.frame((1, "a"), (None, "b")))
+    assert (place.c.upper, place.rows()) == (Frontier.of(0), {})
+
+
+def test_bad_options_are_one_readable_error(place: Place) -> None:
+    frame = place.frame((1, "a"))
+    for options, reason in (
+        ({"envelope": "apend"}, "no envelope 'apend': did you mean 'append'"),
+        ({"envelope": "updates", "time": "at"}, "'updates' takes no time"),
+        ({"late": "drop"}, "late='drop' is unknown"),
+        ({"token": "x" * 250}, "token .* has 250 bytes"),
+    ):
+        with pytest.raises(AnalysisException, match=reason):
+            place.write(frame, **options)
+    with pytest.raises(AnalysisException, match="'append' adds to what is there"):
+        place.write(frame, "overwrite", envelope="append")
+    assert place.rows() == {}
+
+
+def test_insert_into_a_view_appends(place: Place) -> None:
+    spark = place.spark
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW sink_view USING tidelake OPTIONS (path '{place.path}')")
+    spark.sql("INSERT INTO sink_view VALUES (1, 'a'), (2, 'b')")
+    spark.sql("INSERT INTO sink_view (id) SELECT 3")
+    spark.catalog.dropTempView("sink_view")
+    assert place.rows() == {((1, "a"), 0): 1, ((2, "b"), 0): 1, ((3, None), 1): 1}
+
+
+def test_another_writer_that_commits_meanwhile_moves_the_time_of_the_commit(place: Place) -> None:
+    writer = batch_writer({"path": place.path}, DDL, False)
+    message = writer.write(iter(place.frame((1, "a")).toArrow().to_batches()))
+    place.lake.collection("c").append(tables.pa.table({"id": [2], "v": ["b"]}))
+    pickle.loads(pickle.dumps(writer)).commit([message])
+    assert place.rows() == {((2, "b"), 0): 1, ((1, "a"), 1): 1}
+
+
+def test_an_abort_deletes_nothing(place: Place) -> None:
+    writer = batch_writer({"path": place.path}, DDL, False)
+    frame = place.spark.range(50_000).selectExpr("id", "uuid() AS v")
+    message = writer.write(iter(frame.toArrow().to_batches()))
+    writer.commit([message])
+    writer.abort([message, None])
+    assert sum(place.rows().values()) == 50_000
+
+
+def test_a_task_without_a_message_fails_the_commit(place: Place) -> None:
+    writer = batch_writer({"path": place.path}, DDL, False)
+    message = writer.write(iter(place.frame((1, "a")).toArrow().to_batches()))
+    with pytest.raises(InternalError, match="1 of 2 tasks sent no message"):
+        writer.commit([message, None])
+    assert place.rows() == {}
+
+
+def test_options_of_the_other_kind_of_write_are_refused(place: Place) -> None:
+    for options in ({"writer": "w"}, {"takeOver": "true"}):
+        with pytest.raises(UsageError, match="are of streams: a batch write is recognised by a token"):
+            batch_writer({"path": place.path, **options}, DDL, False)
+    with pytest.raises(UsageError, match="a stream is recognised by its checkpoint"):
+        stream_writer({"path": place.path, "token": "t"}, DDL, False)
