@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -109,7 +111,7 @@ def rows_of(table: pa.Table) -> list[Any]:
     return [tuple(canonical(row[name]) for name in tables.SCHEMA.names) for row in table.to_pylist()]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_reads_equal_the_oracle_before_and_after_a_merge(spark: Any, tmp_path: Path, seed: int) -> None:
     c = make(tmp_path)
     oracle = random_history(c, random.Random(seed))
@@ -284,7 +286,7 @@ def same_conditions(spark: Any, c: tidelake.Collection, seeds: range) -> int:
 
 
 def test_spark_sql_finds_the_same_rows(spark: Any, mixed: tidelake.Collection) -> None:
-    assert same_conditions(spark, mixed, range(100, 116)) > 5
+    assert same_conditions(spark, mixed, range(100, 112)) > 4
 
 
 @pytest.mark.full
@@ -394,16 +396,18 @@ def test_columns_that_change_between_load_and_use_are_read_as_they_were(spark: A
 # Names and places
 
 
-@pytest.mark.parametrize(
-    "name", ["prïces 🌊", "a/b c/d", "per%20cent#?&=", "back\\slash", "'quote`\"", "日本,語"]
-)
-def test_any_name_can_be_read(spark: Any, tmp_path: Path, name: str) -> None:
+def test_any_name_can_be_read(spark: Any, tmp_path: Path) -> None:
     place = tmp_path / "lä ke"
+    names = ["prïces 🌊", "a/b c/d", "per%20cent#?&=", "back\\slash", "'quote`\"", "日本,語"]
     with tidelake.open(place, config=STORED) as lake:
-        lake.create(name, SIMPLE, key=["k"]).append(simple((1, name, 0, 1)))
-    reader = spark.read.format("tidelake")
-    assert reader.load(f"{place}/{name}").first().v == name
-    assert reader.option("collection", name).load(str(place)).first().v == name
+        for name in names:
+            lake.create(name, SIMPLE, key=["k"]).append(simple((1, name, 0, 1)))
+    frames = [spark.read.format("tidelake").load(f"{place}/{name}") for name in names]
+    frames += [
+        spark.read.format("tidelake").option("collection", name).load(str(place)) for name in names[:2]
+    ]
+    everything = reduce(lambda one, more: one.unionAll(more), frames)
+    assert [row.v for row in everything.collect()] == [*names, *names[:2]]
 
 
 def test_names_that_end_in_a_slash_and_escapes_of_urls(spark: Any, tmp_path: Path) -> None:
@@ -420,7 +424,7 @@ def test_names_that_end_in_a_slash_and_escapes_of_urls(spark: Any, tmp_path: Pat
 
 def test_views_and_sql_over_them(spark: Any, tmp_path: Path) -> None:
     c = numbered(tmp_path)
-    path = f"{tmp_path}/{Path(path_of(c)).parent.name}".replace("%20", " ") + "/c"
+    path = unquote(urlsplit(path_of(c)).path)
     spark.sql(f"CREATE OR REPLACE TEMP VIEW now USING tidelake OPTIONS (path '{path}')")
     spark.sql(f"CREATE OR REPLACE TEMP VIEW then USING tidelake OPTIONS (path '{path}', asOf 0)")
     spark.sql(

@@ -1,5 +1,6 @@
 """Batch writes through the format."""
 
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ pytest.importorskip("pyspark")
 
 import stream_source
 from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
 
 import tidelake
+from tidelake.errors import InternalError, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.spark.source.sink import batch_writer, stream_writer
 from tidelake.testing import tables
 
 Rows = Counter[Any]
+DDL = StructType().add("id", "long").add("v", "string")
 
 
 class Place:
@@ -26,13 +31,12 @@ class Place:
         self.lake = tidelake.open(root / "lake")
         self.c = self.lake.create("c", stream_source.SCHEMA, key=["id"])
         self.path = f"{root}/lake/c"
-        self.format = stream_source.register(spark)
 
     def frame(self, *rows: tuple[Any, ...], schema: str = "id bigint, v string") -> Any:
         return self.spark.createDataFrame(list(rows), schema)
 
     def write(self, frame: Any, mode: str = "append", **options: Any) -> None:
-        frame.write.format(self.format).mode(mode).options(**options).save(self.path)
+        frame.write.format("tidelake").mode(mode).options(**options).save(self.path)
 
     def rows(self) -> Rows:
         return tables.by_time(self.c.updates(0, self.c.upper).read_all(), self.c.domain)
@@ -97,7 +101,7 @@ def test_bad_options_are_one_readable_error(place: Place) -> None:
 
 def test_insert_into_a_view_appends(place: Place) -> None:
     spark = place.spark
-    spark.sql(f"CREATE OR REPLACE TEMP VIEW sink_view USING {place.format} OPTIONS (path '{place.path}')")
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW sink_view USING tidelake OPTIONS (path '{place.path}')")
     spark.sql("INSERT INTO sink_view VALUES (1, 'a'), (2, 'b')")
     spark.sql("INSERT INTO sink_view (id) SELECT 3")
     spark.catalog.dropTempView("sink_view")
@@ -105,28 +109,33 @@ def test_insert_into_a_view_appends(place: Place) -> None:
 
 
 def test_another_writer_that_commits_meanwhile_moves_the_time_of_the_commit(place: Place) -> None:
-    from pyspark.sql.types import StructType
-
-    from tidelake.spark.envelopes.append import Append
-    from tidelake.spark.source.sink import BatchWriter
-
-    schema = StructType.fromDDL("id bigint, v string")
-    writer = BatchWriter(place.c, schema, Append())
+    writer = batch_writer({"path": place.path}, DDL, False)
     message = writer.write(iter(place.frame((1, "a")).toArrow().to_batches()))
     place.lake.collection("c").append(tables.pa.table({"id": [2], "v": ["b"]}))
-    writer.commit([message])
+    pickle.loads(pickle.dumps(writer)).commit([message])
     assert place.rows() == {((2, "b"), 0): 1, ((1, "a"), 1): 1}
 
 
 def test_an_abort_deletes_nothing(place: Place) -> None:
-    from pyspark.sql.types import StructType
-
-    from tidelake.spark.envelopes.append import Append
-    from tidelake.spark.source.sink import BatchWriter
-
-    writer = BatchWriter(place.c, StructType.fromDDL("id bigint, v string"), Append())
+    writer = batch_writer({"path": place.path}, DDL, False)
     frame = place.spark.range(50_000).selectExpr("id", "uuid() AS v")
     message = writer.write(iter(frame.toArrow().to_batches()))
     writer.commit([message])
     writer.abort([message, None])
     assert sum(place.rows().values()) == 50_000
+
+
+def test_a_task_without_a_message_fails_the_commit(place: Place) -> None:
+    writer = batch_writer({"path": place.path}, DDL, False)
+    message = writer.write(iter(place.frame((1, "a")).toArrow().to_batches()))
+    with pytest.raises(InternalError, match="1 of 2 tasks sent no message"):
+        writer.commit([message, None])
+    assert place.rows() == {}
+
+
+def test_options_of_the_other_kind_of_write_are_refused(place: Place) -> None:
+    for options in ({"writer": "w"}, {"takeOver": "true"}):
+        with pytest.raises(UsageError, match="are of streams: a batch write is recognised by a token"):
+            batch_writer({"path": place.path, **options}, DDL, False)
+    with pytest.raises(UsageError, match="a stream is recognised by its checkpoint"):
+        stream_writer({"path": place.path, "token": "t"}, DDL, False)

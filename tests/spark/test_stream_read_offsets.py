@@ -19,7 +19,7 @@ from tidelake.errors import FormatTooNew, IncompatibleSchema, InvalidUpdates, Us
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.columns import frame_schema
-from tidelake.spark.source.batch import TidelakeSource
+from tidelake.spark.source.format import TidelakeSource
 from tidelake.spark.source.offsets import FORMAT, Begin, Position, from_json, to_json
 from tidelake.spark.source.stream import StreamReader
 from tidelake.spark.source.stream_read import StreamRead, stream_read

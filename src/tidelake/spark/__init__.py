@@ -13,9 +13,10 @@ from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
 from tidelake.spark.reading.holds import release
 from tidelake.spark.session import local_session
-from tidelake.spark.source.batch import TidelakeSource, register
+from tidelake.spark.source.format import TidelakeSource, register
 from tidelake.spark.writing.append import append, write
 from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
+from tidelake.spark.writing.upsert import replace, upsert
 
 __all__ = [
     "ExportReport",
@@ -35,10 +36,12 @@ __all__ = [
     "parse_changes",
     "register",
     "release",
+    "replace",
     "sink",
     "snapshot",
     "snapshots",
     "updates",
+    "upsert",
     "workers",
     "write",
 ]

@@ -109,11 +109,15 @@ def upload(
     uploader: bytes, updates: Callable[[Answer], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     """In a worker: upload what `updates` yields while it fills in the answer; yield the answer's row."""
+    return answered(lambda answer: Uploader.from_bytes(uploader).upload(updates(answer)))
+
+
+def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
+    """In a worker: do what fills in the answer and returns an upload; yield the answer's row."""
     one_thread()
     answer, stored, fault = Answer(), b"", None
     try:
-        target = Uploader.from_bytes(uploader)
-        stored = target.upload(updates(answer))
+        stored = work(answer)
     except UsageError as error:
         fault = str(error)
     counts = astuple(answer)[1:]

@@ -1,8 +1,8 @@
-"""The format `tidelake`: what Spark asks a data source, and the batch read.
+"""The batch read of the format.
 
-Owns how a read becomes tasks of Spark, and what a worker makes of one. Spark calls `schema` and `partitions`
-in a planner's process, and `read` in the workers. `partitions` is called once for a DataFrame or view: it
-decides which version that is, plans it, and holds what the plan names (`tidelake.spark.reading.holds`).
+Owns how a read becomes tasks of Spark, and what a worker makes of one. Spark calls `partitions` once for a
+DataFrame or view, in a planner's process: it decides which version that is, plans it, and holds what the plan
+names (`tidelake.spark.reading.holds`). `read` is called in the workers.
 
 Filters are not taken over from Spark: it keeps the first pushed read for others of the same DataFrame, and
 they lose rows. Conditions come as the option `where`.
@@ -12,61 +12,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelake.data.selection import bind
-from tidelake.data.types import schema_from_arrow
 from tidelake.errors import LeaseExpired, UsageError
-from tidelake.model.selection import Wanted
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import run_task
-from tidelake.spark.columns import convert, frame_schema
-from tidelake.spark.reading.holds import Lasting, follow, hold_for_application, kept
+from tidelake.spark.columns import convert
+from tidelake.spark.reading.holds import Lasting, hold_for_application, kept
 from tidelake.spark.source import change_feed
-from tidelake.spark.source.options import Rows, read_options, shape
+from tidelake.spark.source.options import Rows, read_options
 from tidelake.spark.source.place import opened
-from tidelake.spark.source.planning import planned, shown
+from tidelake.spark.source.planning import planned
 from tidelake.spark.source.rows import expanded
-from tidelake.spark.source.stream import StreamReader
-from tidelake.spark.source.stream_read import stream_read
 from tidelake.spark.tasks import one_thread
-
-
-class TidelakeSource(DataSource):
-    """`spark.read.format("tidelake")`; see docs/spark.md for its options."""
-
-    @classmethod
-    def name(cls) -> str:
-        """As Spark knows it."""
-        return "tidelake"
-
-    def schema(self) -> StructType:
-        """The columns, of the newest schema of the collection; the condition is checked as well."""
-        asked = shape(self.options)
-        with opened(self.options) as (_, collection):
-            bind(Wanted(asked.columns, asked.where), schema_from_arrow(collection.schema, collection.key))
-            return frame_schema(shown(collection.schema, collection.domain, asked))
-
-    def reader(self, schema: StructType) -> "BatchReader":
-        """A batch read of some of the columns."""
-        return BatchReader(self.options, schema)
-
-    def streamReader(self, schema: StructType) -> StreamReader:
-        """A streaming read of some of the columns. A few store calls."""
-        return StreamReader(stream_read(self.options), schema)
-
-
-def register(spark: SparkSession) -> None:
-    """Make the format `tidelake` known to a session, which mostly finds it by itself.
-
-    What is read by the format is held for `holdFor`. With this call also no longer than this process lives,
-    and `release()` ends it; not so under Spark Connect, where the planner is elsewhere.
-    """
-    spark.dataSource.register(TidelakeSource)
-    follow(spark)
 
 
 @dataclass(frozen=True)
@@ -117,7 +77,7 @@ class BatchReader(DataSourceReader):
 
     Args:
         options: of Spark.
-        schema: the columns that are wanted: those of `TidelakeSource.schema`, or some that a user chose.
+        schema: the columns that are wanted: those of `planning.shown`, or some that a user chose.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:

@@ -38,8 +38,10 @@ WRITE = (
         "late",
         "rejects",
     ),
-    # Spark hands these on to the sink of a stream.
+    # Spark hands these on to the sink of a stream,
     *("checkpointLocation", "queryName"),
+    # and one may both read a view and insert into it.
+    *("holdFor", "parallelism", "timeout"),
 )
 _KINDS = {"batch reads": READ, "streaming reads": STREAM_READ, "writes": WRITE}
 

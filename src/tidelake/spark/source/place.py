@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import unquote
 
-from tidelake.errors import NotALake, UsageError
+from tidelake.errors import NotALake, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake, open_lake
 
@@ -42,34 +42,43 @@ def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
         return [(path, name)]
     first = path.find("/", path.find("://") + 3 if is_url else 0)
     ends = [i for i in range(len(path) - 1, 0, -1) if path[i] == "/" and i > first]
-    found = [(path[:end], path[end + 1 :].rstrip("/")) for end in ends]
-    found = [(lake, unquote(name) if is_url else name) for lake, name in found if name]
-    if not found and not is_url and path.rstrip("/"):
+    candidates = [(path[:end], path[end + 1 :].rstrip("/")) for end in ends]
+    candidates = [(lake, unquote(name) if is_url else name) for lake, name in candidates if name]
+    if not candidates and not is_url and path.rstrip("/"):
         lake, _, name = path.rstrip("/").rpartition("/")
-        found = [(lake or ("/" if path.startswith("/") else "."), name)]
-    if not found:
+        candidates = [(lake or ("/" if path.startswith("/") else "."), name)]
+    if not candidates:
         raise UsageError(f"path {path!r} names no collection: write load('<lake>/<collection>')")
-    return found
+    return candidates
 
 
-@contextmanager
-def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
-    """The collection that options name, in its lake, which is closed afterwards. A few store calls.
+def found(options: Mapping[str, str]) -> tuple[Lake, Collection]:
+    """The lake and collection that options name; the lake stays open. A few store calls.
 
     Raises:
         UsageError: as `places`.
         NotALake: there is no lake on the way.
         CollectionNotFound: there is a lake, and no such collection in it; names the nearest.
     """
-    first: NotALake | None = None
+    refused: list[NotALake] = []
     for url, name in places(options):
         try:
             lake = open_lake(url, create=False)
         except NotALake as error:
-            first = first or error
+            refused.append(error)
             continue
-        with lake:
-            yield lake, lake.collection(name)
-            return
-    if first is not None:
-        raise first
+        try:
+            return lake, lake.collection(name)
+        except TidelakeError:
+            lake.close()
+            raise
+    # It names the folder that was most likely meant.
+    raise refused[0]
+
+
+@contextmanager
+def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
+    """The same, and the lake is closed afterwards."""
+    lake, collection = found(options)
+    with lake:
+        yield lake, collection

@@ -1,0 +1,64 @@
+"""The format `tidelake`: what Spark asks a data source.
+
+Owns which options lead to which reader or writer. Spark makes a source, asks for its `schema` and then for a
+reader or writer, in processes of the driver's that come and go.
+"""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from tidelake.data.selection import bind
+from tidelake.data.types import schema_from_arrow
+from tidelake.model.selection import Wanted
+from tidelake.spark.columns import frame_schema
+from tidelake.spark.reading.holds import follow
+from tidelake.spark.source.batch import BatchReader
+from tidelake.spark.source.options import shape
+from tidelake.spark.source.place import opened
+from tidelake.spark.source.planning import shown
+from tidelake.spark.source.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
+from tidelake.spark.source.stream import StreamReader
+from tidelake.spark.source.stream_read import stream_read
+
+
+class TidelakeSource(DataSource):
+    """`spark.read.format("tidelake")` and its like; see docs/spark.md for the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As Spark knows it."""
+        return "tidelake"
+
+    def schema(self) -> StructType:
+        """The columns of a read, of the newest schema of the collection; the condition is checked as well."""
+        asked = shape(self.options)
+        with opened(self.options) as (_, collection):
+            bind(Wanted(asked.columns, asked.where), schema_from_arrow(collection.schema, collection.key))
+            return frame_schema(shown(collection.schema, collection.domain, asked))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A batch read of some of the columns."""
+        return BatchReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch write, or an INSERT."""
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """A streaming read of some of the columns. A few store calls."""
+        return StreamReader(stream_read(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """The sink of a streaming query."""
+        return stream_writer(self.options, schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `tidelake` known to a session, which mostly finds it by itself.
+
+    What is read by the format is held for `holdFor`. With this call also no longer than this process lives,
+    and `release()` ends it; not so under Spark Connect, where the planner is elsewhere.
+    """
+    spark.dataSource.register(TidelakeSource)
+    follow(spark)

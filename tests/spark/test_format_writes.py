@@ -1,0 +1,89 @@
+"""Writes through the format `tidelake`: which options lead where; `test_sink.py` tests what a write does."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from stream_source import SCHEMA, lines, put
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException
+
+import tidelake
+from tidelake.testing import tables
+
+
+@pytest.fixture
+def c(tmp_path: Path) -> tidelake.Collection:
+    return tidelake.open(tmp_path / "lä ke").create("größe", SCHEMA, key=["id"])
+
+
+def path_of(c: tidelake.Collection) -> str:
+    return f"{c._shard.spec.url}/{c.name}"
+
+
+def written(c: tidelake.Collection) -> dict[Any, int]:
+    return dict(tables.by_time(c.updates(0, c.upper).read_all(), c.domain))
+
+
+def test_frames_are_written_once_per_token_and_read_back(spark: Any, c: tidelake.Collection) -> None:
+    frame = spark.createDataFrame([(1, "a"), (2, None)], "id bigint, v string")
+    for token in ("monday", "monday", "tuesday"):
+        frame.write.format("tidelake").mode("append").option("token", token).save(path_of(c))
+    assert written(c) == {((1, "a"), 0): 1, ((2, None), 0): 1, ((1, "a"), 1): 1, ((2, None), 1): 1}
+    read = spark.read.format("tidelake").load(path_of(c))
+    assert sorted(r.id for r in read.collect()) == [1, 1, 2, 2]
+    changes = spark.read.format("tidelake").option("changesAfter", 0).load(path_of(c)).drop("_time")
+    changes = changes.selectExpr("id", "v", "5L AS at")
+    changes.write.format("tidelake").mode("append").options(time="at", envelope="append").save(path_of(c))
+    assert [time for (_, time), _ in written(c).items()].count(5) == 2
+
+
+def test_options_that_a_write_does_not_take_are_refused(spark: Any, c: tidelake.Collection) -> None:
+    frame = spark.createDataFrame([(1, "a")], "id bigint, v string")
+    for options, reason in (
+        ({"asOf": "3"}, "option 'asof' is one of batch reads, not of writes"),
+        ({"tokn": "3"}, "unknown option 'tokn': did you mean token"),
+        ({"writer": "w"}, "options writer and takeOver are of streams"),
+        ({"takeOver": "maybe"}, "takeOver='maybe' is neither true nor false"),
+        ({"orderBy": "v"}, "'append' takes no order_by"),
+    ):
+        with pytest.raises(AnalysisException, match=reason):
+            frame.write.format("tidelake").mode("append").options(**options).save(path_of(c))
+    assert written(c) == {}
+
+
+def test_views_are_inserted_into_and_read_again(spark: Any, c: tidelake.Collection) -> None:
+    path = unquote(urlsplit(path_of(c)).path)
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW both_ways USING tidelake OPTIONS (path '{path}', holdFor 'none')")
+    spark.sql("INSERT INTO both_ways VALUES (1, 'a'), (2, 'b')")
+    assert spark.sql("SELECT max(v) FROM both_ways").first()[0] == "b"
+    spark.catalog.dropTempView("both_ways")
+
+
+def test_streams_are_written_exactly_once(spark: Any, c: tidelake.Collection, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def run(number: int, **options: Any) -> None:
+        put(folder, number, [{"id": number, "v": "x"}])
+        query = (
+            lines(spark, folder)
+            .writeStream.format("tidelake")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .options(**options)
+            .trigger(availableNow=True)
+            .start(path_of(c))
+        )
+        query.awaitTermination()
+
+    run(0)
+    run(1)
+    assert {row for row, _ in written(c)} == {(0, "x"), (1, "x")} and set(written(c).values()) == {1}
+    with pytest.raises(Exception, match="option token is of batch writes"):
+        run(2, token="t")
+    with pytest.raises(Exception, match="option 'asof' is one of batch reads, not of writes"):
+        run(3, asOf="1")
+    assert len(written(c)) == 2
