@@ -336,7 +336,7 @@ def test_a_step_that_takes_long_pins_what_it_reads(running):
     for _ in range(60):
         place.pass_s(60, lake)
         tail._hold._keeper.look()
-    place.collect(c)
+        place.collect(c)
     assert sum(batch.num_rows for task in plan.tasks for batch in run_task(task)) == 400
     # The next step is of another state.
     assert tail.plan(Updates(Frontier.of(3), Frontier.of(4)), start, 2).rows
