@@ -1,14 +1,16 @@
-"""Planned snapshots and merges against Spark SQL on the very same parts, in one process, as ratios.
+"""Snapshots and merges with Spark against its own Parquet scan and Spark SQL, in one process, as ratios.
 
     from bench.spark import run; run(10_000_000)
 
 Shape: int64 key, 32-character string, double, int64, int64 time; of 10M updates 5.3M rows are left. Each
-read goes to Spark's noop sink. The raw scan decodes the same Parquet files and consolidates nothing: no
-reader in Spark can be faster.
+read goes to Spark's noop sink. *scan* decodes the very parts and consolidates nothing: no reader in Spark can
+be faster. *plain* is `spark.read.parquet` of the answer's rows, as Spark itself wrote them. *rewrite* is a
+merge by Spark SQL: range partitions, group, sort, write.
 """
 
 import gc
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pyarrow as pa
 import tidelake
 from bench.embedded import forget, merge_tasks
 from bench.kernels import best
+from bench.texts import texts
 from tidelake.spark import local_session, snapshot
 from tidelake.spark.jobs.merge import workers
 
@@ -36,9 +39,8 @@ def updates(rows: int, seed: int, space: int, lower: int, upper: int) -> pa.Tabl
     """Random updates of `space` rows, at times of `[lower, upper)`; half of them take a row away again."""
     rng = np.random.default_rng(seed)
     key = rng.integers(0, space, rows)
-    text = np.char.mod("%032x", key * 0x9E3779B9)
     diffs = np.where(rng.random(rows) < 0.5, -1, 1)
-    columns = [key, text, key * 0.5, key % 1000, rng.integers(lower, upper, rows), diffs]
+    columns = [key, texts(key, 32), key * 0.5, key % 1000, rng.integers(lower, upper, rows), diffs]
     return pa.table([pa.array(c) for c in columns], names=[*SCHEMA.names, "_time", "_diff"])
 
 
@@ -53,36 +55,54 @@ def store(folder: Path, rows: int, runs: int) -> tidelake.Collection:
     return c
 
 
+def noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def plain(spark: Any, frame: Any, folder: Path) -> Any:
+    """The rows of a DataFrame, read back from Parquet that Spark wrote."""
+    path = str(folder / "plain")
+    frame.select(*SCHEMA.names).write.mode("overwrite").parquet(path)
+    return spark.read.parquet(path)
+
+
 def measured(spark: Any, c: tidelake.Collection, folder: Path, rows: int, cores: int) -> dict[str, float]:
     from pyspark.sql import functions as f
 
     parts = [p for item in c.state().spine for p in item.batch.parts()]
     paths = [str(folder / "blobs" / p.name) for p in parts]
 
-    def noop(frame: Any) -> None:
-        frame.write.format("noop").mode("overwrite").save()
-
-    def grouped() -> Any:
-        raw = spark.read.parquet(*paths).where(f.col("_time") <= TIMES - 1)
+    def grouped(raw: Any) -> Any:
         return raw.groupBy(*SCHEMA.names).agg(f.sum("_diff").alias("_diff")).where("_diff != 0")
 
+    def raw() -> Any:
+        return spark.read.parquet(*paths).where(f.col("_time") <= TIMES - 1)
+
     left = snapshot(spark, c, TIMES - 1).count()
-    if grouped().count() != left:
+    if grouped(raw()).count() != left:
         raise ValueError("the planned read and Spark SQL disagree")
+    plain_frame = plain(spark, snapshot(spark, c, TIMES - 1), folder.parent)
 
     def copied() -> None:
         spark.read.parquet(*paths).write.mode("overwrite").parquet(str(folder.parent / "copy"))
+
+    def rewritten() -> None:
+        # Ranges of the key serve the grouping as well: one shuffle.
+        ranged = grouped(raw().repartitionByRange(4 * cores, "key")).sortWithinPartitions(*SCHEMA.names)
+        ranged.write.mode("overwrite").parquet(str(folder.parent / "rewritten"))
 
     def merged() -> None:
         """The whole merge but for the commit, so that it can be measured again on the same inputs."""
         forget(c, workers(spark, "bench", cores).run(merge_tasks(c, cores)))
 
-    planned_s, grouped_s, raw_s, merge_s, copy_s = best(
+    planned_s, plain_s, grouped_s, raw_s, merge_s, copy_s, rewrite_s = best(
         lambda: noop(snapshot(spark, c, TIMES - 1)),
-        lambda: noop(grouped()),
+        lambda: noop(plain_frame),
+        lambda: noop(grouped(raw())),
         lambda: noop(spark.read.parquet(*paths)),
         merged,
         copied,
+        rewritten,
     )
     return {
         "rows": rows,
@@ -92,9 +112,44 @@ def measured(spark: Any, c: tidelake.Collection, folder: Path, rows: int, cores:
         "group_by_rows_s": rows / grouped_s,
         "merge_rows_s": rows / merge_s,
         "merge_to_copy": copy_s / merge_s,
+        "merge_to_rewrite": rewrite_s / merge_s,
         "snapshot_rows_s": rows / planned_s,
+        "snapshot_to_plain": plain_s / planned_s,
         "snapshot_to_scan": raw_s / planned_s,
         "snapshot_to_group_by": grouped_s / planned_s,
+    }
+
+
+def distinct(rows: int) -> pa.Table:
+    """So many different rows, in no order of their keys."""
+    key = np.random.default_rng(0).permutation(rows)
+    return pa.table([pa.array(key), texts(key, 32), pa.array(key * 0.5), pa.array(key % 1000)], schema=SCHEMA)
+
+
+def compacted(spark: Any, folder: Path, rows: int) -> dict[str, float]:
+    """A shard after a merge up to its last time, by every way in, against the same rows as plain Parquet."""
+    c = tidelake.open(folder / "lake").create("c", SCHEMA, key=["key"])
+    c.append(distinct(rows))
+    c.merge()
+    plain_frame = plain(spark, snapshot(spark, c), folder)
+
+    def by_format() -> Any:
+        return spark.read.format("tidelake").load(f"{(folder / 'lake').as_uri()}/c")
+
+    ways: dict[str, Callable[[], Any]] = {
+        "helper": lambda: snapshot(spark, c),
+        "by_workers": lambda: snapshot(spark, c, native=False),
+        "format": by_format,
+        "plain": lambda: plain_frame,
+    }
+    for name, way in ways.items():
+        if way().count() != rows:
+            raise ValueError(f"the read by {name} and the plain one disagree")
+    # Each lambda has a way of its own.
+    seconds = dict(zip(ways, best(*(lambda way=way: noop(way()) for way in ways.values())), strict=True))
+    found: dict[str, float] = {"rows": rows, "plain_rows_s": rows / seconds["plain"]}
+    return found | {
+        f"{name}_to_plain": seconds["plain"] / s for name, s in seconds.items() if name != "plain"
     }
 
 
@@ -108,6 +163,8 @@ def run(
     # More than 32 paths start a listing job, which would be charged to the scan.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000")
     found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        found["compacted"] = compacted(spark, Path(name), rows)
     for count in runs:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "lake"

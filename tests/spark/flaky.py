@@ -16,6 +16,10 @@ class Flaky:
     rate: float
     marks: str
 
+    @classmethod
+    def of_environment(cls, inner: Any) -> "Flaky":
+        return cls(inner, float(os.environ["FLAKY_RATE"]), os.environ["FLAKY_MARKS"])
+
     @property
     def rebases(self) -> bool:
         return self.inner.rebases

@@ -9,6 +9,7 @@ path -> the text of an error. "workers" tells of the workers.
 
 import itertools
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from content_hash import hashes
 
 import tidelake
 from tidelake import spark as ts
-from tidelake.spark.tasks import run_tasks, slots
+from tidelake.spark.tasks import remote, run_tasks, slots
 
 Claim = tuple[int | None, int, int, str]
 Path_ = Callable[["Stage"], list[Claim]]
@@ -42,6 +45,8 @@ class Stage:
         about = json.loads((self.data / "about.json").read_text())
         self.columns: list[str] = about["columns"]
         self.versions: int = about["versions"]
+        # Of these times a micro-batch has: there are four of them.
+        self.few = self.versions // 4 + 1
         self.lake = tidelake.open(self.work / "lake")
         # Versions to look at, the first and the last among them.
         self.times = sorted({i * (self.versions - 1) // (self.looks - 1) for i in range(self.looks)})
@@ -59,6 +64,50 @@ class Stage:
         frame = self.frame(name)
         cuts = sorted({self.versions * i // count for i in range(count + 1)})
         return [(a, b, frame.where(f"_time >= {a} AND _time < {b}")) for a, b in itertools.pairwise(cuts)]
+
+    def place(self, c: tidelake.Collection) -> str:
+        """As the format takes it."""
+        return str(self.work / "lake" / c.name)
+
+    def checkpoint(self, name: str) -> str:
+        return str(self.work / f"{name}-checkpoint")
+
+    def load(self, name: str, **options: Any) -> Any:
+        """A batch read by the format."""
+        assert self.appended
+        return self.spark.read.format("tidelake").options(**options).load(str(self.work / "lake" / name))
+
+    def source(self, name: str, **options: Any) -> Any:
+        """A streaming read by the format."""
+        assert self.appended
+        return (
+            self.spark.readStream.format("tidelake").options(**options).load(str(self.work / "lake" / name))
+        )
+
+    def arriving(self, name: str) -> Any:
+        """A streaming read of the files of a frame, in order, one a micro-batch."""
+        folder = self.work / f"{name}-files"
+        if not folder.exists():
+            folder.mkdir()
+            table = pq.read_table(self.data / f"{name}.parquet")
+            for number, (lower, upper, _) in enumerate(self.pieces(name, 4)):
+                at = pc.and_(pc.greater_equal(table["_time"], lower), pc.less(table["_time"], upper))
+                path = folder / f"{number}.parquet"
+                pq.write_table(table.filter(at), path)
+                os.utime(path, (1_000_000_000 + number,) * 2)
+        reader = self.spark.readStream.schema(self.frame(name).schema).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(folder))
+
+    def streamed(self, source: Any, name: str) -> Any:
+        """What a stream gives until there is no more, by way of Parquet files."""
+        place = str(self.work / f"{name}-parquet")
+        stream = source.writeStream.format("parquet").option("checkpointLocation", self.checkpoint(name))
+        stream.trigger(availableNow=True).start(place).awaitTermination()
+        return self.spark.read.parquet(place)
+
+    def as_updates(self, table: Any, time: int) -> Any:
+        """Rows of a table, as updates of one time."""
+        return table.selectExpr("*", f"{time}L AS _time", "1L AS _diff")
 
     @cached_property
     def appended(self) -> tidelake.Collection:
@@ -120,6 +169,119 @@ def ingest(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
+def format_snapshot(stage: Stage) -> list[Claim]:
+    """With multiplicities, and as a table."""
+    counted = [(t, stage.load("appended", asOf=t, withDiff="true")) for t in stage.times[::4]]
+    plain = [(t, stage.as_updates(stage.load("appended", asOf=t), t)) for t in stage.times[1::4]]
+    return [stage.one(frame, None, t) for t, frame in (*counted, *plain)]
+
+
+def format_changes(stage: Stage) -> list[Claim]:
+    pairs = itertools.pairwise(stage.times[::4])
+    frames = [(a, b, stage.load("appended", changesAfter=a, changesThrough=b)) for a, b in pairs]
+    return [stage.one(frame, a, b) for a, b, frame in frames]
+
+
+def format_updates(stage: Stage) -> list[Claim]:
+    return stage.steps(stage.load("appended", updatesFrom=0, updatesTo=stage.versions))
+
+
+def format_change_feed(stage: Stage) -> list[Claim]:
+    feed = stage.load("appended", updatesFrom=0, changeFeed="true")
+    came = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1L ELSE -1L END"
+    return stage.steps(feed.selectExpr("*", "_commit_version AS _time", f"{came} AS _diff"))
+
+
+def format_sql(stage: Stage) -> list[Claim]:
+    """INSERT INTO a temporary view of rows, and into one of updates; SELECT from others."""
+    last = stage.versions - 1
+    stage.load("appended", asOf=last).createOrReplaceTempView("contents")
+    stage.frame("updates").createOrReplaceTempView("history")
+    claims = []
+    for name, rows, options in (("rows", "contents", ""), ("updates", "history", ", withDiff 'true'")):
+        place = stage.place(stage.create(f"inserted-{name}"))
+        view = "TEMPORARY VIEW {} USING tidelake OPTIONS (path '{}'{})"
+        stage.spark.sql("CREATE " + view.format(f"into_{name}", place, options))
+        stage.spark.sql(f"INSERT INTO into_{name} SELECT * FROM {rows}")
+        stage.spark.sql("CREATE " + view.format(f"from_{name}", place, ""))
+        found = stage.spark.sql(f"SELECT * FROM from_{name}")
+        claims.append(stage.one(stage.as_updates(found, last), None, last))
+    return claims
+
+
+def format_write(stage: Stage) -> list[Claim]:
+    c = stage.create("written")
+    for number, (_, _, rows) in enumerate(stage.pieces("updates")):
+        for _ in range(2):  # the second time its token is in
+            rows.write.format("tidelake").mode("append").option("token", f"piece {number}").save(
+                stage.place(c)
+            )
+    return stage.contents(c)
+
+
+def helper_upsert(stage: Stage) -> list[Claim]:
+    """The events of many versions in each commit, at their own times."""
+    c = stage.create("upserted")
+    for _, _, rows in stage.pieces("events"):
+        ts.upsert(c, rows, delete_column="deleted")
+    return stage.contents(c)
+
+
+def helper_replace(stage: Stage) -> list[Claim]:
+    """A full dump at each of several versions."""
+    c = stage.create("replaced")
+    for time in stage.times:
+        ts.replace(c, ts.snapshot(stage.spark, stage.appended, time).drop("_time"), time=time)
+    return stage.contents(c)
+
+
+def stream_upsert(stage: Stage) -> list[Claim]:
+    c = stage.create("upserted-stream")
+    query = "upserts" if remote(stage.spark) else None
+    take = ts.sink(c, "upsert", delete_column="deleted", query=query)
+    stream = stage.arriving("events").writeStream.foreachBatch(take).trigger(availableNow=True)
+    stream.option("checkpointLocation", stage.checkpoint("upserts")).start().awaitTermination()
+    return stage.contents(c)
+
+
+def stream_read(stage: Stage) -> list[Claim]:
+    """Every update, from the first time on, into Parquet files."""
+    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
+    return stage.steps(stage.streamed(source, "tailed"))
+
+
+def stream_read_snapshot(stage: Stage) -> list[Claim]:
+    """The snapshot first; nothing comes after it here."""
+    source = stage.source("appended", startingAt="snapshot", withDiff="true")
+    return [stage.one(stage.streamed(source, "begun"), None, stage.versions - 1)]
+
+
+def stream_write(stage: Stage) -> list[Claim]:
+    c = stage.create("streamed")
+    stream = stage.arriving("updates").writeStream.format("tidelake").trigger(availableNow=True)
+    stream.option("checkpointLocation", stage.checkpoint("streamed")).start(stage.place(c)).awaitTermination()
+    return stage.contents(c)
+
+
+def stream_sink(stage: Stage) -> list[Claim]:
+    """By `foreachBatch`; under Connect somebody must say which query it is."""
+    c = stage.create("sunk")
+    query = "sunk" if remote(stage.spark) else None
+    stream = stage.arriving("updates").writeStream.foreachBatch(ts.sink(c, "updates", query=query))
+    stream = stream.option("checkpointLocation", stage.checkpoint("sunk")).trigger(availableNow=True)
+    stream.start().awaitTermination()
+    return stage.contents(c)
+
+
+def stream_through(stage: Stage) -> list[Claim]:
+    """From one collection into another."""
+    c = stage.create("copied")
+    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
+    stream = source.writeStream.format("tidelake").trigger(availableNow=True)
+    stream.option("checkpointLocation", stage.checkpoint("copied")).start(stage.place(c)).awaitTermination()
+    return stage.contents(c)
+
+
 PATHS: dict[str, Path_] = {
     "helper append": helper_append,
     "helper snapshot": helper_snapshot,
@@ -127,6 +289,20 @@ PATHS: dict[str, Path_] = {
     "helper updates": helper_updates,
     "helper merge": helper_merge,
     "ingest": ingest,
+    "format snapshot": format_snapshot,
+    "format changes": format_changes,
+    "format updates": format_updates,
+    "format change feed": format_change_feed,
+    "format SQL": format_sql,
+    "format write": format_write,
+    "helper upsert": helper_upsert,
+    "helper replace": helper_replace,
+    "stream upsert": stream_upsert,
+    "stream read": stream_read,
+    "stream read from a snapshot": stream_read_snapshot,
+    "stream write": stream_write,
+    "stream sink": stream_sink,
+    "stream from collection to collection": stream_through,
 }
 
 
@@ -166,7 +342,7 @@ def main(engine: str, master: str, data: str, work: str, conf: dict[str, str], l
             found[name] = path(stage)
         except Exception as error:
             traceback.print_exc()
-            found[name] = f"{type(error).__name__}: {error}"
+            found[name] = f"{type(error).__name__}: {error}"[:2000]
     ts.release()
     spark.stop()
     print(json.dumps(found))

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import flaky
 import stream_source
-from pyspark import cloudpickle
 
 import tidelake
 from tidelake.spark import local_session, sink
@@ -23,21 +23,22 @@ from tidelake.spark.envelopes.named import named
 
 def main(root: str, way: str, envelope: str, rate: str = "0") -> None:
     place = Path(root)
+    # Before the session starts: the workers have this environment.
+    os.environ |= {"FLAKY_RATE": rate, "FLAKY_MARKS": str(place / "marks")}
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     conf = {"spark.driver.extraJavaOptions": quick, "spark.sql.shuffle.partitions": "2"}
     spark = local_session("streams", "2,8", **conf)
     print("ready", flush=True)
     collection = tidelake.open(place / "lake").collection("c")
-    made = named(envelope, stream_source.OPTIONS[envelope])
-    options = {"envelope": envelope}
+    made: Any = named(envelope, stream_source.OPTIONS[envelope])
+    form = "tidelake"
     if float(rate):
-        cloudpickle.register_pickle_by_value(flaky)
-        made = flaky.Flaky(made, float(rate), str(place / "marks"))
-        options |= {"failRate": rate, "marks": str(place / "marks")}
+        form = stream_source.register_flaky(spark)
+        made = flaky.Flaky.of_environment(made)
     to = sink(collection, made) if way == "helper" else None
-    frame = stream_source.lines(spark, place / "in", stream_source.COLUMNS[envelope])
-    frame = frame.repartition(4)
-    query = stream_source.start(frame, collection, place / "checkpoint", to, **options)
+    frame = stream_source.lines(spark, place / "in", stream_source.COLUMNS[envelope]).repartition(4)
+    options = {"envelope": envelope, **stream_source.FORMAT_OPTIONS[envelope]}
+    query = stream_source.start(frame, collection, place / "checkpoint", to, form, **options)
     done = threading.Event()
     watching = threading.Thread(target=tell, args=(place / "checkpoint" / "commits", done))
     watching.start()

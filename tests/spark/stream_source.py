@@ -10,57 +10,40 @@ from typing import Any
 import flaky
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
 
-import tidelake
-from tidelake.spark.source.sink import BatchWriter, StreamWriter, chosen
+from tidelake.spark.source.format import TidelakeSource
+from tidelake.spark.source.sink import StreamWriter
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-COLUMNS = {"append": "id bigint, v string", "updates": "id bigint, v string, _time bigint, _diff bigint"}
-# Of an envelope, when the tests use it by name.
-OPTIONS: dict[str, dict[str, Any]] = {"append": {}, "updates": {}}
+COLUMNS = {
+    "append": "id bigint, v string",
+    "updates": "id bigint, v string, _time bigint, _diff bigint",
+    "upsert": "id bigint, v string, n bigint",
+}
+# What envelopes are given, to the helper and as options of the format.
+OPTIONS: dict[str, dict[str, Any]] = {"append": {}, "updates": {}, "upsert": {"order_by": "n"}}
+FORMAT_OPTIONS: dict[str, dict[str, str]] = {"append": {}, "updates": {}, "upsert": {"orderBy": "n"}}
 
 
-class TestFormat(DataSource):
-    """Only the writers."""
-
-    __test__ = False
+class FlakySource(TidelakeSource):
+    """The format, with tasks that fail as the environment says."""
 
     @classmethod
     def name(cls) -> str:
-        return "sinks"
+        return "flaky"
 
-    def schema(self) -> str:
-        return "id bigint, v string"
-
-    def _collection(self) -> tidelake.Collection:
-        url, _, name = self.options["path"].rpartition("/")
-        return tidelake.open(url, create=False).collection(name)
-
-    def _envelope(self, schema: StructType, overwrite: bool) -> Any:
-        taken = {name: self.options.get(name) for name in ("time", "late")}
-        envelope: Any = chosen(schema, overwrite, self.options.get("envelope"), taken)
-        if "failRate" in self.options:
-            envelope = flaky.Flaky(envelope, float(self.options["failRate"]), self.options["marks"])
-        return envelope
-
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        envelope = self._envelope(schema, overwrite)
-        return BatchWriter(self._collection(), schema, envelope, self.options.get("token"))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        take_over = self.options.get("takeOver") == "true"
-        envelope = self._envelope(schema, overwrite)
-        return StreamWriter(self._collection(), schema, envelope, self.options.get("writer"), take_over)
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
+        writer = super().streamWriter(schema, overwrite)
+        writer.upload.envelope = flaky.Flaky.of_environment(writer.upload.envelope)
+        return writer
 
 
-def register(spark: Any) -> str:
-    """Make the format known; its name."""
+def register_flaky(spark: Any) -> str:
+    """Make the failing format known; its name."""
     for module in (sys.modules[__name__], flaky):
         cloudpickle.register_pickle_by_value(module)
-    spark.dataSource.register(TestFormat)
-    return TestFormat.name()
+    spark.dataSource.register(FlakySource)
+    return FlakySource.name()
 
 
 def put(folder: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -78,11 +61,19 @@ def lines(spark: Any, folder: Path, schema: str = "id bigint, v string", files: 
     return reader.option("maxFileAge", "36500d").json(str(folder))
 
 
-def start(frame: Any, collection: Any, checkpoint: Path, sink: Any, **options: Any) -> Any:
+def start(
+    frame: Any,
+    collection: Any,
+    checkpoint: Path,
+    sink: Any,
+    form: str = "tidelake",
+    mode: str = "append",
+    **options: Any,
+) -> Any:
     """Start writing what there is: by `sink` in `foreachBatch`, or, without one, through the format."""
-    stream = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    stream = frame.writeStream.option("checkpointLocation", str(checkpoint)).outputMode(mode)
+    stream = stream.trigger(availableNow=True)
     if sink is not None:
         return stream.foreachBatch(sink).start()
-    form = register(frame.sparkSession)
     spec = collection.uploader().spec
     return stream.format(form).options(**options).start(f"{spec.url}/{collection.name}")

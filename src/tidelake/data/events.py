@@ -1,8 +1,8 @@
 """The door for upserts: tables of events, each the new row of a key or its removal.
 
 Owns what a caller may hand in, and its messages; what events do to a collection is `tidelake.data.upsert`.
-Invariant: what leaves here has the columns of `event_schema`, canonical values, times >= 0, and no null but
-in a nullable column or in the values of a removal.
+Invariant: what leaves here has canonical values, times >= 0, and no null but in a nullable column or in the
+values of a removal.
 """
 
 from collections.abc import Collection
@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 from tidelake.data.canonical import canonical
 from tidelake.data.ingest import as_table, normalize
-from tidelake.data.types import arrow_type, data_type, update_schema
+from tidelake.data.types import arrow_type, data_type
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, Schema
-from tidelake.model.time import Time, TimeDomain
+from tidelake.model.time import Time, TimeDomain, parts
 
 Mask = npt.NDArray[np.bool_]
 
-REMOVED, ORDER = "_tidelake_removed", "_tidelake_order"
+REMOVED, ORDER, BEFORE = "_tidelake_removed", "_tidelake_order", "_tidelake_before"
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,15 @@ def read_events(
     return result.append_column(ORDER, _plain(order, columns.order_by))
 
 
-def event_schema(schema: Schema, domain: TimeDomain, order: pa.DataType | None) -> pa.Schema:
-    """Of what `read_events` returns."""
-    fields = [*update_schema(with_nullable_values(schema), domain)][:-1]
-    fields.append(pa.field(REMOVED, pa.bool_()))
-    return pa.schema(fields if order is None else [*fields, pa.field(ORDER, order)])
+def advanced(events: pa.Table, domain: TimeDomain, floor: Time) -> pa.Table:
+    """Events with times of at least `floor`; those that it moves together keep their order.
+
+    Their own times come as another column, `_tidelake_before`.
+    """
+    place = events.column_names.index(domain.columns[0])
+    own = events.column(place)
+    moved = pc.max_element_wise(own, pa.scalar(parts(floor)[0], pa.int64()))
+    return events.set_column(place, events.field(place), moved).append_column(BEFORE, own)
 
 
 def _only(table: pa.Table, name: str) -> pa.ChunkedArray:

@@ -5,8 +5,9 @@ the collection holds of every key with an accepted event exactly the row of its 
 removal; at every event's time it holds the row of that event; keys without an event are untouched.
 
 Events of a key follow each other by time. Of several at one time the one with the greatest order wins,
-else the last one. Where the order is a column of the collection, an event is late, and changes nothing, if
-the stored row or an earlier event of the key has a greater one.
+then the one that was moved there from the latest time, else the last one. Where the order is a column of
+the collection, an event is late, and changes nothing, if the stored row or an earlier event of the key has
+a greater one.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.consolidate import consolidate
 from tidelake.data.encode import encode_key
-from tidelake.data.events import ORDER, REMOVED
+from tidelake.data.events import BEFORE, ORDER, REMOVED
 from tidelake.data.keytext import key_text
 from tidelake.data.order import Mask, differ, group_starts
 from tidelake.data.sort import sort_indices
@@ -89,7 +90,7 @@ def _joined(events: pa.Table) -> pa.RecordBatch:
 def _winners(events: pa.RecordBatch, schema: Schema, domain: TimeDomain, rules: Rules) -> pa.RecordBatch:
     """The event that counts of each key and time, sorted by both."""
     by = [*(column.name for column in schema.key), *domain.columns]
-    tied = [*by, ORDER] if ORDER in events.schema.names else by
+    tied = [*by, *(name for name in (ORDER, BEFORE) if name in events.schema.names)]
     ordered = events.take(sort_indices(events.select([*tied, _ROW]), len(tied) + 1))
     points = group_starts(ordered.select(by), len(by))
     wins = np.append(points[1:], True)

@@ -36,6 +36,7 @@ from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.shard.writing import append, batches, upsert
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.state import holds
@@ -264,6 +265,7 @@ class Collection:
         order_by: str | None = None,
         delete_column: str | None = None,
         rows_count: bool = True,
+        advance: bool = False,
     ) -> Upserter:
         """Something that turns events into uploads in other processes, for the upper that is now.
 
@@ -276,11 +278,38 @@ class Collection:
             order_by: what tells which event wins.
             delete_column: what removes.
             rows_count: whether of equally good events the later row wins; else they must be equal.
+            advance: whether events whose times are closed happen at the upper, in their order.
         """
         at = None if time is None else self.domain.check(time, "time")
         columns = EventColumns(order_by, delete_column)
         state = self._shard.alive()
-        return Upserter.at(state, self._shard.spec, columns, at, rows_count=rows_count)
+        spec = self._shard.spec
+        return Upserter.at(state, spec, columns, at, rows_count=rows_count, advance=advance)
+
+    def replacements(self, uploads: Sequence[bytes], *, time: Time, parallelism: int) -> list[Replacement]:
+        """Cut the replacement of the contents by what workers uploaded into tasks for other processes.
+
+        `append_uploaded` takes what they answer at the upper that is now (`Replacement.lower`) only. The
+        uploads themselves are not appended: see `discard_uploaded`.
+
+        Args:
+            uploads: the new rows, at times up to `time`, by `uploader()`.
+            time: of the change.
+            parallelism: tasks, at most.
+
+        One log scan, and a read or two of each part. Errors as `replace`.
+        """
+        state, at = self._shard.alive(), self.domain.check(time, "time")
+        blobs = self._shard.stores.blobs
+        return plan_replacement(state, self._shard.spec, blobs, uploads, at=at, parallelism=parallelism)
+
+    def discard_uploaded(self, uploads: Sequence[bytes]) -> None:
+        """Delete what workers uploaded and nobody appends, in the place of collection a day later.
+
+        SUBTLE: uploads that were offered to `append_uploaded` may be in; only those that never were may go.
+        One store call a part. What the store does not delete now is left to collection.
+        """
+        batches.discard_uploaded(self._shard, uploads)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is in once or not at all.

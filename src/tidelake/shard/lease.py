@@ -227,7 +227,8 @@ class Lease:
                 )
             return _beside(outcome, state)
 
-        hold, state = shard.run(command)
+        # The state that it is decided on is read.
+        hold, state = shard.run(command, alone=True)
         self._opened, self._pins, self._renewed_s = True, hold.pins, now_s
         if newest:
             self._base = state.seqno

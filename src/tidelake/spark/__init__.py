@@ -7,7 +7,7 @@ handle and never a credential.
 
 from tidelake.spark.envelopes.debezium import parse_changes
 from tidelake.spark.jobs.export import ExportReport, export
-from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
+from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
 from tidelake.spark.jobs.maintain import MaintainReport, maintain
 from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
@@ -16,6 +16,7 @@ from tidelake.spark.session import local_session
 from tidelake.spark.source.format import TidelakeSource, register
 from tidelake.spark.writing.append import append, write
 from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
+from tidelake.spark.writing.upsert import replace, upsert
 
 __all__ = [
     "ExportReport",
@@ -28,6 +29,7 @@ __all__ = [
     "append",
     "changes",
     "export",
+    "ingest",
     "ingest_change_files",
     "local_session",
     "maintain",
@@ -35,10 +37,12 @@ __all__ = [
     "parse_changes",
     "register",
     "release",
+    "replace",
     "sink",
     "snapshot",
     "snapshots",
     "updates",
+    "upsert",
     "workers",
     "write",
 ]

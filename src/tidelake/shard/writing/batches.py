@@ -182,6 +182,12 @@ def _advanced(shard: Shard, runs: tuple[Run, ...], lower: Frontier) -> tuple[Run
     return tuple(replace(run, parts=tuple(map(moved, run.parts))) for run in runs)
 
 
+def discard_uploaded(shard: Shard, uploads: Sequence[bytes]) -> None:
+    """Delete the parts of uploads that were never offered to an append."""
+    runs = [run for data in uploads if data for run in decode_batch(shard.spec, data).runs]
+    discard(shard.stores.blobs, shard.env, runs)
+
+
 def _check_once(names: list[str], what: str) -> None:
     if len(set(names)) < len(names):
         raise UsageError(f"{what} is given twice: give each once")

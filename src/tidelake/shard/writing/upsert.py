@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidelake.data.consolidate import consolidate
 from tidelake.data.events import EventColumns
 from tidelake.data.ingest import as_table
-from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.errors import UpperMismatch
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
@@ -28,6 +28,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.append import REFUSALS, commit_floor, past_last, under_newest_schema
 from tidelake.shard.writing.batches import append_batches
 from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.replacement import check_open, check_total
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.state.append import Appended, Claim, claimed
 from tidelake.state.state import ShardState
@@ -101,15 +102,11 @@ def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim |
         InvalidUpdates, UpdateNotBeyondLower: the table or the time cannot be taken. Nothing was written.
     """
     given = as_table(data)
-    if not shard.spec.domain.total_order:
-        raise UsageError(
-            f"a replacement needs times that follow each other, and those of {shard.spec.domain} do not"
-        )
+    check_total(shard.spec)
 
     def difference(state: ShardState, spec: ShardSpec) -> _Difference:
         at = commit_floor(shard, state) if time is None else time
-        if not state.upper.less_equal(at):
-            raise UpdateNotBeyondLower(at, state.upper)
+        check_open(state, at)
         table = normalized(spec, given, at)
         new = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
         old = sources((member.batch for member in state.spine), AsOf(at))

@@ -12,7 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.events import EventColumns, read_events
+from tidelake.data.events import EventColumns, advanced, read_events
 from tidelake.data.keyranges import Limits, key_ranges
 from tidelake.data.keyset import KeySet
 from tidelake.data.types import update_schema
@@ -47,6 +47,7 @@ class Upserter:
         columns: what orders events, and what removes.
         time: of all events; None: they have times of their own.
         rows_count: whether of equally good events the later row wins; else they must be equal.
+        advance: whether events whose times are closed happen at `lower`; else they are refused.
     """
 
     spec: ShardSpec
@@ -55,6 +56,7 @@ class Upserter:
     columns: EventColumns
     time: Time | None = None
     rows_count: bool = True
+    advance: bool = False
 
     @classmethod
     def at(
@@ -65,6 +67,7 @@ class Upserter:
         time: Time | None = None,
         *,
         rows_count: bool = True,
+        advance: bool = False,
     ) -> "Upserter":
         """Of the contents of a state, taken before the spec.
 
@@ -80,7 +83,7 @@ class Upserter:
             raise UpdateNotBeyondLower(time, state.upper)
         # At the upper, which no update has reached: that is before it, whatever was folded.
         needed = sources((member.batch for member in state.spine), AsOf(state.upper.elements[0]))
-        return cls(spec, tuple(needed), state.upper, columns, time, rows_count)
+        return cls(spec, tuple(needed), state.upper, columns, time, rows_count, advance)
 
     def to_bytes(self) -> bytes:
         """A form for another process: a reference and descriptions of parts; no credentials."""
@@ -142,6 +145,8 @@ class Upserter:
         spec = self.spec
         read = partial(read_events, optional=spec.optional, dropped=spec.dropped)
         events = read(given, spec.schema, spec.domain, self.columns, time=self.time)
+        if self.advance:
+            return advanced(events, spec.domain, self.lower.elements[0])
         # Also of those that will change nothing.
         check_times(events, spec.domain, self.lower, None)
         return events

@@ -51,25 +51,9 @@ class Append:
             raise UsageError(f"times of {collection.domain} need the envelope 'updates' with lower and upper")
         time = self._column(frame.names, collection)
         if time is not None:
-            self._check_time(frame, time, collection)
+            check_time(frame, time, collection)
         rest = t.StructType([f for f in frame if f.name != time or f.name in collection.schema.names])
         check_frame(rest, collection.schema, optional=collection.uploader().spec.optional)
-
-    def _check_time(self, frame: t.StructType, time: str, collection: Collection) -> None:
-        found = [field.dataType for field in frame if field.name == time]
-        if len(found) != 1:
-            raise InvalidUpdates(
-                f"the DataFrame has {len(found)} columns {time!r} to take times from: "
-                f"it has {', '.join(map(repr, frame.names))}"
-            )
-        clock = collection.domain.unit in _CUTS
-        if isinstance(found[0], t.IntegralType) or (clock and isinstance(found[0], t.TimestampType)):
-            return
-        wanted = "bigint or timestamp" if clock else "bigint"
-        raise InvalidUpdates(
-            f"column {time!r} is {found[0].simpleString()}, and times of this collection are {wanted}: "
-            "cast it"
-        )
 
     def _column(self, names: Sequence[str], collection: Collection) -> str | None:
         own = collection.domain.columns[0]
@@ -93,12 +77,33 @@ class Append:
             time=own,
             stamp=stamp,
             advances=stamp is not None or self.late == "advance",
-            prepare=None if time in (None, own) else _TakeTime(str(time), own, collection.domain.unit),
+            prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),
         )
 
 
+def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
+    """Check that a frame has a column that times can be taken from.
+
+    Raises:
+        InvalidUpdates: it has none of that name, or of another type.
+    """
+    found = [field.dataType for field in frame if field.name == time]
+    if len(found) != 1:
+        raise InvalidUpdates(
+            f"the DataFrame has {len(found)} columns {time!r} to take times from: "
+            f"it has {', '.join(map(repr, frame.names))}"
+        )
+    clock = collection.domain.unit in _CUTS
+    if isinstance(found[0], t.IntegralType) or (clock and isinstance(found[0], t.TimestampType)):
+        return
+    wanted = "bigint or timestamp" if clock else "bigint"
+    raise InvalidUpdates(
+        f"column {time!r} is {found[0].simpleString()}, and times of this collection are {wanted}: cast it"
+    )
+
+
 @dataclass(frozen=True)
-class _TakeTime:
+class TakeTime:
     """Makes the time column of another one."""
 
     source: str
@@ -106,6 +111,7 @@ class _TakeTime:
     unit: str
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with that column too."""
         values = batch.column(self.source)
         if pa.types.is_timestamp(values.type):
             # Cut towards the past, also before 1970: a cast alone would make 0 of it, which is a time.

@@ -7,14 +7,15 @@ them. It must not know when, how often or under which number its updates are com
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.tasks import ArrowMap
+from tidelake.spark.uploads import Answer
 
 
 class Envelope(Protocol):
@@ -48,3 +49,23 @@ class Envelope(Protocol):
                 other names.
             lower: the upper that the updates are to be appended at.
         """
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """An envelope whose rows are stored first, whatever the upper is, and compared with what is there."""
+
+    def difference(
+        self, collection: Collection, staged: Answer, lower: Frontier, spark: SparkSession | None
+    ) -> Answer:
+        """What is to be appended at an upper in the place of what the tasks uploaded.
+
+        Args:
+            collection: to compare with.
+            staged: what the tasks did.
+            lower: the upper.
+            spark: whose workers do it; None: this process.
+        """
+
+    def discard(self, collection: Collection, staged: Answer) -> None:
+        """Delete what the tasks uploaded, which is appended nowhere."""

@@ -10,12 +10,21 @@ from typing import Any, TypeAlias
 
 from tidelake.errors import UsageError
 from tidelake.spark.envelopes.append import Append
+from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.updates import Updates
+from tidelake.spark.envelopes.upsert import Upsert
 
 EnvelopeLike: TypeAlias = str | Envelope
 
-_NAMED: dict[str, Callable[..., Envelope]] = {"append": Append, "updates": Updates}
+_NAMED: dict[str, Callable[..., Envelope]] = {
+    "append": Append,
+    "debezium": Debezium,
+    "snapshot": Snapshot,
+    "updates": Updates,
+    "upsert": Upsert,
+}
 
 
 def named(envelope: EnvelopeLike, options: Mapping[str, object] | None = None) -> Envelope:

@@ -5,14 +5,16 @@ made, in the driver, before anything runs; its tasks upload, and the driver comm
 messages describe, by the loop of all other writes.
 
 A data source cannot ask Spark for a distribution: rows arrive as they are spread. That is enough for
-envelopes whose rows mean themselves. Others are refused; `tidelake.spark.write` and `tidelake.spark.sink`
-shuffle for them.
+envelopes whose rows mean themselves. For those whose rows must meet, the tasks stage rows, sorted by key,
+and the commit merges these and carries out the envelope's work, in one process and bounded memory. Large
+writes of this kind belong to `tidelake.spark.write` and `tidelake.spark.sink`, which shuffle.
 
-INVARIANT: nothing is ever deleted here. Spark calls `abort` with all messages also when `commit` raised,
-which it may do after the commit. What is in vain is found by collection.
+INVARIANT: what was offered to a commit is never deleted here. Spark calls `abort` with all messages also
+when `commit` raised, which it may do after the commit. What is in vain is found by collection.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +31,23 @@ from tidelake.config import Config
 from tidelake.errors import InternalError, UpdateNotBeyondLower, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import open_lake
-from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
-from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.shard.writing.staging import Staging
+from tidelake.spark.columns import convert
+from tidelake.spark.envelopes.envelope import Envelope, Staged
 from tidelake.spark.envelopes.named import named
+from tidelake.spark.source.options import WriteOptions, write_options
+from tidelake.spark.source.place import opened
+from tidelake.spark.source.times import time_of
 from tidelake.spark.tasks import ArrowMap
-from tidelake.spark.uploads import answers_from_bytes, answers_to_bytes, total
+from tidelake.spark.uploads import Answer, answered, answers_from_bytes, answers_to_bytes, total
 from tidelake.spark.writing.commit import Numbered, commit, open_upper
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in
-from tidelake.spark.writing.token import TokenWriter
+from tidelake.spark.writing.token import TokenWriter, check_token
 
 SNAPSHOT = "snapshot"
+# Envelopes whose option `time` may also be one time of all rows.
+AT_ONE_TIME = (SNAPSHOT, "upsert")
 
 
 @dataclass(frozen=True)
@@ -48,13 +56,15 @@ class Uploaded(WriterCommitMessage):
 
     Attributes:
         answers: rows of `uploads.answer_schema()`.
-        lower: elements of the upper that the rows were uploaded for.
+        staged: names of runs of staged rows.
+        rows: that the task was given.
         query: id of the streaming query; empty for a batch write.
     """
 
     answers: bytes
-    lower: tuple[Any, ...]
-    query: str = ""
+    staged: tuple[str, ...]
+    rows: int
+    query: str
 
 
 @dataclass(frozen=True)
@@ -71,124 +81,205 @@ class Target:
     name: str
     config: Config
 
-    def open(self) -> Collection:
-        """The collection, by a lake of this process."""
-        return open_lake(self.url, create=False, config=self.config).collection(self.name)
+    @contextmanager
+    def opened(self) -> Iterator[Collection]:
+        """The collection, in a lake of this process, which is closed afterwards."""
+        with open_lake(self.url, create=False, config=self.config) as lake:
+            yield lake.collection(self.name)
 
 
-class _Upload:
+@dataclass(frozen=True)
+class _Plan:
+    """What a task does with its rows.
+
+    Attributes:
+        work: of the envelope; None: the rows are staged.
+        staging: bytes of it.
+        names: of the columns.
+        key: the key columns.
+    """
+
+    work: ArrowMap | None
+    staging: bytes
+    names: tuple[str, ...]
+    key: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], query: str) -> Uploaded:
+        rows = 0
+        staged: tuple[str, ...] = ()
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                yield batch
+
+        def stage(_answer: Answer) -> bytes:
+            nonlocal staged
+            staged = Staging.from_bytes(self.staging).put(counted(), self._keys)
+            return b""
+
+        done = answered(stage) if self.work is None else self.work(counted())
+        return Uploaded(answers_to_bytes(done), staged, rows, query)
+
+    def _keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return convert(batch.rename_columns(self.names), self.key)
+
+
+class Upload:
     """One write as Spark plans it: made in the driver, pickled for the tasks.
 
     SUBTLE: Spark makes a stream's writer anew for the commit and for an abort, and pickles only the one
-    that goes to the tasks. So the work is planned when that is pickled, and the one that commits learns
-    from the messages what it was planned for.
+    that goes to the tasks. So the work of the tasks is planned when that is pickled.
     """
 
     def __init__(self, collection: Collection, schema: StructType, envelope: Envelope) -> None:
-        if not envelope.rebases:
-            raise UsageError(
-                f"rows of the envelope {type(envelope).__name__.lower()!r} must be brought together, which a "
-                "data source cannot ask Spark for: use tidelake.spark.write, or "
-                "writeStream.foreachBatch(tidelake.spark.sink(...))"
-            )
         # Asked for first: its schema is the one that the store knows now.
         collection.state()
         envelope.check(schema, collection)
         spec = collection.uploader().spec
         self.target = Target(spec.url, collection.name, spec.config)
         self.envelope = envelope
-        self.names: Sequence[str] = schema.names
-        self._collection: Collection | None = collection
-        self._planned: tuple[ArrowMap, tuple[Any, ...]] | None = None
+        self.names = tuple(schema.names)
+        self._plan: _Plan | None = None
+        # Rows whose keys must meet wait for the commit, which is one process.
+        self.stages = not (envelope.rebases or isinstance(envelope, Staged))
+        if self.stages and not set(collection.key) <= set(self.names):
+            raise UsageError(
+                f"rows of the envelope {type(envelope).__name__.lower()!r} must be brought together by keys "
+                "that are no columns, which a data source cannot do: use tidelake.spark.write, or "
+                "writeStream.foreachBatch(tidelake.spark.sink(...))"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planned": self._plan(), "_collection": None}
+        return {**self.__dict__, "_plan": self._planned()}
 
-    def _plan(self) -> tuple[ArrowMap, tuple[Any, ...]]:
-        if self._planned is None:
-            lower = open_upper(self.collection)
-            self._planned = (self.envelope.work(self.collection, self.names, lower), lower.elements)
-        return self._planned
+    def _planned(self) -> _Plan:
+        if self._plan is None:
+            with self.target.opened() as collection:
+                uploader, key = collection.uploader(), collection.key
+                work: ArrowMap | None = None
+                if not self.stages:
+                    work = self.envelope.work(collection, self.names, open_upper(collection))
+                fields = pa.schema([collection.schema.field(name) for name in key])
+                self._plan = _Plan(work, Staging(uploader.spec).to_bytes(), self.names, fields)
+        return self._plan
 
-    @property
-    def collection(self) -> Collection:
-        """The collection, opened if this is another process than the one that planned."""
-        if self._collection is None:
-            self._collection = self.target.open()
-        return self._collection
-
-    def upload(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Uploaded:
+    def store(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Uploaded:
         """In a task: store the rows."""
-        work, lower = self._plan()
-        return Uploaded(answers_to_bytes(work(batches)), lower, query)
+        return self._planned()(batches, query)
 
-    def commit(self, messages: Sequence[Uploaded], numbered: Numbered | None) -> None:
+    def commit(self, collection: Collection, messages: Sequence[Uploaded], numbered: Numbered | None) -> None:
         """In the driver: append what the tasks uploaded.
 
         Raises:
             InvalidUpdates: a task found data that cannot be stored.
             UpdateNotBeyondLower: a time is closed.
         """
-        answer = total(answers_from_bytes(message.answers for message in messages))
-        lower = Frontier.of_all(element for message in messages[:1] for element in message.lower)
-        if not messages:
-            lower = open_upper(self.collection)
-        rebases = self.envelope.rebases
-        done = commit(self.collection, answer, lower, rebases=rebases, numbered=numbered)
-        if done is None:
-            # The rows are not here to be uploaded again, and only rows with times of their own get here.
-            raise UpdateNotBeyondLower(answer.time_lower, self.collection.upper)
+        given = total(answers_from_bytes(message.answers for message in messages))
+        staged = [name for message in messages for name in message.staged]
+        staging = Staging(collection.uploader().spec)
+        while True:
+            lower = open_upper(collection)
+            answer = given
+            if self.stages:
+                work = self.envelope.work(collection, self.names, lower)
+                answer = total(answers_from_bytes([answers_to_bytes(work(staging.rows(staged)))]))
+            elif isinstance(self.envelope, Staged):
+                answer = self.envelope.difference(collection, given, lower, None)
+            rebases = self.envelope.rebases
+            if commit(collection, answer, lower, rebases=rebases, numbered=numbered) is not None:
+                break
+            if rebases:
+                # The rows are not here to be uploaded again, and only rows with times of their own get here.
+                raise UpdateNotBeyondLower(answer.time_lower, collection.upper)
+        # These were never offered to the state: no commit can have published them.
+        staging.discard(staged)
+        if isinstance(self.envelope, Staged):
+            self.envelope.discard(collection, given)
 
 
-def chosen(
-    schema: StructType, overwrite: bool, envelope: str | None, options: Mapping[str, object]
-) -> Envelope:
+def chosen(collection: Collection, schema: StructType, overwrite: bool, given: WriteOptions) -> Envelope:
     """The envelope of a write through the format.
 
     Args:
+        collection: to write to.
         schema: of the frame.
         overwrite: whether Spark was asked for `mode("overwrite")`, or a stream for `complete`.
-        envelope: its name; None: `updates` if the frame has `_diff`, otherwise `append`; of an overwrite
-            `snapshot`.
-        options: what it takes.
+        given: its options. Without a name of an envelope it is `updates` if the frame has `_diff`, otherwise
+            `append`; of an overwrite `snapshot`.
 
     Raises:
         UsageError: it cannot overwrite, or takes no such option.
     """
-    if not overwrite:
-        return named(envelope or ("updates" if DIFF in schema.names else "append"), options)
-    if envelope not in (None, SNAPSHOT):
+    name = given.envelope
+    if overwrite and name not in (None, SNAPSHOT):
         raise UsageError(
-            f"the envelope {envelope!r} adds to what is there: use mode('append'), or outputMode('append') "
-            f"of a stream; to replace the contents, use the envelope {SNAPSHOT!r}"
+            f"the envelope {name!r} adds to what is there: use mode('append'), or outputMode('append') of a "
+            f"stream; to replace the contents, use the envelope {SNAPSHOT!r}"
         )
-    return named(SNAPSHOT, options)
+    if name is None:
+        name = SNAPSHOT if overwrite else "updates" if DIFF in schema.names else "append"
+    time: object = given.time
+    if given.time is not None and name in AT_ONE_TIME and given.time not in schema.names:
+        time = time_of(given.time, collection.domain, "time")
+    options = {
+        "time": time,
+        "delete_column": given.delete_column,
+        "order_by": given.order_by,
+        "late": given.late,
+        "rejects": given.rejects,
+    }
+    return named(name, options)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
+    """Of `df.write`. A few store calls.
+
+    Raises:
+        InvalidUpdates: the columns do not fit; names all that is wrong.
+        UsageError: an option does not fit.
+    """
+    given = write_options(options)
+    if given.writer is not None or given.take_over:
+        raise UsageError("options writer and takeOver are of streams: a batch write is recognised by a token")
+    if given.token is not None:
+        check_token(given.token)
+    with opened(options) as (_, collection):
+        upload = Upload(collection, schema, chosen(collection, schema, overwrite, given))
+    return BatchWriter(upload, given.token)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
+    """Of `df.writeStream`. Errors as `batch_writer`."""
+    given = write_options(options)
+    if given.token is not None:
+        raise UsageError("option token is of batch writes: a stream is recognised by its checkpoint")
+    with opened(options) as (_, collection):
+        upload = Upload(collection, schema, chosen(collection, schema, overwrite, given))
+    return StreamWriter(upload, given.writer, given.take_over)
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Of `df.write`, and of INSERT INTO a temporary view."""
 
-    def __init__(
-        self, collection: Collection, schema: StructType, envelope: Envelope, token: str | None = None
-    ) -> None:
-        self._upload = _Upload(collection, schema, envelope)
-        self._token = token
-        if token is not None:
-            TokenWriter(collection, token)
+    def __init__(self, upload: Upload, token: str | None = None) -> None:
+        self.upload, self._token = upload, token
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """In a task: upload its rows."""
-        return self._upload.upload(iterator)
+        return self.upload.store(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: append once, unless the token is in."""
-        numbered: Numbered | None = None
-        if self._token is not None:
-            tokens = TokenWriter(self._upload.collection, self._token)
-            if tokens.done() is not None:
-                return
-            numbered = tokens.open()
-        self._upload.commit(_uploaded(messages), numbered)
+        with self.upload.target.opened() as collection:
+            numbered: Numbered | None = None
+            if self._token is not None:
+                tokens = TokenWriter(collection, self._token)
+                if tokens.done() is not None:
+                    return
+                numbered = tokens.open()
+            self.upload.commit(collection, _uploaded(messages), numbered)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: what the tasks uploaded may have been published, and is else found by collection."""
@@ -197,15 +288,8 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Of `df.writeStream`: one commit for a micro-batch, exactly once."""
 
-    def __init__(
-        self,
-        collection: Collection,
-        schema: StructType,
-        envelope: Envelope,
-        writer: str | None = None,
-        take_over: bool = False,
-    ) -> None:
-        self._upload = _Upload(collection, schema, envelope)
+    def __init__(self, upload: Upload, writer: str | None = None, take_over: bool = False) -> None:
+        self.upload = upload
         self._writer = DEFAULT_WRITER if writer is None else writer
         self._take_over = take_over
 
@@ -215,7 +299,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = None if context is None else context.getLocalProperty(QUERY_ID)
         if not query:
             raise UsageError("this is no task of a streaming query")
-        return self._upload.upload(iterator, query)
+        return self.upload.store(iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """In the driver: append once, under the number of the micro-batch, unless it is in."""
@@ -223,10 +307,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         queries = {message.query for message in found}
         if len(queries) != 1:
             raise InternalError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
-        collection = self._upload.collection
-        writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over)
-        if not is_in(writer, batchId):
-            self._upload.commit(found, Numbered(writer, batchId))
+        with self.upload.target.opened() as collection:
+            writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over)
+            # All that is known of the rows here, and the same when Spark repeats a batch.
+            content = f"{sum(message.rows for message in found)} rows"
+            if not is_in(writer, batchId, content):
+                self.upload.commit(collection, found, Numbered(writer, batchId, lambda _answer: content))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing; see `BatchWriter.abort`."""

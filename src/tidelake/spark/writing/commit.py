@@ -20,9 +20,10 @@ from tidelake.lake.writer import Writer
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import quoted
-from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.envelope import Envelope, Staged
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer, answer_schema, collect
+from tidelake.spark.writing.rejects import keep
 from tidelake.state.append import Appended
 
 
@@ -93,17 +94,24 @@ def write(
     names = arranged.columns
     # By position: mapInArrow looks its columns up by name and takes a dot in one for a path.
     columns = arranged.select(*(col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names)))
+    staged: Answer | None = None
     while True:
         start = open_upper(collection) if lower is None else lower
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
-            work = envelope.work(collection, names, start)
-            answer = collect(columns.mapInArrow(work, answer_schema()))
+            if staged is None:
+                work = envelope.work(collection, names, start)
+                answer = collect(columns.mapInArrow(work, answer_schema()))
+            if isinstance(envelope, Staged):
+                staged = answer if staged is None else staged
+                answer = envelope.difference(collection, staged, start, frame.sparkSession)
         appended = (
             commit(collection, answer, start, upper, rebases=envelope.rebases, numbered=numbered)
             if lower is None
             else _append(collection, answer, start, _end(start, upper, answer), numbered)
         )
         if appended is not None:
+            if staged is not None and isinstance(envelope, Staged):
+                envelope.discard(collection, staged)
             return Written(appended, answer)
 
 
@@ -133,6 +141,7 @@ def commit(
             return None
         end = _end(start, upper, answer)
         if end <= start and not answer.rows and numbered is None:
+            keep(answer, collection.name, None)
             return Appended(start, start, already=True)
         try:
             return _append(collection, answer, start, end, numbered)
@@ -160,6 +169,7 @@ def _append(
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
         raise UpdateNotBeyondLower(answer.time_lower, lower)
+    keep(answer, collection.name, None if numbered is None else (numbered.writer.name, numbered.sequence))
     if numbered is None:
         return collection.append_uploaded(answer.uploads, lower=lower, upper=upper, advance=answer.advances)
     return numbered.writer.append_uploaded(

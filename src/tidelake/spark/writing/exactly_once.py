@@ -11,15 +11,16 @@ again, and the record says that it is in; the rows are not even read. A driver t
 fenced by the epoch of the one that opened the writer after it. A task that is tried again, or run twice,
 uploads twice, and one answer of each task counts.
 
-INVARIANT: Spark repeats no batch but its last one. A number before the last comes from a checkpoint that
-is older than the collection (a copy, or one that was lost and begun anew), whose rows may be others: it is
-refused, never taken for done.
+INVARIANT: Spark repeats no batch but its last one, and that as it was planned. A number before the last, or
+the last one planned at another moment, comes from a checkpoint that is older than the collection (a copy
+that was put back), whose rows may be others: it is refused, never taken for done.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -102,11 +103,12 @@ class Sink:
         return _reopened, (spec.url, spec.config, self.collection.name, *rest)
 
     def _take(self, frame: DataFrame, batch: int) -> WrittenBatch:
-        writer = self._open(query_of(frame) if self.query is None else self.query)
-        if is_in(writer, batch):
+        query = query_of(frame) if self.query is None else self.query
+        writer, content = self._open(query), "" if self.query else planned_at(frame, query, batch)
+        if is_in(writer, batch, content):
             return WrittenBatch(batch, True, self.collection.upper)
         title = f"tidelake: batch {batch} into {self.collection.name}"
-        numbered = Numbered(writer, batch)
+        numbered = Numbered(writer, batch, lambda _answer: content)
         done = write(self.collection, frame, self.envelope, numbered=numbered, title=title)
         return WrittenBatch(
             batch, done.appended.already, done.appended.upper, done.answer.rows, done.answer.late
@@ -180,14 +182,35 @@ def query_of(frame: DataFrame) -> str:
     return str(found)
 
 
-def is_in(writer: Writer, batch: int) -> bool:
+def planned_at(frame: DataFrame, query: str, batch: int) -> str:
+    """When Spark planned a micro-batch, as its checkpoint says: the same if it is repeated, never of another.
+
+    Empty if Spark does not say.
+    """
+    try:
+        context = frame.sparkSession.sparkContext
+        found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+        running = found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
+        return f"planned at {running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()}"
+    except (PySparkException, Py4JError, AttributeError):
+        # Not in Spark's public interface: another version may keep it elsewhere.
+        return ""
+
+
+def is_in(writer: Writer, batch: int, content: str = "") -> bool:
     """Whether a micro-batch is in already.
 
+    Args:
+        writer: of the stream.
+        batch: its number.
+        content: what tells it from others of this number; empty: nothing.
+
     Raises:
-        UsageError: it is one before the last: its checkpoint is older than the collection.
+        UsageError: it is one before the last, or another one: its checkpoint is older than the collection.
     """
     if writer.last_sequence is None or batch > writer.last_sequence:
         return False
-    if batch < writer.last_sequence:
+    other = content and writer.last_content and content != writer.last_content
+    if batch < writer.last_sequence or other:
         raise UsageError(other_content(writer.name, batch))
     return True

@@ -29,10 +29,7 @@ class TokenWriter:
     token: str
 
     def __post_init__(self) -> None:
-        check_name(self.token, "token")
-        size = len(self.token.encode())
-        if size > _BYTES_MAX:
-            raise UsageError(f"token {self.token[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")
+        check_token(self.token)
 
     def done(self) -> Appended | None:
         """The answer to a write that is in; None if it is not. One log scan."""
@@ -44,3 +41,15 @@ class TokenWriter:
     def open(self) -> Numbered:
         """The number to write under; fences whoever is writing under this token. One log write."""
         return Numbered(self.collection.writer(PREFIX + self.token), 0)
+
+
+def check_token(token: str) -> None:
+    """Refuse what no writer can be named after.
+
+    Raises:
+        UsageError: it is empty, too long or has control characters.
+    """
+    check_name(token, "token")
+    size = len(token.encode())
+    if size > _BYTES_MAX:
+        raise UsageError(f"token {token[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")

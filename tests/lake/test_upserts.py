@@ -136,6 +136,21 @@ def test_an_upserter_refuses_more_than_fits_into_memory_unless_it_is_sorted(tmp_
             upserter.upload(rows(*ids[::-1]).to_batches(max_chunksize=10))
 
 
+def test_late_events_happen_at_the_upper_in_their_order_if_they_may_advance(collection):
+    collection.append(rows(9, _time=[0]), upper=10)
+    late = pa.table({"id": [1, 1, 1, 2], "v": ["b", "a", "c", "d"], "_time": [7, 3, 12, 5]})
+    upserter = collection.upserter(advance=True)
+    upload = upserter.upload(late.to_batches())
+    collection.append_uploaded([upload], lower=10, upper=13)
+    assert contents(collection, 10) == {(1, "b"): 1, (2, "d"): 1, (9, "x"): 1}
+    assert contents(collection, 12) == {(1, "c"): 1, (2, "d"): 1, (9, "x"): 1}
+    # The greatest order comes before the latest time.
+    upserter = collection.upserter(advance=True, order_by="v")
+    upload = upserter.upload(rows(1, _time=[2], v="z").to_batches() + rows(1, _time=[3], v="y").to_batches())
+    collection.append_uploaded([upload], lower=13, upper=14)
+    assert contents(collection)[1, "z"] == 1
+
+
 def test_a_key_with_more_events_than_a_range_has_rows_is_one_chain(tmp_path):
     with tidelake.open(tmp_path / "lake", config=CONFIGS["stored"]) as lake:
         c = lake.create("c", SCHEMA, key=["id"])

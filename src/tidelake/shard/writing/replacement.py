@@ -1,0 +1,128 @@
+"""A replacement in key ranges: what workers uploaded, compared with what is there, by any process.
+
+Owns the plan and the work of one range. The new rows are in the store already, as runs that no state names,
+so that neither a shuffle nor a sort by others is needed: both sides are cut at the same keys and merged.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from tidelake.env import Env
+from tidelake.errors import BlobNotFound, UpdateNotBeyondLower, UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf
+from tidelake.model.time import Time
+from tidelake.shard.lease import explained_by
+from tidelake.shard.runs.difference import differences
+from tidelake.shard.runs.plan import Task, between, cut_keys
+from tidelake.shard.runs.read import sources
+from tidelake.shard.runs.scope import Source
+from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.writing.batch import decode_batch
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.state import ShardState
+from tidelake.store.protocols import BlobStore
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """One key range of a replacement.
+
+    Attributes:
+        old: reads what is there.
+        new: reads what is to be there.
+        lower: the upper that the differences are to be appended at.
+        at: their time.
+    """
+
+    old: Task
+    new: Task
+    lower: Frontier
+    at: Time
+
+    def to_bytes(self) -> bytes:
+        """A form for another process; no credentials."""
+        return encode_record("replacement", self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Replacement":
+        """Read `to_bytes`."""
+        return decode_record("replacement", data, cls, "replacement")
+
+    def upload(self) -> tuple[bytes, int]:
+        """Store the differences: what goes to `append_uploaded`, `b""` if there are none, and their number.
+
+        Raises:
+            LeaseExpired: a part that is needed was collected meanwhile.
+        """
+        spec, upper = self.old.spec, Frontier()
+        blobs = stores_of(spec).blobs
+        new = self.new.rows(blobs)
+        found = differences(spec, blobs, list(self.old.needed), new, at=self.at, keys=self.old.keys)
+        builder = BatchBuilder(spec, blobs, Env(), self.lower, sorted=True, upper=upper)
+        try:
+            with builder, closing(new), closing(found):
+                for batch in found:
+                    builder.add(batch)
+                built = builder.finish(upper)
+        except BlobNotFound as error:
+            raise explained_by(spec, error.name) from error
+        rows = built.rows
+        return built.to_bytes() if built.runs else b"", rows
+
+
+def plan_replacement(
+    state: ShardState,
+    spec: ShardSpec,
+    blobs: BlobStore,
+    uploads: Sequence[bytes],
+    *,
+    at: Time,
+    parallelism: int,
+) -> list[Replacement]:
+    """Cut a replacement into at most `parallelism` key ranges. Reads the index of every part.
+
+    Args:
+        state: to replace the contents of.
+        spec: asked for after it.
+        blobs: with the parts.
+        uploads: of the new rows, at times up to `at`, by `Uploader`.
+        at: the time of the replacement.
+        parallelism: key ranges, at most.
+
+    Raises:
+        UpdateNotBeyondLower: the time is closed.
+        UsageError: times are tuples.
+    """
+    check_total(spec)
+    check_open(state, at)
+    everything = Frontier.of(spec.domain.minimum), Frontier()
+    old = sources((member.batch for member in state.spine), AsOf(at))
+    new = [Source(run, *everything) for data in uploads if data for run in decode_batch(spec, data).runs]
+    cuts = cut_keys(spec, blobs, [*old, *new], parallelism)
+    pairs = zip(between(spec, old, AsOf(at), cuts), between(spec, new, AsOf(at), cuts), strict=True)
+    return [Replacement(before, after, state.upper, at) for before, after in pairs]
+
+
+def check_total(spec: ShardSpec) -> None:
+    """Refuse a shard whose times do not follow each other.
+
+    Raises:
+        UsageError: times are tuples.
+    """
+    if not spec.domain.total_order:
+        raise UsageError(
+            f"a replacement needs times that follow each other, and those of {spec.domain} do not"
+        )
+
+
+def check_open(state: ShardState, at: Time) -> None:
+    """Refuse a time that is closed.
+
+    Raises:
+        UpdateNotBeyondLower: it is.
+    """
+    if not state.upper.less_equal(at):
+        raise UpdateNotBeyondLower(at, state.upper)

@@ -1,0 +1,107 @@
+"""Full dumps: the rows are the contents, and what differs is written.
+
+Owns the two steps of it. The tasks store the rows as they come; then key ranges of these and of what is
+there are compared, each by a task of its own that needs no rows of Spark. So nothing is shuffled, and whole
+rows are equal by the collection's rules and not by Spark's.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from tidelake.errors import UsageError
+from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import DIFF
+from tidelake.shard.writing.replacement import Replacement
+from tidelake.spark.columns import check_frame
+from tidelake.spark.envelopes.updates import StoreRows, commit_time
+from tidelake.spark.tasks import ArrowMap, run_tasks, slots
+from tidelake.spark.uploads import (
+    Answer,
+    answer_schema,
+    answered,
+    answers_from_bytes,
+    answers_to_bytes,
+    collect,
+    total,
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rows are all that there is. See `tidelake.Collection.replace`.
+
+    The frame has the key and value columns, by name in any order, and perhaps `_diff`: how often a row is
+    there. Columns that a change of the schema added may be missing, and are null.
+
+    Attributes:
+        time: of the change; None: the time of the commit.
+    """
+
+    time: int | None = None
+
+    @property
+    def rebases(self) -> bool:
+        """What another writer commits is replaced too."""
+        return False
+
+    def check(self, frame: t.StructType, collection: Collection) -> None:
+        """As `Envelope`."""
+        if not collection.domain.total_order:
+            raise UsageError(f"times of {collection.domain} do not follow each other: append updates")
+        schema = pa.schema([*collection.schema, collection.update_schema.field(DIFF)])
+        check_frame(frame, schema, optional=(DIFF, *collection.uploader().spec.optional))
+
+    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """No row needs to meet another one: rows meet when they are stored."""
+        return frame
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002
+        """As `Envelope`: stores the rows, at the first time of all."""
+        wanted = [field for field in collection.update_schema if field.name in columns]
+        return StoreRows(
+            collection.uploader().to_bytes(),
+            tuple(columns),
+            pa.schema(wanted),
+            time=collection.domain.columns[0],
+            stamp=0,
+            counted=DIFF in columns,
+        )
+
+    def difference(
+        self, collection: Collection, staged: Answer, lower: Frontier, spark: SparkSession | None
+    ) -> Answer:
+        """As `Staged`."""
+        at = commit_time(collection, lower) if self.time is None else self.time
+        count = 1 if spark is None else slots(spark)
+        todo = collection.replacements(staged.uploads, time=at, parallelism=count)
+        tasks = [task.to_bytes() for task in todo]
+        if spark is None:
+            rows = (batch for task in tasks for batch in _Compare()(task))
+            answer = total(answers_from_bytes([answers_to_bytes(rows)]))
+        else:
+            answer = collect(run_tasks(spark, tasks, _Compare(), answer_schema()))
+        if answer.rows or self.time is not None:
+            answer.see_times(at, at)
+        answer.events = staged.rows
+        return answer
+
+    def discard(self, collection: Collection, staged: Answer) -> None:
+        """As `Staged`."""
+        collection.discard_uploaded(staged.uploads)
+
+
+@dataclass(frozen=True)
+class _Compare:
+    """In a worker: one key range."""
+
+    def __call__(self, task: bytes) -> Iterator[pa.RecordBatch]:
+        def work(answer: Answer) -> bytes:
+            upload, answer.rows = Replacement.from_bytes(task).upload()
+            return upload
+
+        return answered(work)

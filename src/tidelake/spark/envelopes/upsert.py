@@ -1,0 +1,182 @@
+"""Events of keys: each row is the new row of its key, or removes it.
+
+Owns the meaning of such a frame, and how equal keys meet in one task; what events amount to is
+`tidelake.data.upsert`. Old rows are looked up by the tasks, for the keys that they have.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from tidelake.data.events import EventColumns
+from tidelake.errors import InvalidUpdates
+from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.shard.writing.upserter import Upserter
+from tidelake.spark.columns import check_frame, convert, quoted
+from tidelake.spark.envelopes.append import TakeTime, check_time
+from tidelake.spark.envelopes.updates import Late, check_late, commit_time
+from tidelake.spark.tasks import ArrowMap, slots
+from tidelake.spark.uploads import Answer, answered
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """Each row is the last one of its key, or says that there is none.
+
+    The frame has the key and value columns, by name in any order, and those named here. Rows have no order
+    in Spark: several events of one key and time must be equal, or differ in `order_by`. See
+    `tidelake.Collection.upsert`.
+
+    Attributes:
+        order_by: a column, of the collection or of the frame only: of events of one key and time the one
+            with the greatest value wins. If it is one of the collection's, events older than the stored row
+            are late and change nothing.
+        delete_column: a boolean column, true where the key is removed; None: a row whose value columns (but
+            `order_by`) are all null removes.
+        time: the column that says when the event was, as of `Append`, or one time of all events. None:
+            `_time` if the frame has it, otherwise the time of the commit.
+        late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
+            happen at the least time that is open, in their order.
+    """
+
+    order_by: str | None = None
+    delete_column: str | None = None
+    time: str | int | None = None
+    late: Late = "refuse"
+
+    def __post_init__(self) -> None:
+        check_late(self.late)
+
+    @property
+    def rebases(self) -> bool:
+        """What another writer commits may be what the events change."""
+        return False
+
+    def check(self, frame: t.StructType, collection: Collection) -> None:
+        """As `Envelope`."""
+        spec = collection.uploader().spec
+        columns = self._events()
+        columns.check(spec.schema, spec.domain)
+        time, own = self._column(frame.names, collection), collection.schema.names
+        if time is not None:
+            check_time(frame, time, collection)
+        for name in columns.besides(spec.schema):
+            if frame.names.count(name) != 1:
+                raise InvalidUpdates(
+                    f"the DataFrame has {frame.names.count(name)} columns {name!r}: it has "
+                    f"{', '.join(map(repr, frame.names))}"
+                )
+        extra = {*columns.besides(spec.schema), *(() if time is None else (time,))} - {*own}
+        rest = t.StructType([field for field in frame if field.name not in extra])
+        check_frame(rest, collection.schema, optional=spec.optional)
+        flag = [field for field in frame if field.name == self.delete_column]
+        if flag and not isinstance(flag[0].dataType, t.BooleanType):
+            kind = flag[0].dataType.simpleString()
+            raise InvalidUpdates(f"column {self.delete_column!r} is {kind} and not boolean: cast it")
+
+    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:
+        """Equal keys into one task, near ones too, so that each task reads a part of the collection only.
+
+        The frame is sampled for that, and so evaluated twice. Tasks are as many as run at once.
+        """
+        by = [_sorted_as_stored(frame.schema[name]) for name in collection.key]
+        count = slots(frame.sparkSession)
+        met = frame.repartitionByRange(count, *by) if count > 1 else frame.coalesce(1)
+        # So that a task needs memory for some of its events only.
+        return met.sortWithinPartitions(*by)
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002  # it pins its own
+        """As `Envelope`."""
+        own, time = collection.domain.columns[0], self._column(columns, collection)
+        at = self.time if isinstance(self.time, int) else None
+        upserter = collection.upserter(
+            time=at,
+            order_by=self.order_by,
+            delete_column=self.delete_column,
+            rows_count=False,
+            advance=self.late == "advance" and time is not None,
+        )
+        if at is None and time is None:
+            upserter = replace(upserter, time=commit_time(collection, upserter.lower))
+        return _UpsertEvents(
+            upserter.to_bytes(),
+            tuple(columns),
+            collection.update_schema,
+            own,
+            stamped=at is None and time is None,
+            prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),
+        )
+
+    def _events(self) -> EventColumns:
+        return EventColumns(self.order_by, self.delete_column)
+
+    def _column(self, names: Sequence[str], collection: Collection) -> str | None:
+        """Where the times are; None: they are none of the frame's."""
+        own = collection.domain.columns[0]
+        if self.time is None:
+            return own if own in names else None
+        return self.time if isinstance(self.time, str) else None
+
+
+@dataclass(frozen=True)
+class _UpsertEvents:
+    """In a worker: events become parts in the store, and one answer.
+
+    Attributes:
+        upserter: bytes of it.
+        columns: names of what comes, in order.
+        schema: of updates of the collection.
+        time: name of its time column.
+        stamped: whether the events have the time of the commit, so that without updates there is none.
+        prepare: makes the time column.
+    """
+
+    upserter: bytes
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    time: str
+    stamped: bool
+    prepare: TakeTime | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+
+        def work(answer: Answer) -> bytes:
+            upserter = Upserter.from_bytes(self.upserter)
+            return upserter.upload(
+                (self._events(batch, upserter) for batch in batches),
+                lambda events, updates: self._see(answer, events, updates),
+            )
+
+        return answered(work)
+
+    def _events(self, batch: pa.RecordBatch, upserter: Upserter) -> pa.RecordBatch:
+        named = batch.rename_columns(self.columns)
+        rows = named if self.prepare is None else self.prepare(named)
+        extra = upserter.columns.besides(upserter.spec.schema)
+        fields = [field for field in self.schema if field.name in rows.schema.names]
+        return convert(rows, pa.schema([*fields, *(rows.schema.field(name) for name in extra)]))
+
+    def _see(self, answer: Answer, events: pa.Table, updates: pa.Table) -> None:
+        answer.events += events.num_rows
+        answer.rows += updates.num_rows
+        seen = updates if self.stamped else events
+        if seen.num_rows:
+            ends = pc.min_max(seen.column(self.time)).as_py()
+            answer.see_times(ends["min"], ends["max"])
+
+
+def _sorted_as_stored(field: t.StructField) -> Column:
+    """A key column so that Spark sorts it as it is stored: nulls last, one zero, text by its bytes."""
+    column = f.col(quoted(field.name))
+    if isinstance(field.dataType, t.FloatType | t.DoubleType):
+        column = column + f.lit(0.0).cast(field.dataType)
+    if isinstance(field.dataType, t.StringType) and not field.dataType.isUTF8BinaryCollation():
+        column = f.collate(column, "UTF8_BINARY")
+    return column.asc_nulls_last()
