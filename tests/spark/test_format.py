@@ -3,7 +3,7 @@
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import reduce
@@ -269,9 +269,10 @@ def mixed(tmp_path: Path) -> Iterator[tidelake.Collection]:
         yield c
 
 
-def same_conditions(spark: Any, c: tidelake.Collection, seeds: range) -> int:
+def same_conditions(spark: Any, c: tidelake.Collection, seeds: Iterable[int]) -> int:
     """How many conditions were true of some rows and not of all; each as Spark SQL's own filter finds."""
-    load(spark, c, asOf=2).cache().createOrReplaceTempView("everything")
+    # Not cached: of cached batches Spark forgets NaN, and finds none of them greater than infinity.
+    load(spark, c, asOf=2).createOrReplaceTempView("everything")
     # See test_where_spark_and_sql_differ.
     fields = [(f, v) for f, v in FIELDS if f.name not in ("f4", "k")]
     fields.append((c.schema.field("k"), [-256, -1, 0, 1, 2, 255, None]))
@@ -286,7 +287,7 @@ def same_conditions(spark: Any, c: tidelake.Collection, seeds: range) -> int:
 
 
 def test_spark_sql_finds_the_same_rows(spark: Any, mixed: tidelake.Collection) -> None:
-    assert same_conditions(spark, mixed, range(100, 112)) > 4
+    assert same_conditions(spark, mixed, [1170, *range(100, 111)]) > 4
 
 
 @pytest.mark.full
