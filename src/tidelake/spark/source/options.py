@@ -136,12 +136,12 @@ class WriteOptions:
 
 
 def shape(options: Mapping[str, str]) -> Shape:
-    """What rows look like, of a batch read or a streaming one: Spark asks before it says which.
+    """What rows look like, of a batch read or stream, or of a view to insert into: Spark does not say.
 
     Raises:
-        UsageError: an option is of no read at all, has a bad value, or does not fit another one.
+        UsageError: an option is unknown, has a bad value, or does not fit another one.
     """
-    return _shape(_known(options, "reads", (*READ, *STREAM_READ)))
+    return _shape(_known(options, "anything", tuple({*READ, *STREAM_READ, *WRITE})))
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
