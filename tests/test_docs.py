@@ -187,3 +187,11 @@ def test_every_stored_field_stands_on_the_page_of_formats(stored: type) -> None:
 def test_every_command_stands_on_the_first_page() -> None:
     page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert [name for name in cli.commands if not re.search(rf"`{name}`|tidelake {name}\b", page)] == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("example", sorted((REPOSITORY / "docs" / "examples").glob("*.py")), ids=_name)
+def test_the_notebook_runs(example: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(example)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

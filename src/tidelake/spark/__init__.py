@@ -7,7 +7,7 @@ handle and never a credential.
 
 from tidelake.spark.envelopes.debezium import parse_changes
 from tidelake.spark.jobs.export import ExportReport, export
-from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
+from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
 from tidelake.spark.jobs.maintain import MaintainReport, maintain
 from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
@@ -29,6 +29,7 @@ __all__ = [
     "append",
     "changes",
     "export",
+    "ingest",
     "ingest_change_files",
     "local_session",
     "maintain",

@@ -157,3 +157,19 @@ def _struct(read: pa.StructArray, kind: pa.DataType, encoding: Encoding) -> pa.A
         # Where the struct is null its fields are, whatever they allow.
         children.append(finished(child, inner.with_nullable(True), encoding.of(inner.name)))
     return pa.StructArray.from_arrays(children, fields=fields(kind), mask=read.is_null())
+
+
+def seen_texts(
+    value: Any, kind: pa.DataType, path: tuple[str, ...], found: dict[tuple[str, ...], bool]
+) -> None:
+    """Note of columns of dates and timestamps whether their first value, in parsed JSON, is a text."""
+    if value is None:
+        return
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        for inner in fields(kind):
+            seen_texts(value.get(inner.name), inner.type, (*path, inner.name), found)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for item in value[:1]:
+            seen_texts(item, kind.value_type, (*path, ""), found)
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        found.setdefault(path, isinstance(value, str))
