@@ -204,6 +204,9 @@ DELTAS = {
         since=Move(F(2), Frontier()), critical={"wächter": None}, holds={"1a" * 16: None}, dropped=True
     ),
 }
+
+# Of three commands that were committed together.
+TOGETHER = replace(delta(DELTAS["append"]), more=(DELTAS["hold"], DELTAS["retention"]))
 STATES = {"full": STATE, "first": FIRST_STATE, "tombstone": TOMBSTONE}
 
 SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
-from format_values import DELTAS, RECORDS, STATES, delta
+from format_values import DELTAS, RECORDS, STATES, TOGETHER, delta
 
 import tidelake
 from tidelake.config import Config
@@ -57,6 +57,7 @@ def records():
     """Bytes of every record, by file name."""
     made = {f"state-{name}": codec.encode_state(state) for name, state in STATES.items()}
     made |= {f"delta-{name}": codec.encode_delta(delta(edits)) for name, edits in DELTAS.items()}
+    made["delta-together"] = codec.encode_delta(TOGETHER)
     return made | {name: codec.encode_record(kind, value) for name, (kind, value) in RECORDS.items()}
 
 
@@ -125,6 +126,7 @@ def values():
     """What is to be read from the records, as JSON."""
     made = {f"state-{name}": plain(state) for name, state in STATES.items()}
     made |= {f"delta-{name}": plain(delta(edits)) for name, edits in DELTAS.items()}
+    made["delta-together"] = plain(TOGETHER)
     return made | {name: plain(value) for name, (_, value) in RECORDS.items()}
 
 

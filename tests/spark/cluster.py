@@ -80,7 +80,8 @@ class Ready:
             return False
 
 
-def _await(what: str, ready: Ready, started: subprocess.Popen[bytes], log: Path) -> None:
+def await_start(what: str, ready: Ready, started: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a process is ready; say what it has logged if it will not be."""
     deadline = time.monotonic() + _START_S
     while not ready():
         if started.poll() is not None or time.monotonic() > deadline:
@@ -99,7 +100,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
         log = folder / "master.log"
         where = ["--host", HOSTS[0], "--port", str(port), "--webui-port", str(page)]
         master = stack.enter_context(process([start[0], f"{start[1]}.master.Master", *where], log, **memory))
-        _await("the master", Ready(page, 0), master, log)
+        await_start("the master", Ready(page, 0), master, log)
         for host in HOSTS:
             size = ["--cores", "2", "--memory", "2g", "--webui-port", str(free_port(host))]
             size += ["--work-dir", str(folder / f"work-{host}")]
@@ -107,7 +108,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
             worker = [start[0], f"{start[1]}.worker.Worker", "--host", host, *size]
             local = {"SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(folder / f"local-{host}")}
             stack.enter_context(process([*worker, f"spark://{HOSTS[0]}:{port}"], log, **memory, **local))
-        _await("the workers", Ready(page, len(HOSTS)), master, folder / "master.log")
+        await_start("the workers", Ready(page, len(HOSTS)), master, folder / "master.log")
         yield f"spark://{HOSTS[0]}:{port}"
 
 
@@ -139,7 +140,7 @@ def connect_server(folder: Path, environment: dict[str, str], conf: dict[str, st
     log = folder / "connect.log"
     own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(folder), **environment}
     with process(command, log, **own) as server:
-        _await("the Connect server", Ready(port), server, log)
+        await_start("the Connect server", Ready(port), server, log)
         yield f"sc://127.0.0.1:{port}"
 
 

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError, WriterFenced
-from tidelake.shard.history import History
+from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
 from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
@@ -37,9 +37,9 @@ def believed_stale_refusal():
             if isinstance(outcome, Refused):
                 raise outcome.error
 
-    def run_believing(self, command):
+    def run_believing(self, command, *, alone=False):
         believe(self, command)
-        return run(self, command)
+        return run(self, command, alone=alone)
 
     def preview_believing(self, command):
         believe(self, command)
@@ -51,6 +51,17 @@ def believed_stale_refusal():
 def lost_reply_taken_for_a_defeat():
     """A commit without an answer counts as one that somebody else was faster than."""
     return replaced(History, _decided=lambda self, expected, seqno, data: False)
+
+
+def group_that_is_told_too_early():
+    """Commands that were to be committed together are answered as if they were, though others were faster."""
+    commit = History.commit
+
+    def early(self, known, delta, after):
+        committed = commit(self, known, delta, after)
+        return advanced(known, delta, 0, after) if committed is None and delta.more else committed
+
+    return replaced(History, commit=early)
 
 
 def fence_with_a_hole():

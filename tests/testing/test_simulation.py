@@ -72,6 +72,7 @@ def found_within(bug, seeds):
         (bugs.lost_reply_taken_for_a_defeat, ""),
         (bugs.collection_that_ignores_holds, "which names it"),
         (bugs.fence_with_a_hole, "writer"),
+        (bugs.group_that_is_told_too_early, ""),
     ],
 )
 def test_a_bug_is_found_within_200_seeds(bug, symptom):

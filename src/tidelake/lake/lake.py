@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -30,6 +31,7 @@ from tidelake.lake.renaming import check_renames, refuse_gone, renamed
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch
+from tidelake.shard.machine import Together
 from tidelake.shard.shard import Shard, keeper_of
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.ending import Removed
@@ -75,6 +77,7 @@ class Lake:
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
         self._upkeep: list[Upkeep] = []
         self._keeper = keeper_of(env, config)
+        self._together: WeakValueDictionary[str, Together] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -182,7 +185,8 @@ class Lake:
             if name in listing.shards and not allow_recreate:
                 refuse_gone(name)
             # The shard first: a name never leads to nothing.
-            made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper)
+            together = self._together.setdefault(spec.shard_id, Together(self._env.clock))
+            made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, made)
 
@@ -241,7 +245,17 @@ class Lake:
             raise CollectionDropped(name) from error
 
     def _open(self, shard_id: str) -> Shard:
-        return Shard.open(self._stores, self._env, self.url, shard_id, self._config, keeper=self._keeper)
+        # Of two threads that come at once one may get its own, which only means more log writes.
+        together = self._together.setdefault(shard_id, Together(self._env.clock))
+        return Shard.open(
+            self._stores,
+            self._env,
+            self.url,
+            shard_id,
+            self._config,
+            keeper=self._keeper,
+            together=together,
+        )
 
     def list(self) -> list[str]:
         """The names of all collections, ascending."""

@@ -65,7 +65,7 @@ class History:
             try:
                 opened = self._open_from(newest.base)
             except BlobNotFound as error:
-                if newest.edits.dropped:
+                if newest.dropped:
                     raise CollectionDropped(self.shard_id) from error
                 missing = str(error)
                 continue
@@ -83,7 +83,7 @@ class History:
         if head is None or codec.is_state(head.data):
             return None
         newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
-        return newest.committed_ms if newest.edits.dropped else None
+        return newest.committed_ms if newest.dropped else None
 
     def _open_from(self, base: Rollup) -> Known | None:
         """The state from a rollup on; None if the log has been truncated past it, or deleted, by now."""
@@ -173,6 +173,12 @@ class History:
             won = self._decided(known.state.seqno, delta.seqno, data)
         return advanced(known, delta, len(data), after) if won else None
 
+    def resume(self, known: Known, delta: Delta, after: ShardState) -> Known | None:
+        """As `commit`, of a delta that another thread may have committed when it was interrupted."""
+        data = codec.encode_delta(delta)
+        won = self._decided(known.state.seqno, delta.seqno, data)
+        return advanced(known, delta, len(data), after) if won else None
+
     def _decided(self, expected: int, seqno: int, data: bytes) -> bool:
         """Whether an entry that was offered, and may be in, is in."""
         pause_s = 0.01
@@ -228,4 +234,4 @@ class History:
 def advanced(known: Known, delta: Delta, size_bytes: int, after: ShardState | None = None) -> Known:
     """What is known after one more entry of the log."""
     state = apply(known.state, delta) if after is None else after
-    return Known(state, 0 if delta.edits.rollup else known.delta_bytes + size_bytes)
+    return Known(state, 0 if delta.rolled_up else known.delta_bytes + size_bytes)

@@ -1,19 +1,23 @@
 """The one loop in which every command runs.
 
 Take the newest known state, compute the transition, check the rules over (before, after), compare and
-set; done, or refresh and go round. A refusal or no-op is believed only on a fresh state. Commands of one
-handle take turns, which reads do not wait for; those of several meet at the compare-and-set.
+set; done, or refresh and go round. A refusal or no-op is believed only on a fresh state. Commands that
+arrive together, through handles of one lake, are decided one after the other, each on what those before it
+make of the state, and committed by one compare-and-set (`tidelake.shard.group`). Reads do not wait for them.
+Those of several processes meet at the compare-and-set.
 
 INVARIANT: nothing is committed on a tombstone, so the last entry of its log is the one that made it so.
+INVARIANT: no answer is given before all that it was decided on is durable.
 """
 
 import os
 import threading
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from tidelake.config import Config
-from tidelake.env import Env
+from tidelake.env import Clock, Env
 from tidelake.errors import (
     CollectionDropped,
     CollectionNotFound,
@@ -21,40 +25,66 @@ from tidelake.errors import (
     InternalError,
     TidelakeError,
 )
+from tidelake.shard.asked import Asked, Decided, Done, Failed, Look
+from tidelake.shard.group import Group, Request
 from tidelake.shard.history import History, Known
 from tidelake.state.commands import Command, Commit, NoOp, Refused
-from tidelake.state.fuel import MergeDue
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_step
-from tidelake.state.state import Delta, Edits, ShardState, apply
+from tidelake.state.state import Delta, Edits, ShardState, stepped
 
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Done(Generic[R]):
-    """A command's result, and the work that is now due.
+class Together:
+    """What the handles of one lake on one shard do together.
 
     Attributes:
-        result: of the command.
-        rollup_due: opening the shard has become dearer than it need be.
-        merges_due: merges that the levels of the spine have decided on.
+        commits: commands.
+        looks: at the newest state.
+        reliefs: merges that must come before an append.
+        newest: a state that one of them has seen; none has committed a newer one.
     """
 
-    result: R
-    rollup_due: bool
-    merges_due: tuple[MergeDue, ...] = ()
+    def __init__(self, clock: Clock) -> None:
+        self.commits, self.looks, self.reliefs = Group(clock), Group(), Group()
+        self.newest: Known | None = None
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A commit, and what is decided by it.
+
+    Attributes:
+        known: what it is tried on.
+        delta: a step for each command that writes; None: none does.
+        after: the state that it makes.
+        decided: all commands of the group.
+    """
+
+    known: Known
+    delta: Delta | None
+    after: ShardState
+    decided: tuple[tuple[Asked[Any], Decided[Any]], ...]
 
 
 class Machine:
     """Runs commands on one shard. Thread-safe, and of use in a fork.
 
+    Args:
+        history: of the shard.
+        config: settings.
+        env: the clock and ids of this process.
+        together: with whom; default: with nobody.
+
     Attributes:
         title: what messages call the shard.
+        together: with whom it works.
     """
 
-    def __init__(self, history: History, config: Config, env: Env) -> None:
+    def __init__(self, history: History, config: Config, env: Env, together: Together | None = None) -> None:
         self.title = history.shard_id
+        self.together = together or Together(env.clock)
         self._history = history
         self._config = config
         self._env = env
@@ -62,27 +92,45 @@ class Machine:
         self._begin()
 
     def _begin(self) -> None:
-        self._turn = threading.Lock()
         self._adopting = threading.Lock()
         # Last: whoever finds it up to date uses these locks.
         self._pid = os.getpid()
 
     def _check_process(self) -> None:
-        """In a fork, take no part in turns that threads of the parent have and will never give back."""
+        """In a fork, take no lock that a thread of the parent has and will never give back."""
         if self._pid != os.getpid():
             self._begin()
 
     def refresh(self) -> ShardState:
         """The newest state. One log scan, three calls the first time. Waits for no command.
 
+        Of several threads that wait for one scan the next one serves all.
+
         Raises:
             CollectionNotFound: there is no such shard.
         """
-        before = self._known
-        known = self._history.open() if before is None else self._history.refresh(before)
-        if known is None:
-            raise CollectionNotFound(f"shard {self._history.shard_id} does not exist")
-        return self.adopt(known).state
+        self.together.looks.run(Look(self), self._look)
+        return self.known().state
+
+    def _look(self, looks: Sequence[Look]) -> None:
+        try:
+            before = self._newest(looks)
+            known = self._history.open() if before is None else self._history.refresh(before)
+            if known is None:
+                raise CollectionNotFound(f"shard {self._history.shard_id} does not exist")
+        except Exception as error:
+            _fail(looks, error)
+            return
+        for look in looks:
+            look.machine.adopt(known)
+            look.answered = True
+
+    def _newest(self, asking: Sequence[Look | Asked[Any]]) -> Known | None:
+        """The newest state that one of several handles has seen, which this one then knows as well."""
+        for known in (self.together.newest, *(asked.machine.seen() for asked in asking)):
+            if known is not None:
+                self.adopt(known)
+        return self._known
 
     def adopt(self, known: Known) -> Known:
         """Take a state that was read or made, unless a newer one is known; the newest."""
@@ -92,36 +140,103 @@ class Machine:
                 self._known = known
             return self._known
 
-    def run(self, command: Command[R]) -> Done[R]:
+    def run(self, command: Command[R], *, alone: bool = False) -> Done[R]:
         """Carry out a command. One log write if it commits and nobody else was first.
+
+        Args:
+            command: to carry out. Beside others it is decided on a state that no reader ever sees, of the
+                seqno of the newest one that they do.
+            alone: with no other, since its answer depends on that state or its seqno.
 
         Raises:
             TidelakeError: the command was refused on the newest state; nothing was written.
             CollectionDropped: it would write, and the shard is a tombstone.
         """
-        self._check_process()
-        with self._turn:
-            fresh = self._known is None
-            while True:
-                known = self.known()
-                now_ms = max(self._env.clock.now_ms(), known.state.committed_ms)
-                outcome = command(known.state, now_ms)
-                match outcome:
-                    case NoOp(result):
-                        if fresh:
-                            return Done(result, self._rollup_due(known))
-                    case Refused(error):
-                        if fresh:
-                            raise self._named(error)
-                    case Commit(_, _, _) if known.state.dropped:
-                        raise CollectionDropped(self.title)
-                    case Commit(edits, result, due):
-                        committed = self._commit(known, edits, now_ms)
-                        if committed is not None:
-                            self.adopt(committed)
-                            return Done(result, self._rollup_due(committed), due)
-                self.refresh()
-                fresh = True
+        asked: Asked[R] = Asked(self, command, alone=alone)
+        self.together.commits.run(asked, self._carry_out)
+        return asked.done()
+
+    def _carry_out(self, group: Sequence[Asked[Any]]) -> None:
+        """Answer commands, of this handle and of others on the same shard."""
+        for attempt in {id(asked.attempt): asked.attempt for asked in group}.values():
+            if isinstance(attempt, _Attempt):
+                self._resume(attempt)
+        waiting = [asked for asked in group if not asked.answered]
+        try:
+            self._decide(waiting)
+        except Exception as error:
+            _fail(waiting, error)
+
+    def _resume(self, attempt: _Attempt) -> None:
+        """Settle what another thread had begun when it was interrupted."""
+        if attempt.delta is None:
+            return
+        try:
+            committed = self._history.resume(attempt.known, attempt.delta, attempt.after)
+        except Exception as error:
+            _fail([asked for asked, _ in attempt.decided], error)
+        else:
+            self._settled(attempt, committed)
+
+    def _decide(self, waiting: Sequence[Asked[Any]]) -> None:
+        fresh = self._newest(waiting) is None
+        while waiting:
+            attempt = self._attempt(self.known(), waiting)
+            if attempt.delta is not None:
+                for asked in waiting:
+                    asked.attempt = attempt
+                committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
+                self._settled(attempt, committed)
+                if committed is not None:
+                    return
+            elif fresh:
+                self._settled(attempt, attempt.known)
+                return
+            self.refresh()
+            fresh = True
+
+    def _attempt(self, known: Known, waiting: Sequence[Asked[Any]]) -> _Attempt:
+        """Decide commands, each on what those before it make of the state."""
+        before = state = known.state
+        now_ms = max(self._env.clock.now_ms(), before.committed_ms)
+        decided: list[tuple[Asked[Any], Decided[Any]]] = []
+        steps: list[Edits] = []
+        for asked in waiting:
+            outcome, edits, after = _step(asked, state, now_ms)
+            decided.append((asked, outcome))
+            if edits is not None:
+                steps.append(edits)
+                # Those that follow make the same version.
+                state = replace(after, seqno=before.seqno)
+        if not steps:
+            return _Attempt(known, None, before, tuple(decided))
+        delta = Delta(
+            before.shard_id,
+            before.seqno + 1,
+            now_ms,
+            self._env.ids.fresh(),
+            state.rollup,
+            steps[0],
+            tuple(steps[1:]),
+        )
+        return _Attempt(known, delta, replace(state, seqno=delta.seqno), tuple(decided))
+
+    def _settled(self, attempt: _Attempt, known: Known | None) -> None:
+        """Answer commands that were decided, if they were committed, or that on this very state."""
+        for asked, _ in attempt.decided:
+            asked.attempt = None
+        if known is None:
+            return
+        self.together.newest = self.adopt(known)
+        rollup_due = self._rollup_due(known)
+        for asked, outcome in attempt.decided:
+            asked.machine.adopt(known)
+            # One of them writes it.
+            rollup_due = asked.answer(outcome, rollup_due=rollup_due)
+
+    def seen(self) -> Known | None:
+        """The newest state that this handle has seen, if any. No store call."""
+        return self._known
 
     def preview(self, command: Command[R]) -> R | None:
         """What a command would answer without writing; None if it would write. Usually no store call.
@@ -138,29 +253,11 @@ class Machine:
             case NoOp(result):
                 return result
             case Refused(error):
-                raise self._named(error)
+                raise self.named(error)
 
-    def _named(self, error: TidelakeError) -> TidelakeError:
+    def named(self, error: TidelakeError) -> TidelakeError:
         """An error of a state, which knows the shard by its id only, as people know it."""
         return CollectionDropped(self.title) if isinstance(error, CollectionDropped) else error
-
-    def _commit(self, known: Known, edits: Edits, now_ms: int) -> Known | None:
-        before = known.state
-        edits = settle(before, edits, now_ms)
-        delta = Delta(
-            before.shard_id,
-            before.seqno + 1,
-            now_ms,
-            self._env.ids.fresh(),
-            edits.rollup or before.rollup,
-            edits,
-        )
-        try:
-            after = apply(before, delta)
-        except CorruptionError as error:
-            raise InternalError(f"a command made edits that do not fit its own state: {error}") from error
-        check_step(before, after, edits)
-        return self._history.commit(known, delta, after)
 
     def _rollup_due(self, known: Known) -> bool:
         """Whether a rollup pays.
@@ -182,3 +279,32 @@ class Machine:
         if self._known is None:
             raise InternalError("no state after a refresh")
         return self._known
+
+
+def _step(asked: Asked[Any], state: ShardState, now_ms: int) -> tuple[Decided[Any], Edits | None, ShardState]:
+    """What becomes of one command on a state: its outcome, what it writes, and the state after it."""
+    try:
+        outcome = asked.command(state, now_ms)
+        if not isinstance(outcome, Commit):
+            return outcome, None, state
+        if state.dropped:
+            return Refused(CollectionDropped(state.shard_id)), None, state
+        edits = settle(state, outcome.edits, now_ms)
+        after = _after(state, edits, now_ms)
+        check_step(state, after, edits)
+    except Exception as error:
+        # Its own, which does no harm to others.
+        return Failed(error), None, state
+    return outcome, edits, after
+
+
+def _after(state: ShardState, edits: Edits, now_ms: int) -> ShardState:
+    try:
+        return stepped(state, edits, now_ms)
+    except CorruptionError as error:
+        raise InternalError(f"a command made edits that do not fit its own state: {error}") from error
+
+
+def _fail(waiting: Sequence[Request], error: Exception) -> None:
+    for asked in waiting:
+        asked.fail(error)

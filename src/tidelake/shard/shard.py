@@ -21,9 +21,10 @@ from tidelake.errors import (
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
+from tidelake.shard.asked import Done
 from tidelake.shard.history import History
 from tidelake.shard.keeper import Keeper
-from tidelake.shard.machine import Done, Machine
+from tidelake.shard.machine import Machine, Together
 from tidelake.shard.spec import ShardSpec
 from tidelake.state import commands, holds, schemas
 from tidelake.state.commands import Command, R
@@ -77,8 +78,18 @@ class Shard:
         self._history = history
 
     @classmethod
-    def create(cls, stores: Stores, env: Env, spec: ShardSpec, *, keeper: Keeper | None = None) -> "Shard":
+    def create(
+        cls,
+        stores: Stores,
+        env: Env,
+        spec: ShardSpec,
+        *,
+        keeper: Keeper | None = None,
+        together: Together | None = None,
+    ) -> "Shard":
         """Make a shard, or open it if it is there with an equal schema and unit of time.
+
+        Its commands are committed `together` with those of the other handles on it that have the same one.
 
         Raises:
             IncompatibleSchema: it is there with others; names both.
@@ -86,7 +97,7 @@ class Shard:
         history = History(spec.shard_id, stores, env)
         first = commands.initial(spec.shard_id, spec.domain, spec.schema, env.clock.now_ms())
         known = history.create(first)
-        machine = Machine(history, spec.config, env)
+        machine = Machine(history, spec.config, env, together)
         machine.adopt(known)
         if known.state.domain != spec.domain:
             raise IncompatibleSchema(
@@ -105,15 +116,16 @@ class Shard:
         config: Config,
         *,
         keeper: Keeper | None = None,
+        together: Together | None = None,
     ) -> "Shard":
-        """Open a shard that exists. Three store calls.
+        """Open a shard that exists; see `create`. Three store calls.
 
         Raises:
             CollectionNotFound: it does not.
             CollectionDropped: it is a tombstone.
         """
         history = History(shard_id, stores, env)
-        machine = Machine(history, config, env)
+        machine = Machine(history, config, env, together)
         state = machine.refresh()
         if state.dropped:
             raise CollectionDropped(shard_id)
@@ -136,6 +148,11 @@ class Shard:
         return spec
 
     @property
+    def together(self) -> Together:
+        """What it shares with the other handles of its lake."""
+        return self._machine.together
+
+    @property
     def title(self) -> str:
         """What messages call it: its id, or the name that it was given."""
         return self._machine.title
@@ -144,12 +161,14 @@ class Shard:
     def title(self, title: str) -> None:
         self._machine.title = title
 
-    def run(self, command: Command[R]) -> R:
+    def run(self, command: Command[R], *, alone: bool = False) -> R:
         """Carry out a command; see `carry_out`."""
-        return self.carry_out(command).result
+        return self.carry_out(command, alone=alone).result
 
-    def carry_out(self, command: Command[R]) -> Done[R]:
-        """Carry out a command, and then write a rollup if one is due.
+    def carry_out(self, command: Command[R], *, alone: bool = False) -> Done[R]:
+        """Carry out a command, with others that arrive at the same time unless it is to be `alone`.
+
+        Then write a rollup if one is due.
 
         A rollup only makes opening cheaper. If it fails, the command is in all the same, and says so;
         the rollup stays due for whoever commits next.
@@ -157,7 +176,7 @@ class Shard:
         Returns:
             The result, and the merges that are due because of it: they are not begun here.
         """
-        done = self._machine.run(command)
+        done = self._machine.run(command, alone=alone)
         if done.rollup_due:
             try:
                 self.write_rollup()

@@ -8,7 +8,7 @@ and then bury the reason in a trace. A store that fails does fail the task.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,7 +58,7 @@ class Answer:
         rejects_to: the folder where they are kept before the rest is appended; None if there are none ever.
     """
 
-    uploads: tuple[bytes, ...] = ()
+    uploads: tuple[bytes, ...] = field(default=(), repr=False)
     rows: int = 0
     time_lower: int | None = None
     time_upper: int | None = None

@@ -105,17 +105,20 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
 def _body(value: object) -> bytes:
     """The JSON of a value. Of edits only what changes: most of them touch two fields of many."""
     if isinstance(value, Delta):
-        changed = {
-            field.name: edit
-            for field in fields(Edits)
-            if (edit := getattr(value.edits, field.name)) != getattr(_NO_EDITS, field.name)
-        }
-        return msgspec.json.encode({**_shallow(value), "edits": changed})
+        body = {field.name: getattr(value, field.name) for field in fields(Delta) if field.name != "more"}
+        body["edits"] = _changed(value.edits)
+        if value.more:
+            body["more"] = [_changed(edits) for edits in value.more]
+        return msgspec.json.encode(body)
     return msgspec.json.encode(value)
 
 
-def _shallow(value: Delta) -> dict[str, object]:
-    return {field.name: getattr(value, field.name) for field in fields(Delta)}
+def _changed(edits: Edits) -> dict[str, object]:
+    return {
+        field.name: edit
+        for field in fields(Edits)
+        if (edit := getattr(edits, field.name)) != getattr(_NO_EDITS, field.name)
+    }
 
 
 def _header(kind: str, format_: int, body: bytes) -> bytes:

@@ -6,7 +6,7 @@ edits, in the committing process and in every other; so memory and log cannot dr
 commit costs as much as it changes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -277,13 +277,17 @@ class Edits:
 class Delta:
     """One entry of the log: the edits that make state `seqno` from state `seqno - 1`.
 
+    Of commands that were committed together there is a step for each, in their order; all of them make the
+    one state `seqno`.
+
     Attributes:
         shard_id: whose log it belongs to.
         seqno: of the state that it makes.
         committed_ms: wall clock of the commit; never goes back.
         nonce: fresh for every attempt, so that a process knows its own entry.
         base: the newest rollup that the state knows, from which a reader starts.
-        edits: what changes.
+        edits: what changes, by the first step.
+        more: by the steps after it.
     """
 
     shard_id: str
@@ -292,10 +296,52 @@ class Delta:
     nonce: str
     base: Rollup
     edits: Edits
+    more: tuple[Edits, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Edits, ...]:
+        """The edits of each command."""
+        return (self.edits, *self.more)
+
+    @property
+    def dropped(self) -> bool:
+        """Whether it makes the shard a tombstone."""
+        return any(edits.dropped for edits in self.steps)
+
+    @property
+    def rolled_up(self) -> bool:
+        """Whether it names a newer rollup."""
+        return any(edits.rollup is not None for edits in self.steps)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one command of a delta did.
+
+    Attributes:
+        before: the state that it was decided on, of the seqno before the delta's.
+        after: with its edits, and the delta's seqno.
+        edits: its own.
+    """
+
+    before: ShardState
+    after: ShardState
+    edits: Edits
 
 
 def apply(state: ShardState, delta: Delta) -> ShardState:
     """The state after a delta. Costs O(change).
+
+    Raises:
+        CorruptionError: the delta does not fit the state.
+    """
+    for step in steps(state, delta):
+        state = step.after
+    return state
+
+
+def steps(state: ShardState, delta: Delta) -> Iterator[Step]:
+    """The steps of a delta, one after the other. The last one leads to the state after it.
 
     Raises:
         CorruptionError: the delta does not fit the state.
@@ -306,9 +352,23 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
             name,
             f"the entry is for {delta.shard_id}@{delta.seqno}, expected {state.shard_id}@{state.seqno + 1}",
         )
-    edits = delta.edits
-    if delta.base != (edits.rollup or state.rollup):
-        raise CorruptionError(name, f"it starts from rollup {delta.base.seqno}, not {state.rollup.seqno}")
+    newest = next((edits.rollup for edits in reversed(delta.steps) if edits.rollup), state.rollup)
+    if delta.base != newest:
+        raise CorruptionError(name, f"it starts from rollup {delta.base.seqno}, not {newest.seqno}")
+    for edits in delta.steps:
+        after = stepped(state, edits, delta.committed_ms)
+        yield Step(state, after, edits)
+        state = replace(after, seqno=state.seqno)
+
+
+def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
+    """The next state, by the edits of one command. Costs O(change).
+
+    Raises:
+        CorruptionError: they do not fit the state.
+    """
+    seqno = state.seqno + 1
+    name = f"{state.shard_id}@{seqno}"
     try:
         spine = state.spine.edited(edits.spine) if edits.spine else state.spine
     except InternalError as error:
@@ -316,8 +376,8 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
     dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
     return replace(
         state,
-        seqno=delta.seqno,
-        committed_ms=delta.committed_ms,
+        seqno=seqno,
+        committed_ms=committed_ms,
         since=_moved(state.since, edits.since, "since", name),
         upper=_moved(state.upper, edits.upper, "upper", name),
         retained=_moved(state.retained, edits.retained, "retained", name),
@@ -328,31 +388,30 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
         critical=_edited(state.critical, edits.critical, name),
         retention=edits.retention or state.retention,
         dropped=state.dropped or edits.dropped,
-        garbage=_edited(_added(state.garbage, _left(state, delta), name), dict.fromkeys(edits.doomed), name),
+        garbage=_edited(
+            _added(state.garbage, _left(state, edits, committed_ms), name), dict.fromkeys(edits.doomed), name
+        ),
         doomed=_edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
         # What was named for nobody to read (rollups, chunks of merges) is missing from no state.
         collected_to=max(
             [state.collected_to, *(lost.removed for lost in dooming.values() if lost.added < lost.removed)]
         ),
         sweep=edits.sweep or state.sweep,
-        rollup=delta.base,
+        rollup=edits.rollup or state.rollup,
         claims=_edited(state.claims, edits.claims, name),
         chunks=_edited(state.chunks, edits.chunks, name),
         written=edits.written or state.written,
     )
 
 
-def _left(state: ShardState, delta: Delta) -> dict[str, Garbage]:
+def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
     """The blobs that a step takes out of the state."""
-    edits = delta.edits
+    seqno = state.seqno + 1
     found = dict(leaving(state.spine, edits.spine, state.chunks, edits.chunks))
     if edits.rollup is not None and state.rollup != FIRST:
         # Never a part of what a pin reads, but whoever opens the shard may be about to.
         found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ
-    return {
-        blob: Garbage(min(added, delta.seqno), delta.seqno, delta.committed_ms)
-        for blob, added in found.items()
-    }
+    return {blob: Garbage(min(added, seqno), seqno, committed_ms) for blob, added in found.items()}
 
 
 def _found(present: PMap[K, V], key: K, name: str) -> V:

@@ -12,7 +12,7 @@ from tidelake.model import names
 from tidelake.shard.checking.finding import Tell
 from tidelake.state import codec
 from tidelake.state.invariants import check_state, check_step
-from tidelake.state.state import FIRST, ShardState, apply
+from tidelake.state.state import FIRST, ShardState, steps
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 
@@ -165,15 +165,16 @@ class _Replay:
             self._tell("log-damaged", name, error.reason)
             raise _Stuck(entry.seqno) from error
         try:
-            after = apply(state, delta)
+            done = list(steps(state, delta))
         except CorruptionError as error:
             self._tell("log-misfit", name, error.reason)
             raise _Stuck(entry.seqno) from error
-        try:
-            check_step(state, after, delta.edits)
-        except InternalError as error:
-            self._tell("rule-broken", name, str(error))
-        return after
+        for step in done:
+            try:
+                check_step(step.before, step.after, step.edits)
+            except InternalError as error:
+                self._tell("rule-broken", name, str(error))
+        return done[-1].after
 
     def _compare(self, name: str, state: ShardState) -> None:
         stored = None if name in self._bad else self._rollup(name, state.seqno)

@@ -6,7 +6,7 @@ needs no append to be looked after.
 """
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.shard.group import Request
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
@@ -359,6 +360,8 @@ def _beside_an_append(shard: Shard, work: Callable[[], object]) -> None:
 def admit(shard: Shard) -> float:
     """Before an append: merge while more runs are unmerged than the setting `runs_max` allows.
 
+    One of several threads merges, and the others wait for it.
+
     Returns:
         Seconds that it took; 0.0 usually, and then without a store call.
 
@@ -371,7 +374,7 @@ def admit(shard: Shard) -> float:
     clock = shard.env.clock
     started_s = clock.monotonic_s()
     try:
-        Maintainer(shard).relieve(runs_max)
+        shard.together.reliefs.run(Request(), partial(_relieve, shard))
     except SET_ASIDE as error:
         # No merge of these will do; those of the others are done.
         warnings.warn(TidelakeWarning(f"a merge before an append failed: {error}"), stacklevel=2)
@@ -383,3 +386,13 @@ def admit(shard: Shard) -> float:
     shard.env.recorder.count("shard.backpressure")
     shard.env.recorder.count("shard.backpressure.ms", round(seconds * 1000))
     return seconds
+
+
+def _relieve(shard: Shard, asking: Sequence[Request]) -> None:
+    try:
+        Maintainer(shard).relieve(shard.spec.config.runs_max)
+    except Exception as error:
+        for request in asking:
+            request.fail(error)
+    for request in asking:
+        request.answered = True

@@ -29,7 +29,7 @@ from tidelake.model import time as times
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.shard.machine import Done
+from tidelake.shard.asked import Done
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec

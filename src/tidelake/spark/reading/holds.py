@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from tidelake.env import Env
 from tidelake.errors import CollectionNotFound, NotALake, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
-from tidelake.lake.lake import open_lake
+from tidelake.shard.lease import extend_states, release_owned, shard_by_id
 from tidelake.shard.runs.plan import ReadPlan
 
 HOLD_FOR = timedelta(days=1)
@@ -52,14 +52,14 @@ class Lasting:
 
     Attributes:
         url: of the lake.
-        collection: its name there.
+        shard_id: of the collection, whose name may change.
         hold: its name.
         seconds: how long it lasts without a sign of life.
         taken_ms: wall clock of the last one that is known.
     """
 
     url: str
-    collection: str
+    shard_id: str
     hold: str
     seconds: float
     taken_ms: int
@@ -111,8 +111,8 @@ def hold_for_application(
         return None
     folder = _folder(owner)
     if folder.is_dir() and folder.stat().st_uid == os.getuid():
-        (folder / collection.id).write_text(json.dumps([url, collection.name]), encoding="utf-8")
-    return Lasting(url, collection.name, hold, hold_for_s, Env().clock.now_ms())
+        (folder / collection.id).write_text(json.dumps(url), encoding="utf-8")
+    return Lasting(url, collection.id, hold, hold_for_s, Env().clock.now_ms())
 
 
 def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa.RecordBatch]:
@@ -131,8 +131,8 @@ def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa
 def _extended(held: Lasting, slack_s: float) -> bool:
     """Give a sign of life; whether another one makes sense."""
     try:
-        with open_lake(held.url, create=False) as lake:
-            return lake.collection(held.collection).extend(held.hold, slack_s)
+        with shard_by_id(held.url, held.shard_id) as shard:
+            return extend_states(shard, held.hold, slack_s)
     except CollectionNotFound:
         # The read finds that out by itself.
         return False
@@ -174,7 +174,7 @@ def release(collection: Collection | None = None) -> int:
         return len(wanted)
     if collection is not None:
         owners = {*_followed, *([_application()] if SparkContext._active_spark_context else [])}
-        return len(wanted) + sum(_released(collection, owner) for owner in owners)
+        return len(wanted) + sum(collection.release_owned(owner) for owner in owners)
     return len(wanted) + sum(_released_all(owner, folder) for owner, folder in _followed.items())
 
 
@@ -182,18 +182,11 @@ def _released_all(owner: str, folder: Path) -> int:
     """Release what an application holds in all collections that its planners have noted."""
     count = 0
     for note in sorted(folder.iterdir()):
-        url, name = json.loads(note.read_text(encoding="utf-8"))
-        with contextlib.suppress(CollectionNotFound), open_lake(url, create=False) as lake:
-            count += _released(lake.collection(name), owner)
+        url = json.loads(note.read_text(encoding="utf-8"))
+        with contextlib.suppress(CollectionNotFound), shard_by_id(url, note.name) as shard:
+            count += release_owned(shard, owner)
         note.unlink()
     return count
-
-
-def _released(collection: Collection, owner: str) -> int:
-    holds = [hold for hold in collection.state().holds if hold.startswith(f"{owner}-")]
-    for hold in holds:
-        collection.release(hold)
-    return len(holds)
 
 
 def _application() -> str:

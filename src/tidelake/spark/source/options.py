@@ -42,7 +42,7 @@ WRITE = (
     # Spark hands these on to the sink of a stream,
     *("checkpointLocation", "queryName"),
     # and one may both read a view and insert into it.
-    *("holdFor", "parallelism", "timeout"),
+    *("holdFor", "parallelism", "timeout", "withDiff"),
 )
 _KINDS = {"batch reads": READ, "streaming reads": STREAM_READ, "writes": WRITE}
 

@@ -98,6 +98,11 @@ class Baton:
             raise Stuck("nobody holds the baton")
         return self._current
 
+    def beside(self, strand: Strand) -> tuple[object, ...]:
+        """What the other threads of a process are about."""
+        others = [other for other in self._strands if other.process is strand.process and other is not strand]
+        return tuple(other.about for other in others if other.about is not None)
+
     @property
     def running(self) -> bool:
         """Whether some thread has the baton."""

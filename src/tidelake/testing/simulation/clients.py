@@ -59,6 +59,12 @@ class Client:
         opened = (self.lake(), collection)
         return Client(self.world, self.court, judge, self.process, self.draw, name=name, opened=opened)
 
+    def mate(self, collection: Collection) -> "Client":
+        """Another thread of the same process, which uses the same collection."""
+        draw = random.Random(f"{self.draw.random()}")  # noqa: S311 - a run must repeat
+        opened = (self.lake(), collection)
+        return Client(self.world, self.court, self.judge, self.process, draw, name=self.name, opened=opened)
+
     def collection(self) -> Collection:
         """The collection, opened by this process; again now and then."""
         return self._open()[1]

@@ -29,6 +29,7 @@ class Court:
         made: of these, the shard id where it is known.
         drops: names that somebody has begun to drop.
         short_us: a read without a hold that took less finds all parts.
+        named_by: see `Bench`.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Court:
         short_us: int,
         report: Callable[[BaseException], None],
         present: Callable[[str], bool],
+        named_by: Callable[[str], object],
     ) -> None:
         self.judges: dict[str, Judge] = {}
         self.counts: Counter[str] = Counter()
@@ -44,7 +46,7 @@ class Court:
         self.made: dict[str, str] = {}
         self.drops: set[str] = set()
         self.clock, self.short_us = clock, short_us
-        self._report, self._present = report, present
+        self._report, self._present, self.named_by = report, present, named_by
         self._states: dict[str, ShardState] = {}
         self._named: dict[str, frozenset[str]] = {}
 

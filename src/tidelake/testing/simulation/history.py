@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.state.state import Delta, ShardState
+from tidelake.state.state import Delta, ShardState, Step, steps
 from tidelake.testing.oracle import Oracle, Row
 from tidelake.testing.simulation.record import Append, Asked, Drop, parts
 from tidelake.testing.simulation.witness import Actor
@@ -25,11 +25,13 @@ class Bench(Protocol):
     Attributes:
         counts: what was done and judged.
         short_us: a read without a hold that took less finds all parts.
+        named_by: what the thread was about that gave a part its name.
     """
 
     counts: Counter[str]
     short_us: int
     clock: Callable[[], tuple[int, int]]
+    named_by: Callable[[str], object]
 
     def wrong(self, message: str) -> NoReturn:
         """End the run with a violation."""
@@ -42,7 +44,7 @@ class TrueHistory:
         key: of the log.
         state: the newest true state before it was dropped.
         dropped: the step at which it became a tombstone.
-        uppers: after each entry of the log but the tombstone.
+        uppers: after each step of each entry of the log but the tombstone.
         oracle: the collection as a list of updates.
         appends: that were asked for.
     """
@@ -63,11 +65,11 @@ class TrueHistory:
         self.opened: dict[tuple[str, int], int | None] = {}
         # The process that opened each hold.
         self._holders: dict[str, str] = {}
-        # Whether the state after each entry was held.
+        # Whether the state after each step was held.
         self.held = [False]
         # The parts as of each entry, for those who read old states.
         self.parts_at = [frozenset(parts(state))]
-        # Token and `since` of the critical hold after each entry; None: there is none.
+        # Token and `since` of the critical hold after each step; None: there is none.
         self.critical: list[tuple[str, Frontier] | None] = [None]
 
     def asked(self) -> Asked:
@@ -76,20 +78,27 @@ class TrueHistory:
         return Asked(step, at_us, len(self.uppers))
 
     def advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: Actor) -> None:
-        """The log got an entry."""
-        if after.dropped:
-            self._ended(before, after, actor)
-            return
+        """The log got an entry: steps of commands that were committed together."""
+        self.counts["entries of several commands"] += len(delta.steps) > 1
+        for step in steps(before, delta):
+            if step.after.dropped:
+                self._ended(step.before, step.after, actor)
+            else:
+                self._stepped(step, actor)
+        if not after.dropped:
+            self.parts_at.append(frozenset(parts(after)))
+
+    def _stepped(self, step: Step, actor: Actor) -> None:
+        before, after, edits = step.before, step.after, step.edits
         self.state = after
         self.uppers.append(after.upper)
         self.held.append(bool(after.holds or after.critical))
-        self.parts_at.append(frozenset(parts(after)))
         held = after.critical.get("pipeline")
         self.critical.append(None if held is None else (held.token, held.since))
         if not (before.upper <= after.upper and before.since <= after.since):
             self.wrong(f"seqno {after.seqno}: upper or since went back")
         self.oracle.since = after.since
-        for name, record in delta.edits.writers.items():
+        for name, record in edits.writers.items():
             old = before.writers.get(name)
             if old is None or old.epoch < record.epoch:
                 self.opened[name, record.epoch] = self._last_in(name)
@@ -98,26 +107,39 @@ class TrueHistory:
             if early and self._holders.get(id_) != actor.process:
                 self.wrong(f"seqno {after.seqno} ends hold {id_}, which lasts until {hold.expires_ms}")
         self._holders |= {id_: actor.process for id_ in after.holds if id_ not in before.holds}
-        if delta.edits.rollup is not None:
+        if edits.rollup is not None:
             self.counts["rollups"] += 1
         if before.upper == after.upper:
             self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
             return
         self.counts["appends in"] += 1
-        if not isinstance(actor.about, Append):
+        op = self._asked_for(step, actor)
+        if op is None:
             self.wrong(f"seqno {after.seqno} moves upper to {after.upper}, which nobody asked for")
-        self._placed(actor.about, before, after)
+        self._placed(op, before, after)
+
+    def _asked_for(self, step: Step, actor: Actor) -> Append | None:
+        """Whose append a step is: of the thread that named a part of it, or of one that waits for it."""
+        members = step.edits.spine.members if step.edits.spine else ()
+        for part in (part for member in members for part in member.batch.parts()):
+            about = self.bench.named_by(part.name)
+            if isinstance(about, Append):
+                return about
+        waiting = [about for about in (actor.about, *actor.beside) if isinstance(about, Append)]
+        fitting = [op for op in waiting if op.upper is None or op.upper == step.after.upper]
+        return next(iter(fitting), None)
 
     def _ended(self, before: ShardState, after: ShardState, actor: Actor) -> None:
         """It is a tombstone."""
         self.dropped = self.bench.clock()[0]
         self.counts["tombstones"] += 1
-        if not isinstance(actor.about, Drop):
+        drop = next((about for about in (actor.about, *actor.beside) if isinstance(about, Drop)), None)
+        if drop is None:
             if before.seqno:
                 self.wrong(f"{self.key} was dropped at {after.seqno}, which nobody asked for")
             return
         alive = [id_ for id_, hold in before.holds.items() if after.committed_ms < hold.expires_ms]
-        if not actor.about.force and (alive or before.critical):
+        if not drop.force and (alive or before.critical):
             self.wrong(f"{self.key} was dropped without force, though held by {alive}, {before.critical}")
 
     def _placed(self, op: Append, before: ShardState, after: ShardState) -> None:

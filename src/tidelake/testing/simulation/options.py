@@ -74,6 +74,8 @@ class Options:
             roles += ["critical"] * draw.randint(1, 2)
         if draw.random() < 0.4:
             roles += ["dropper"] * draw.randint(1, 3)
+        if draw.random() < 0.4:
+            roles.append("crowd")
         skew_ms = draw.choice((0, 100, 5_000, 60_000))
         if draw.random() < 0.3:
             # With true clocks more can be judged: how long a read without a hold finds its parts.

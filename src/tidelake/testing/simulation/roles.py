@@ -8,6 +8,7 @@ from tidelake.testing.simulation.clients import Client
 ROLES: dict[str, Callable[[Client], None]] = {
     "writer": writers.writer,
     "appender": writers.appender,
+    "crowd": writers.crowd,
     "reader": readers.reader,
     "listener": readers.listener,
     "holder": readers.holder,

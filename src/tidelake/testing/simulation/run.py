@@ -59,6 +59,7 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
         world.short_read_us(),
         world.baton.fail,
         world.is_present,
+        world.named_by,
     )
     error: BaseException | None = None
     with _repeatable(world):

@@ -17,10 +17,12 @@ class Actor:
     Attributes:
         process: its name.
         about: what the thread was about that asked for it; None: nothing in particular.
+        beside: what the other threads of the process are about.
     """
 
     process: str
     about: object
+    beside: tuple[object, ...] = ()
 
 
 class Observer(Protocol):

@@ -66,6 +66,7 @@ class World:
         self.trace = Trace()
         self.processes: list[Process] = []
         self.acting = _NOBODY
+        self._drawn: dict[str, object] = {}
         self._id_draw = random.Random(f"{seed} ids")  # noqa: S311
         self._true_log, self._memory_blobs = MemoryVersionLog(), MemoryBlobStore(self)
         self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
@@ -111,7 +112,12 @@ class World:
         """Whose doing it is what happens now."""
         if not self.baton.running:
             return _NOBODY
-        return Actor(self.baton.current.process.name, self.baton.current.about)
+        current = self.baton.current
+        return Actor(current.process.name, current.about, self.baton.beside(current))
+
+    def named_by(self, part: str) -> object:
+        """What the thread was about that drew the id in the name of a part."""
+        return self._drawn.get(part.rpartition("-")[2].partition(".")[0])
 
     @contextmanager
     def acts(self, actor: Actor) -> Iterator[None]:
@@ -124,7 +130,10 @@ class World:
 
     def fresh(self) -> str:
         """An id that no process has used; see `IdSource`."""
-        return f"{self._id_draw.getrandbits(128):032x}"
+        drawn = f"{self._id_draw.getrandbits(128):032x}"
+        if self.baton.running and self.baton.current.about is not None:
+            self._drawn[drawn] = self.baton.current.about
+        return drawn
 
     def true_ms(self) -> int:
         """True time, milliseconds since 1970 UTC."""

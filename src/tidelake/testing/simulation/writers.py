@@ -1,7 +1,10 @@
 """Clients that write: appends in every way, with and without a name."""
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
+from tidelake.env import Stop
 from tidelake.errors import CollectionDropped
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -68,6 +71,33 @@ def appender(client: Client) -> None:
         client.rest()
 
 
+def crowd(client: Client) -> None:
+    """Several threads of one process append at once, through one handle or several of one lake."""
+    while True:
+        try:
+            handles = [client.collection(), client.lake().collection(client.name)]
+        except FAILED:
+            client.rest()
+            continue
+        mates = [client.mate(client.draw.choice(handles)) for _ in range(client.draw.randint(1, 5))]
+        spawned = [client.process.spawn(f"mate{n}", partial(_hurry, mate)) for n, mate in enumerate(mates)]
+        _hurry(client.mate(handles[0]))
+        for one in spawned:
+            one.stop()
+        client.rest()
+
+
+def _hurry(mate: Client, _stop: Stop | None = None) -> None:
+    """Append with hardly a pause: at a commit time, at times, exactly, or under a number."""
+    ways: tuple[Callable[[Client], object], ...] = (append_now, append_now, _append_timed, compare_and_append)
+    for _ in range(mate.draw.randint(1, 6)):
+        if mate.draw.random() < 0.2:
+            _append_as_writer(mate)
+        else:
+            mate.draw.choice(ways)(mate)
+        mate.process.sleep(mate.draw.choice((0.0, 0.0, 0.001, 0.01)))
+
+
 # Named writers: outcomes are learned.
 
 
@@ -85,6 +115,17 @@ def writer(client: Client) -> None:
             if not _append_numbered(client, opened):
                 break
             client.rest()
+
+
+def _append_as_writer(client: Client) -> None:
+    """Open a name, which fences others, and append one number."""
+    name = client.draw.choice(("a", "b"))
+    try:
+        opened = client.collection().writer(name)
+    except FAILED:
+        return
+    client.judge.writer_opened(name, opened.epoch, opened.last_sequence)
+    _append_numbered(client, opened)
 
 
 def _append_numbered(client: Client, opened: Writer) -> bool:

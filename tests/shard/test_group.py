@@ -1,0 +1,568 @@
+"""Commands that arrive together: one commit, an answer for each, and what becomes of them when it fails."""
+
+import threading
+import time
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shards import SCHEMA, Place, ids, rows
+
+import tidelake
+from tidelake.config import Config
+from tidelake.env import Counters, Env
+from tidelake.errors import (
+    CollectionDropped,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    UpperMismatch,
+    WriterFenced,
+)
+from tidelake.model.frontier import Frontier
+from tidelake.shard.asked import Asked
+from tidelake.shard.group import Group, Request
+from tidelake.shard.history import History
+from tidelake.shard.runs.upload import normalized, write_table
+from tidelake.state import append as appending
+from tidelake.state import codec, dropping
+from tidelake.state.append import AtCommit, Claim, Exactly
+from tidelake.state.commands import Commit, open_writer
+from tidelake.state.state import Edits, apply
+
+# Only what the appends themselves write.
+PLAIN = Config(merge_budget_s=0, runs_max=2**30, rollup_bytes_min=2**30)
+
+
+class Bay:
+    """A collection whose log stops at a compare-and-set of some shard until the test lets it go on."""
+
+    def __init__(self):
+        self.place = Place()
+        self.lake = self.place.lake(config=PLAIN)
+        self.c = self.lake.create("c", SCHEMA, key=["id"])
+        self.c.append(rows(0))
+        self.shard = self.c._shard
+        self.armed, self.stopped, self.go_on = False, threading.Event(), threading.Event()
+        self.then = []
+        self._whole = self.place.stores.log.compare_and_set
+        self.place.stores.log.compare_and_set = self._stopping
+        self.threads, self.answers = [], {}
+
+    def _stopping(self, key, expected, data):
+        if key != self.c.id:
+            return self._whole(key, expected, data)
+        if self.armed and not self.stopped.is_set():
+            self.stopped.set()
+            assert self.go_on.wait(60)
+        elif self.then:
+            return self.then.pop(0)(lambda: self._whole(key, expected, data))
+        return self._whole(key, expected, data)
+
+    def start(self, name, work):
+        """Begin something in a thread of its own, and wait until it waits for the one that leads."""
+        before, self.armed = self.line.count(), True
+
+        def run():
+            try:
+                self.answers[name] = work()
+            except BaseException as error:
+                self.answers[name] = error
+
+        thread = threading.Thread(target=run)
+        self.threads.append(thread)
+        thread.start()
+        if len(self.threads) == 1:
+            assert self.stopped.wait(60)
+        else:
+            self.until(lambda: self.line.count() > before)
+
+    @property
+    def line(self):
+        return self.shard.together.commits._line
+
+    @staticmethod
+    def until(reached):
+        deadline = time.monotonic() + 60
+        while not reached():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def finish(self):
+        self.go_on.set()
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        return self.answers
+
+    def entries(self):
+        """The deltas of the log."""
+        found = self.place.stores.log.scan(self.c.id, 1)
+        return [codec.decode_delta(entry.data, "entry") for entry in found]
+
+    def check(self):
+        """Other processes see what this one knows, and find nothing wrong."""
+        known = self.shard.together.newest.state
+        other = self.place.lake()
+        assert other.collection("c").state() == known
+        assert [f for f in other.fsck().findings if not f.note] == []
+        assert codec.decode_state(codec.encode_state(known), "state") == known
+
+
+@pytest.fixture
+def bay():
+    return Bay()
+
+
+def offer(bay, *of):
+    return partial(bay.c.append, rows(*of))
+
+
+# One commit for all
+
+
+def test_commands_that_wait_are_committed_by_one_log_write_each_with_its_own_answer(bay):
+    bay.start("first", offer(bay, 1))
+    for n in range(2, 10):
+        bay.start(n, offer(bay, n))
+    answers = bay.finish()
+    assert ids(bay.c) == dict.fromkeys(range(10), 1)
+    assert [len(delta.steps) for delta in bay.entries()] == [1, 1, 8]
+    times = sorted(answer.lower.elements[0] for answer in answers.values())
+    assert times == list(range(1, 10))
+    stored = {r["id"]: r["_time"] for r in bay.c.updates(0, bay.c.upper).read_all().to_pylist()}
+    assert {n: answers[n].lower.elements[0] for n in range(2, 10)} == {n: stored[n] for n in range(2, 10)}
+    bay.check()
+
+
+def test_handles_of_one_lake_commit_together_and_those_of_two_lakes_do_not(bay):
+    bay.start("first", offer(bay, 1))
+    handles = [bay.lake.collection("c") for _ in range(3)]
+    for n, handle in enumerate(handles, 2):
+        bay.start(n, partial(handle.append, rows(n)))
+    bay.finish()
+    assert [len(delta.steps) for delta in bay.entries()] == [1, 1, 3]
+    # Each knows what was committed for it.
+    assert {handle._shard.known().seqno for handle in handles} == {3}
+    other = bay.place.lake().collection("c")
+    assert other._shard.together is not bay.shard.together
+    bay.check()
+
+
+def test_one_that_fails_does_its_neighbours_no_harm(bay):
+    old = bay.c.writer("w")
+    new = bay.lake.collection("c").writer("w")
+    new.append(rows(100))
+    before = bay.c.upper.elements[0]
+    bay.start("first", offer(bay, 1))
+    command = partial(appending.append, runs=())
+
+    def broken(_state, _now_ms):
+        raise ZeroDivisionError("a bug")
+
+    def misfit(_state, _now_ms):
+        return Commit(Edits(holds={"none": None}), None)
+
+    def run(command):
+        return partial(bay.shard.run, command)
+
+    bay.start("second", offer(bay, 2))
+    bay.start("fenced", run(partial(command, when=AtCommit(0), claim=Claim("w", old.epoch, 1))))
+    bay.start("broken", run(broken))
+    bay.start("late", lambda: bay.shard.run(exactly(0)))
+    bay.start("misfit", run(misfit))
+    bay.start("numbered", run(partial(command, when=AtCommit(0), claim=Claim("w", new.epoch, 7))))
+    bay.start("again", run(partial(command, when=AtCommit(0), claim=Claim("w", new.epoch, 7))))
+    bay.start("third", offer(bay, 3))
+    answers = bay.finish()
+    assert isinstance(answers["fenced"], WriterFenced) and isinstance(answers["broken"], ZeroDivisionError)
+    assert isinstance(answers["late"], UpperMismatch) and isinstance(answers["misfit"], TidelakeError)
+    # It was told of the upper that those before it made.
+    assert answers["late"].current.elements == (before + 2,)
+    assert not answers["numbered"].already and answers["again"].already
+    assert [answers[n].lower.elements[0] for n in ("first", "second", "third")] == [
+        before,
+        before + 1,
+        before + 3,
+    ]
+    assert len(bay.entries()[-1].steps) == 3
+    bay.check()
+
+
+def test_nobody_commits_after_a_drop_in_the_same_group(bay):
+    bay.start("first", offer(bay, 1))
+    bay.start("second", offer(bay, 2))
+    bay.start("drop", partial(bay.shard.run, dropping.drop_shard))
+    bay.start("third", offer(bay, 3))
+    answers = bay.finish()
+    assert answers["drop"] is True and isinstance(answers["third"], CollectionDropped)
+    assert "'c'" in str(answers["third"])
+    assert not isinstance(answers["second"], BaseException)
+    last = bay.entries()[-1]
+    assert [edits.dropped for edits in last.steps] == [False, True]
+    assert History(bay.c.id, bay.place.stores, Env()).dropped_ms() == last.committed_ms
+
+
+def test_what_uses_the_state_that_it_sees_is_committed_alone(bay):
+    """A reader reads the very state that it pins."""
+    bay.start("first", offer(bay, 1))
+    bay.start("second", offer(bay, 2))
+    bay.start("reader", lambda: bay.c.reader("r"))
+    bay.start("third", offer(bay, 3))
+    reader = bay.finish()["reader"]
+    assert [len(delta.steps) for delta in bay.entries()] == [1, 1, 2, 1]
+    (hold,) = bay.shard.known().holds.values()
+    assert set(hold.pins) <= {delta.seqno for delta in bay.entries()}
+    assert set(ids_of(reader.snapshot())) == {0, 1, 2, 3}
+    reader.close()
+
+
+def ids_of(answer):
+    return answer.read_all()["id"].to_pylist()
+
+
+def test_the_rollup_that_is_due_is_written_by_one(bay):
+    bay.shard._machine._config = Config(rollup_bytes_min=1024)
+    bay.start("first", offer(bay, 1))
+    for n in range(2, 12):
+        bay.start(n, offer(bay, n))
+    bay.finish()
+    rolled = [delta for delta in bay.entries() if delta.rolled_up]
+    groups = [delta for delta in bay.entries() if len(delta.steps) > 1]
+    assert len(groups) == 1 and 1 <= len(rolled) <= 2
+    bay.check()
+
+
+# When the storage fails
+
+
+def test_if_the_store_fails_all_hear_of_it_and_nothing_is_in(bay):
+    def refuses(_write):
+        raise StoreUnavailable("the disk is full")
+
+    bay.then.append(refuses)
+    bay.start("first", offer(bay, 1))
+    for n in range(2, 6):
+        bay.start(n, offer(bay, n))
+    answers = bay.finish()
+    errors = [answers[n] for n in range(2, 6)]
+    assert all(isinstance(error, StoreUnavailable) for error in errors)
+    assert len({id(error) for error in errors}) == 4 and {str(error) for error in errors} == {str(errors[0])}
+    assert ids(bay.c) == {0: 1, 1: 1} and [len(delta.steps) for delta in bay.entries()] == [1, 1]
+    bay.check()
+    bay.c.append(rows(2))
+    assert ids(bay.c) == {0: 1, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("is_in", [False, True])
+def test_a_lost_reply_of_a_group_is_decided_for_all(bay, is_in):
+    def silent(write):
+        if is_in:
+            assert write()
+        raise OutcomeUnknown("no answer")
+
+    bay.then.append(silent)
+    bay.start("first", offer(bay, 1))
+    for n in range(2, 6):
+        bay.start(n, offer(bay, n))
+    answers = bay.finish()
+    assert not any(isinstance(answer, BaseException) for answer in answers.values())
+    assert ids(bay.c) == dict.fromkeys(range(6), 1)
+    assert [len(delta.steps) for delta in bay.entries()] == [1, 1, 4]
+    bay.check()
+
+
+def test_a_store_that_stays_silent_leaves_all_unsure_and_named_writers_learn_what_is_in(bay):
+    writers = [bay.lake.collection("c").writer(f"w{n}") for n in range(3)]
+
+    def silent(_write):
+        raise OutcomeUnknown("no answer")
+
+    bay.then += [silent] * 40
+    bay.start("first", offer(bay, 1))
+    for n, writer in enumerate(writers):
+        bay.start(n, partial(writer.append, rows(10 + n)))
+    answers = bay.finish()
+    assert all(isinstance(answers[n], OutcomeUnknown) for n in range(3))
+    bay.then.clear()
+    for n in range(3):
+        assert bay.place.lake().collection("c").writer(f"w{n}").last_sequence is None
+    assert ids(bay.c) == {0: 1, 1: 1}
+
+
+def test_a_group_that_another_process_was_faster_than_is_decided_again(bay):
+    elsewhere = bay.place.lake(config=PLAIN).collection("c")
+
+    def late(write):
+        elsewhere.append(rows(50))
+        return write()
+
+    bay.then.append(late)
+    bay.start("first", offer(bay, 1))
+    for n in range(2, 5):
+        bay.start(n, offer(bay, n))
+    bay.start("exactly", lambda: bay.shard.run(exactly(2)))
+    answers = bay.finish()
+    # It was true of the state that the group was decided on first.
+    assert isinstance(answers["exactly"], UpperMismatch) and answers["exactly"].current.elements == (6,)
+    assert {answers[n].lower.elements[0] for n in range(2, 5)} == {3, 4, 5}
+    assert [len(delta.steps) for delta in bay.entries()] == [1, 1, 1, 3]
+    bay.check()
+
+
+def exactly(lower):
+    return partial(appending.append, runs=(), when=Exactly(Frontier.of(lower), Frontier.of(lower + 1)))
+
+
+# Threads that end
+
+
+@pytest.mark.parametrize("is_in", [False, True])
+def test_a_leader_that_is_interrupted_at_the_store_leaves_nobody_without_an_answer(bay, is_in):
+    def interrupted(write):
+        if is_in:
+            assert write()
+        raise KeyboardInterrupt
+
+    bay.then.append(interrupted)
+    bay.start("first", offer(bay, 1))
+    for n in range(2, 7):
+        bay.start(n, offer(bay, n))
+    answers = bay.finish()
+    stopped = [n for n, answer in answers.items() if isinstance(answer, KeyboardInterrupt)]
+    assert stopped == [2]
+    told = [n for n, answer in answers.items() if not isinstance(answer, BaseException)]
+    assert sorted(map(str, told)) == ["3", "4", "5", "6", "first"]
+    # All that were told are in once. So is the one that was interrupted: nobody takes it out again.
+    assert ids(bay.c) == dict.fromkeys(range(7), 1)
+    assert [len(delta.steps) for delta in bay.entries()] == [1, 1, 5]
+    bay.check()
+    bay.c.append(rows(7))
+
+
+def test_a_leader_that_is_interrupted_while_it_decides_leaves_the_others_to_the_next(bay):
+    interrupts = iter([KeyboardInterrupt()])
+
+    def command(state, _now_ms):
+        for error in interrupts:
+            raise error
+        return open_writer(state, 0, "w")
+
+    bay.start("first", offer(bay, 1))
+    bay.start("second", offer(bay, 2))
+    bay.start("command", lambda: bay.shard.run(command))
+    bay.start("third", offer(bay, 3))
+    answers = bay.finish()
+    assert isinstance(answers["second"], KeyboardInterrupt)
+    assert answers["command"].epoch == 0 and not isinstance(answers["third"], BaseException)
+    assert ids(bay.c) == {0: 1, 1: 1, 3: 1}
+    bay.check()
+
+
+def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
+    line = Group()._line
+    leader, waiting, gone, last = (Request() for _ in range(4))
+    assert line.enter(leader) is None
+    for request in (waiting, gone, last):
+        assert not line.enter(request).acquire(blocking=False)
+    # Interrupted: before it was taken, or after.
+    line.leave(waiting, [])
+    taken = line.take(leader, 2)
+    assert taken == [leader, gone]
+    line.leave(gone, [])
+    # The leader fails without an answer: whoever is still there leads.
+    line.leave(leader, taken)
+    assert last.gate.acquire(blocking=False)
+    assert line.take(last, 10) == [last]
+    last.answered = True
+    line.leave(last, [last])
+    assert line.enter(Request()) is None
+
+
+def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
+    line = Group()._line
+    leader, second, third = (Request() for _ in range(3))
+    line.enter(leader)
+    line.enter(second)
+    line.enter(third)
+    leader.answered = True
+    line.leave(leader, [leader])
+    assert second.gate.acquire(blocking=False) and not third.gate.acquire(blocking=False)
+    line.leave(second, [])
+    assert third.gate.acquire(blocking=False)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_whoever_comes_and_goes_somebody_leads_while_somebody_waits(data):
+    """All interleavings of calls of a line; of each thread the next call is one that it may make."""
+    line, alive, leading = Group()._line, [], {}
+    for _ in range(data.draw(st.integers(1, 40))):
+        free = [r for r in alive if r.gate is None or r.gate.acquire(blocking=False)]
+        for request in free:
+            leading.setdefault(id(request), None)
+            request.gate = None
+        leaders = [r for r in free if not r.answered]
+        assert len(leaders) <= 1
+        assert leaders or not alive or any(r.answered for r in free)
+        choice = data.draw(st.sampled_from(["come", "work", "fail", "interrupt", "end"]))
+        if choice == "come":
+            request = Request(alone=data.draw(st.booleans()))
+            line.enter(request)
+            alive.append(request)
+        elif choice in ("work", "fail") and leaders:
+            taken = line.take(leaders[0], data.draw(st.integers(1, 4)))
+            for request in taken if choice == "work" else []:
+                request.answered = True
+            line.leave(leaders[0], taken)
+            alive.remove(leaders[0])
+        elif choice == "interrupt" and alive:
+            request = data.draw(st.sampled_from(alive))
+            line.leave(request, [])
+            alive.remove(request)
+        elif choice == "end":
+            for request in [r for r in free if r.answered]:
+                line.leave(request, [])
+                alive.remove(request)
+
+
+# What it costs
+
+
+def test_a_lone_thread_pays_nothing_for_it():
+    place = Place()
+    lake = place.lake(config=PLAIN)
+    c = lake.create("c", SCHEMA, key=["id"])
+    c.append(rows(0))
+    before, slept_ms = dict(lake.counts), lake.clock.ms
+    c.append(rows(1))
+    spent = {name: n - before.get(name, 0) for name, n in lake.counts.items()}
+    assert spent["log.compare_and_set"] == 1 and spent["log.scan"] == 1
+    assert not any(spent.get(name) for name in ("log.keys", "log.head", "blob.list", "blob.put"))
+    assert lake.clock.ms == slept_ms
+    # Nor does its entry say anything of groups.
+    assert b'"more"' not in place.stores.log.head(c.id).data
+
+
+def test_32_threads_make_at_most_one_log_write_for_8_appends(tmp_path):
+    counters = Counters()
+    with tidelake.open(tmp_path / "lake", config=PLAIN, env=Env(recorder=counters)) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        before, failures = counters.counts["log.compare_and_set"], []
+
+        def work(n):
+            try:
+                for i in range(20):
+                    c.append(rows(n * 20 + i))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        writes = counters.counts["log.compare_and_set"] - before
+        assert writes * 8 <= 32 * 20
+        assert ids(c) == dict.fromkeys(range(32 * 20), 1)
+        stored = c.updates(0, c.upper).read_all()
+        assert sorted(stored["_time"].to_pylist()) == list(range(32 * 20))
+
+
+def test_threads_that_look_at_once_share_a_scan():
+    place = Place()
+    lake = place.lake()
+    lake.create("c", SCHEMA, key=["id"]).append(rows(0))
+    handles = [lake.collection("c") for _ in range(9)]
+    looks = handles[0]._shard.together.looks
+    whole, stopped, go_on = place.stores.log.scan, threading.Event(), threading.Event()
+
+    def scan(*args):
+        if not stopped.is_set():
+            stopped.set()
+            assert go_on.wait(60)
+        return whole(*args)
+
+    place.stores.log.scan = scan
+    before, seen = lake.counts["log.scan"], []
+    threads = [threading.Thread(target=lambda c=c: seen.append(c.state().seqno)) for c in handles]
+    threads[0].start()
+    assert stopped.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    Bay.until(lambda: looks._line.count() == 9)
+    # What is committed after they asked is seen by those that come in the next scan.
+    newest = place.lake().collection("c")
+    go_on.set()
+    newest.append(rows(1))
+    for thread in threads:
+        thread.join()
+    assert lake.counts["log.scan"] == before + 2
+    assert len(seen) == 9
+
+
+# The same as one by one
+
+APPENDS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.one_of(st.none(), st.integers(0, 6)),
+        st.one_of(st.none(), st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 3))),
+    ),
+    max_size=8,
+)
+
+
+@given(st.lists(APPENDS, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_a_group_answers_and_leaves_what_its_commands_would_one_by_one(groups):
+    def commands(place, c, group):
+        """Appends at a commit or exactly at some time, by writers or by nobody."""
+        for n, at, claim in group:
+            spec = c._shard.spec
+            when = AtCommit(0) if at is None else Exactly(Frontier.of(at), Frontier.of(at + 1))
+            table = normalized(spec, rows(*range(n)), 0 if at is None else at)
+            runs = write_table(spec, place.stores.blobs, c._shard.env, table)
+            yield partial(appending.append, runs=runs, when=when, claim=claim and Claim(*claim))
+
+    answers, left = [], []
+    for together in (False, True):
+        place = Place()
+        c = place.lake(config=PLAIN).create("c", SCHEMA, key=["id"])
+        for name in "ab":
+            c.writer(name)
+        machine, told = c._shard._machine, []
+        for group in groups:
+            asked = [Asked(machine, command, alone=False) for command in commands(place, c, group)]
+            for part in [asked] if together else [[one] for one in asked]:
+                machine._carry_out(part)
+            for one in asked:
+                try:
+                    told.append(one.done().result)
+                except TidelakeError as error:
+                    told.append((type(error), str(error)))
+        answers.append(told)
+        updates = c.updates(0, c.upper).read_all().to_pylist() if c.upper.elements != (0,) else []
+        state = c.state()
+        left.append((updates, state.upper, dict(state.writers), state.written))
+        other = History(c.id, place.stores, Env()).open()
+        assert other.state == state
+        if together:
+            assert state.seqno <= 2 + len(groups)
+    assert answers[0] == answers[1] and left[0] == left[1]
+
+
+def test_the_steps_of_a_delta_lead_where_the_delta_does(bay):
+    bay.start("first", offer(bay, 1))
+    for n in range(2, 6):
+        bay.start(n, offer(bay, n))
+    first = codec.decode_state(bay.place.stores.log.scan(bay.c.id, 0, 1)[0].data, "first")
+    bay.finish()
+    state = first
+    for delta in bay.entries():
+        again = codec.decode_delta(codec.encode_delta(delta), "again")
+        assert again == delta
+        state = apply(state, delta)
+    assert state == bay.c.state()
