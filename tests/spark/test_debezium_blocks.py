@@ -165,7 +165,12 @@ def same(fast: Events, exact: Events) -> None:
 PARSERS = [
     ChangeParser(SCHEMA, ("id",)),
     ChangeParser(SCHEMA, ("id",), old_rows="stored", order_field="source.ts.n"),
-    ChangeParser(SCHEMA, ("id",), encodings=(("price", Encoding("bytes")), ("at", Encoding("s")))),
+    ChangeParser(
+        SCHEMA,
+        ("id",),
+        encodings=(("price", Encoding("bytes")), ("at", Encoding("s"))),
+        optional=frozenset(["ok", "place"]),
+    ),
 ]
 
 
