@@ -43,9 +43,10 @@ def upsert(
         token: see `tidelake.spark.write`.
 
     Returns:
-        The times written, and the upper after it. One log scan, for each part that may hold one of the keys
-        an `open` and some reads by each task, one `put` a part and one log write. A job that takes longer than
-        `garbage_age_s` may fail because what it reads was collected; nothing was appended then.
+        The times written, and the upper after it. Each task costs an `open` and some reads for each part
+        that may hold one of its keys, and one `put` a part; the driver a few log scans and one log write. A
+        job that takes longer than `garbage_age_s` may fail because what it reads was collected; nothing was
+        appended then.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not, or events of a key differ and none
