@@ -5,6 +5,7 @@ leader of a process group, and what is left of the group is killed when the bloc
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -43,6 +44,12 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it is gone, killed for instance."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 @contextlib.contextmanager
 def process(command: list[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process with its output in a file and nothing of this process' Python environment."""
@@ -50,7 +57,12 @@ def process(command: list[str], log: Path, **environment: str) -> Iterator[subpr
     environment = {**keep, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     with log.open("wb") as output:
         started = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
     try:
         yield started

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -338,11 +339,13 @@ def main(engine: str, master: str, data: str, work: str, conf: dict[str, str], l
     stage = Stage(spark, Path(data), Path(work), looks)
     found: dict[str, Any] = {"workers": about_workers(spark)}
     for name, path in PATHS.items():
+        started = monotonic()
         try:
             found[name] = path(stage)
         except Exception as error:
             traceback.print_exc()
             found[name] = f"{type(error).__name__}: {error}"[:2000]
+        print(f"{name}: {monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     ts.release()
     spark.stop()
     print(json.dumps(found))
