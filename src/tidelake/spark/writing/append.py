@@ -84,8 +84,9 @@ def write(
         collection: to write to.
         frame: evaluated once; again only if another writer commits meanwhile and what is written depends
             on what is there.
-        envelope: `"updates"` (`_time` and `_diff` given), `"append"` (rows that are added), or an
-            envelope that was made already.
+        envelope: `"updates"` (`_time` and `_diff` given), `"append"` (rows that are added), `"upsert"` (the
+            new rows of their keys), `"snapshot"` (all that is to be there), `"debezium"` (change events), or
+            an envelope that was made already.
         lower: write iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
         ranges: first sort the rows into so many key ranges; see `append`.

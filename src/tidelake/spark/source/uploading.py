@@ -1,0 +1,179 @@
+"""What a write through the format does with its rows: in the tasks, and in the commit.
+
+Owns what is planned in the driver, sent to the tasks and comes back as their messages. Must not know options,
+nor how Spark calls. Envelopes whose rows must meet stage them, sorted by key; the commit merges these runs
+and carries out the envelope's work, in one process and bounded memory.
+
+INVARIANT: what was offered to a commit is never deleted here.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tidelake.config import Config
+from tidelake.errors import UpdateNotBeyondLower, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import open_lake
+from tidelake.shard.writing.staging import Staging
+from tidelake.spark.columns import convert
+from tidelake.spark.envelopes.envelope import Envelope, Staged
+from tidelake.spark.tasks import ArrowMap
+from tidelake.spark.uploads import Answer, answered, answers_from_bytes, answers_to_bytes, total
+from tidelake.spark.writing.commit import Numbered, commit, open_upper
+
+
+@dataclass(frozen=True)
+class Uploaded(WriterCommitMessage):
+    """What a task tells the driver.
+
+    Attributes:
+        answers: rows of `uploads.answer_schema()`.
+        staged: names of runs of staged rows.
+        rows: that the task was given.
+        query: id of the streaming query; empty for a batch write.
+    """
+
+    answers: bytes
+    staged: tuple[str, ...]
+    rows: int
+    query: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """The collection to write to, for any process.
+
+    Attributes:
+        url: of the lake.
+        name: of the collection.
+        config: settings of the lake.
+    """
+
+    url: str
+    name: str
+    config: Config
+
+    @contextmanager
+    def opened(self) -> Iterator[Collection]:
+        """The collection, in a lake of this process, which is closed afterwards."""
+        with open_lake(self.url, create=False, config=self.config) as lake:
+            yield lake.collection(self.name)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a task does with its rows.
+
+    Attributes:
+        work: of the envelope; None: the rows are staged.
+        staging: bytes of it.
+        names: of the columns.
+        key: the key columns.
+    """
+
+    work: ArrowMap | None
+    staging: bytes
+    names: tuple[str, ...]
+    key: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], query: str) -> Uploaded:
+        rows = 0
+        staged: tuple[str, ...] = ()
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                yield batch
+
+        def stage(_answer: Answer) -> bytes:
+            nonlocal staged
+            staged = Staging.from_bytes(self.staging).put(counted(), self._keys)
+            return b""
+
+        done = answered(stage) if self.work is None else self.work(counted())
+        return Uploaded(answers_to_bytes(done), staged, rows, query)
+
+    def _keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return convert(batch.rename_columns(self.names), self.key)
+
+
+class Upload:
+    """One write as Spark plans it: made in the driver, pickled for the tasks.
+
+    SUBTLE: Spark makes a stream's writer anew for the commit and for an abort, and pickles only the one
+    that goes to the tasks. So the work of the tasks is planned when that is pickled.
+    """
+
+    def __init__(self, collection: Collection, schema: StructType, envelope: Envelope) -> None:
+        # Asked for first: its schema is the one that the store knows now.
+        collection.state()
+        envelope.check(schema, collection)
+        spec = collection.uploader().spec
+        self.target = Target(spec.url, collection.name, spec.config)
+        self.envelope = envelope
+        self.names = tuple(schema.names)
+        self._plan: _Plan | None = None
+        # Rows whose keys must meet wait for the commit, which is one process.
+        self.stages = not (envelope.rebases or isinstance(envelope, Staged))
+        if self.stages and not set(collection.key) <= set(self.names):
+            raise UsageError(
+                f"rows of the envelope {type(envelope).__name__.lower()!r} must be brought together by keys "
+                "that are no columns, which a data source cannot do: use tidelake.spark.write, or "
+                "writeStream.foreachBatch(tidelake.spark.sink(...))"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": self._planned()}
+
+    def _planned(self) -> _Plan:
+        if self._plan is None:
+            with self.target.opened() as collection:
+                uploader, key = collection.uploader(), collection.key
+                work: ArrowMap | None = None
+                if not self.stages:
+                    work = self.envelope.work(collection, self.names, open_upper(collection))
+                fields = pa.schema([collection.schema.field(name) for name in key])
+                self._plan = _Plan(work, Staging(uploader.spec).to_bytes(), self.names, fields)
+        return self._plan
+
+    def store(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Uploaded:
+        """In a task: store the rows."""
+        return self._planned()(batches, query)
+
+    def commit(self, collection: Collection, messages: Sequence[Uploaded], numbered: Numbered | None) -> None:
+        """In the driver: append what the tasks uploaded.
+
+        Raises:
+            InvalidUpdates: a task found data that cannot be stored.
+            UpdateNotBeyondLower: a time is closed.
+        """
+        given = total(answers_from_bytes(message.answers for message in messages))
+        staged = [name for message in messages for name in message.staged]
+        staging = Staging(collection.uploader().spec)
+        while True:
+            lower = open_upper(collection)
+            answer = given
+            if self.stages:
+                work = self.envelope.work(collection, self.names, lower)
+                answer = total(answers_from_bytes([answers_to_bytes(work(staging.rows(staged)))]))
+            elif isinstance(self.envelope, Staged):
+                answer = self.envelope.difference(collection, given, lower, None)
+            rebases = self.envelope.rebases
+            if commit(collection, answer, lower, rebases=rebases, numbered=numbered) is not None:
+                break
+            if rebases:
+                # The rows are not here to be uploaded again, and only rows with times of their own get here.
+                raise UpdateNotBeyondLower(answer.time_lower, collection.upper)
+        # These were never offered to the state: no commit can have published them.
+        staging.discard(staged)
+        if isinstance(self.envelope, Staged):
+            self.envelope.discard(collection, given)
