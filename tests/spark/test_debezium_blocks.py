@@ -294,8 +294,11 @@ def test_odd_bytes_times_ops_and_wrappings_of_an_ordinary_line() -> None:
     for bad in (b"\xff", b"\xed\xa0\x80", b"\x00", b"\xc0\x80"):
         agree(parser, line.replace(b'"x"', b'"' + bad + b'"', 1))
         agree(parser, line.replace(b'"op"', b'"z":"' + bad + b'","op"', 1))
+    at = '{"field":"at","type":"int32","name":"io.debezium.time.Date"}'
+    late = f',"schema":{{"fields":[{{"field":"after","type":"struct","fields":[{at}]}}]}}'
     for end in (
         "",
+        late,
         ',"schema":null',
         ',"schema":{}',
         ',"op":null',

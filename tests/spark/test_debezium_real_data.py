@@ -61,7 +61,7 @@ def states(folder: Path, schema: pa.Schema) -> dict[int, Counter[Any]]:
 @pytest.mark.parametrize(
     ("name", "old_rows"),
     [
-        ("sp500", "events"),
+        pytest.param("sp500", "events", marks=pytest.mark.full),
         ("sp500", "stored"),
         pytest.param("dotgov", "events", marks=pytest.mark.full),
         pytest.param("dotgov", "stored", marks=pytest.mark.full),

@@ -92,9 +92,9 @@ def orders(tmp_path: Path) -> Any:
     ("name", "old_rows", "story"),
     [
         ("schema_on", "events", STORY),
-        ("schema_off", "events", STORY),
-        ("schema_off", "stored", STORY),
-        ("schema_on", "stored", STORY),
+        pytest.param("schema_off", "events", STORY, marks=pytest.mark.full),
+        pytest.param("schema_off", "stored", STORY, marks=pytest.mark.full),
+        pytest.param("schema_on", "stored", STORY, marks=pytest.mark.full),
         ("key_only", "stored", STORY),
         ("key_moved", "stored", MOVED),
     ],

@@ -322,11 +322,6 @@ def test_rows_with_counts_and_new_rows_of_keys_are_taken(landing: Landing) -> No
     ("format_", "text", "reason"),
     [
         ("jsonl", '{"id": 1, "v": "a"}\n{"id": "2", "v": "b"}\n', "column 'id': \"2\" is a string"),
-        ("jsonl", '{"id": 1, "v": "a"}\n{"id": 2}\n', "column 'v': is missing"),
-        ("jsonl", '{"id": 1, "v": "a"}\n{"id": 2, "v": "b", "w": 1}\n', "column 'w': is not one of"),
-        ("jsonl", '{"id": 1, "v": "a"}\n{"id": 1.5, "v": "b"}\n', "not int64"),
-        ("jsonl", '{"id": 1, "v": "a"}\n{"id": 1, "v": "b"\n', "not JSON"),
-        ("jsonl", '{"id": 1, "v": "a"}\n{"id": null, "v": "b"}\n', "is null, but the column is not nullable"),
         ("csv", "id,v\n1.5,a\n", "column 'id' is no int64"),
         ("csv", "id,w\n1,a\n", "column 'v' (string) is missing"),
     ],

@@ -4,6 +4,7 @@ Owns the columns of such lines. They are read many at once; lines of which that 
 by one, which finds the line and the reason.
 """
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,7 +89,14 @@ class RowReader:
         return frozenset(path for path, is_text in found.items() if is_text)
 
     def _one_by_one(self, lines: pa.Array, start: int) -> pa.RecordBatch:
-        rows = [self._row(line, number) for number, line in enumerate(lines.to_pylist(), start)]
+        rows: list[dict[str, Any]] = []
+        bad: list[BadLine] = []
+        for number, line in enumerate(lines.to_pylist(), start):
+            try:
+                rows.append(self._row(line, number))
+            except BadLine as found:
+                bad.append(found)
+                break
         columns = []
         for wanted in self.schema:
             values = [row[wanted.name] for row in rows]
@@ -97,8 +105,9 @@ class RowReader:
                     raise UnfitValue(values.index(None), "is null, but the column is not nullable")
                 columns.append(column(values, wanted.type))
             except UnfitValue as unfit:
-                line = start + max(unfit.index, 0)
-                raise BadLine(line, f"column {wanted.name!r}: {unfit.reason}") from None
+                bad.append(BadLine(start + max(unfit.index, 0), f"column {wanted.name!r}: {unfit.reason}"))
+        if bad:
+            raise min(bad, key=operator.attrgetter("line"))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _row(self, line: bytes, number: int) -> dict[str, Any]:
