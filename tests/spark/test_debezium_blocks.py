@@ -165,7 +165,12 @@ def same(fast: Events, exact: Events) -> None:
 PARSERS = [
     ChangeParser(SCHEMA, ("id",)),
     ChangeParser(SCHEMA, ("id",), old_rows="stored", order_field="source.ts.n"),
-    ChangeParser(SCHEMA, ("id",), encodings=(("price", Encoding("bytes")), ("at", Encoding("s")))),
+    ChangeParser(
+        SCHEMA,
+        ("id",),
+        encodings=(("price", Encoding("bytes")), ("at", Encoding("s"))),
+        optional=frozenset(["ok", "place"]),
+    ),
 ]
 
 
@@ -242,3 +247,88 @@ def test_one_bad_line_costs_only_the_lines_around_it() -> None:
     assert parsed.rows.equals(exact.rows)
     assert parsed.events == 499
     assert exact.rows.column("price")[0].as_py() == Decimal("1.50")
+
+
+def agree(parser: ChangeParser, line: bytes) -> bool:
+    """Whether a line is read at once; then as exactly."""
+    good = json.dumps({**ordinary(0), "op": "h"}).encode()
+    try:
+        fast = parser._blocks.read(pa.array([line], pa.binary()))
+    except Unsure:
+        return False
+    exact, bad = exactly(parser, [line])
+    assert bad == [], line
+    same(fast, exact)
+    # The next block is none the worse for it.
+    same(parser._blocks.read(pa.array([good], pa.binary())), exactly(parser, [good])[0])
+    return True
+
+
+def line_of(row: str, time: str = "1", op: str = '"c"') -> bytes:
+    return f'{{"op":{op},"after":{row},"source":{{"lsn":{time},"ts":{{"n":1}}}}}}'.encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+@pytest.mark.parametrize("name", list(GOOD))
+def test_one_odd_value_in_an_ordinary_line(name: str) -> None:
+    parser = ChangeParser(SCHEMA, ("id",))
+    read = 0
+    for value in [*GOOD[name], *HOSTILE, '"\ud800"', '"\udfff\udc00"']:
+        members = {**{n: texts[0] for n, texts in GOOD.items()}, name: value}
+        row = "{" + ",".join(f'"{n}":{text}' for n, text in members.items()) + "}"
+        read += agree(parser, line_of(row))
+    assert read >= len(GOOD[name]) - 1, "nearly all good values are read at once"
+
+
+def test_odd_bytes_times_ops_and_wrappings_of_an_ordinary_line() -> None:
+    parser = ChangeParser(SCHEMA, ("id",))
+    row = "{" + ",".join(f'"{n}":{texts[0]}' for n, texts in GOOD.items()) + "}"
+    line = line_of(row)
+    assert agree(parser, line)
+    for value in HOSTILE:
+        agree(parser, line_of(row, time=value))
+        agree(parser, line_of(row, op=value))
+        agree(parser, line_of(row[:-1] + f',"other":{value}}}'))
+        agree(parser, line_of(value))
+    for bad in (b"\xff", b"\xed\xa0\x80", b"\x00", b"\xc0\x80"):
+        agree(parser, line.replace(b'"x"', b'"' + bad + b'"', 1))
+        agree(parser, line.replace(b'"op"', b'"z":"' + bad + b'","op"', 1))
+    for end in (
+        "",
+        ',"schema":null',
+        ',"schema":{}',
+        ',"op":null',
+        ',"op":"c"',
+        ',"op":"\\u0000"',
+        ',"payload":1',
+    ):
+        for schema in (
+            "",
+            '"schema":null,',
+            '"schema":{"fields":[]},',
+            '"schema":{"a":1,"a":2},',
+            '"schema":1,',
+        ):
+            agree(parser, b"{" + schema.encode() + b'"payload":' + line + end.encode() + b"}")
+
+
+def test_lines_that_run_into_each_other_are_not_read_at_once() -> None:
+    parser = ChangeParser(SCHEMA, ("id",))
+    mark = '{"op":"h","source":{"lsn":1}}'
+    for texts in (
+        [mark + mark, mark[:10], mark[10:]],
+        [mark + " " + mark, '{"op":"h","source":', '{"lsn":1}}'],
+        [mark + mark, '{"op":"}', '{","source":{"lsn":1}}'],
+        [mark + mark],
+        ["null", mark],
+        [mark + "\nnull"],
+    ):
+        lines = pa.array([text.encode() for text in texts], pa.binary())
+        try:
+            fast = parser._blocks.read(lines)
+        except Unsure:
+            continue
+        exact, bad = exactly(parser, [text.encode() for text in texts])
+        assert bad == []
+        same(fast, exact)

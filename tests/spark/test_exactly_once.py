@@ -1,5 +1,6 @@
 """Streams through `foreachBatch` and through the format: each micro-batch is in once."""
 
+import contextlib
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions
 
 import tidelake
-from tidelake.errors import InvalidUpdates, UsageError, WriterFenced
+from tidelake.errors import InvalidUpdates, OutcomeUnknown, UsageError, WriterFenced
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink
@@ -235,6 +236,39 @@ def test_a_query_with_all_its_rows_replaces_the_contents(stream: Stream) -> None
     }
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_second_write_in_one_micro_batch_is_not_taken_for_a_repeated_one(
+    helper: Stream, shared: bool
+) -> None:
+    first = sink(helper.c)
+    second = first if shared else sink(helper.c)
+
+    def both(frame: Any, batch: int) -> None:
+        first(frame.where("id = 1"), batch)
+        second(frame.where("id = 2"), batch)
+
+    helper.put((1, "a"), (2, "b"))
+    frame = stream_source.lines(helper.spark, helper.folder)
+    query = stream_source.start(frame, helper.c, helper.checkpoint, both)
+    with pytest.raises(StreamingQueryException, match="give each sink a writer name of its own"):
+        query.awaitTermination()
+
+
+def test_sinks_with_names_of_their_own_share_a_micro_batch(helper: Stream) -> None:
+    sinks = [sink(helper.c, writer=name) for name in ("ones", "twos")]
+
+    def both(frame: Any, batch: int) -> None:
+        for i, to in enumerate(sinks, 1):
+            to(frame.where(f"id = {i}"), batch)
+
+    helper.put((1, "a"), (2, "b"))
+    frame = stream_source.lines(helper.spark, helper.folder)
+    for _ in range(2):
+        stream_source.start(frame, helper.c, helper.checkpoint, both).awaitTermination()
+        assert helper.rows() == {((1, "a"), 0): 1, ((2, "b"), 1): 1}
+        helper.forget(0)
+
+
 def test_a_fenced_stream_stops(helper: Stream) -> None:
     helper.put((1, "a"))
     helper.put((2, "b"))
@@ -260,8 +294,6 @@ def test_a_fenced_stream_stops(helper: Stream) -> None:
 def test_a_commit_whose_answer_got_lost_is_found_by_the_next_run(
     helper: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidelake.errors import OutcomeUnknown
-
     original = Writer.append_uploaded
 
     def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
@@ -277,6 +309,31 @@ def test_a_commit_whose_answer_got_lost_is_found_by_the_next_run(
         stream_source.start(frame, helper.c, helper.checkpoint, to).awaitTermination()
     to.progress = helper.batches.append
     stream_source.start(frame, helper.c, helper.checkpoint, to).awaitTermination()
+    assert [(b.batch, b.already) for b in helper.batches] == [(0, True)]
+    assert helper.rows() == {((1, "a"), 0): 1}
+
+
+def test_a_function_may_try_again_after_an_answer_got_lost(
+    helper: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Writer.append_uploaded
+
+    def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(Writer, "append_uploaded", original)
+        original(self, *args, **kwargs)
+        raise OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(Writer, "append_uploaded", append_uploaded)
+    helper.put((1, "a"))
+    to = sink(helper.c, progress=helper.batches.append)
+
+    def stubborn(frame: Any, batch: int) -> None:
+        with contextlib.suppress(OutcomeUnknown):
+            to(frame, batch)
+        to(frame, batch)
+
+    frame = stream_source.lines(helper.spark, helper.folder)
+    stream_source.start(frame, helper.c, helper.checkpoint, stubborn).awaitTermination()
     assert [(b.batch, b.already) for b in helper.batches] == [(0, True)]
     assert helper.rows() == {((1, "a"), 0): 1}
 

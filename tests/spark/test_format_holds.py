@@ -24,6 +24,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
 from tidelake.spark import release
 from tidelake.spark.columns import frame_schema
+from tidelake.spark.reading.frames import _Read
 from tidelake.spark.reading.holds import Lasting, kept
 from tidelake.spark.source.batch import BatchReader, ReadTask
 
@@ -164,6 +165,16 @@ def test_a_task_that_begins_late_extends_its_hold_once(tmp_path: Path) -> None:
     # Others of the same plan see that it was done.
     assert len(list(kept(batches(), held))) == 3
     assert c.state().seqno == seqno + 1
+
+
+def test_a_task_of_the_helpers_extends_its_hold_too(tmp_path: Path) -> None:
+    c = made(tmp_path, replace(Env(), clock=Late(5_400)))
+    held = lasting(c, 7_200, age_s=5_400)
+    opened = c.state().holds[held.hold]
+    plan = c.plan(None, 1)
+    found = [row for batch in _Read(plan.schema, held)(plan.tasks[0]) for row in batch.to_pylist()]
+    assert [row["k"] for row in found] == [1, 2]
+    assert c.state().holds[held.hold].expires_ms > opened.expires_ms
 
 
 def test_a_task_whose_hold_is_gone_reads_on_while_there_is_something_to_read(tmp_path: Path) -> None:

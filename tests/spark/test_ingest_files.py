@@ -253,6 +253,22 @@ def test_decimals_in_bytes_without_a_schema_need_an_encoding(landing: Landing) -
     assert c.snapshot(1).read_all().column("p").to_pylist() == [Decimal("1.36")]
 
 
+@pytest.mark.parametrize("old_rows", ["events", "stored"])
+def test_columns_that_came_later_may_be_missing(landing: Landing, old_rows: Any) -> None:
+    wider = pa.schema([*SCHEMA, ("w", pa.int64())])
+    landing.c.evolve(wider)
+    landing.put(create(1, "a", 1), change("c", 2, after={"id": 2, "v": "b", "w": 7}))
+    landing.run(old_rows=old_rows)
+    kind = "op string, before struct<id:bigint,v:string>, after struct<id:bigint,v:string>, t bigint"
+    frame = landing.spark.createDataFrame([("c", None, (3, "c"), 3)], kind)
+    write(landing.c, frame, "debezium", time="t", old_rows=old_rows)
+    rows = landing.c.snapshot(3).read_all().to_pylist()
+    assert [(r["id"], r["v"], r["w"]) for r in rows] == [(1, "a", None), (2, "b", 7), (3, "c", None)]
+    landing.put(change("c", 4, after={"id": 4, "w": 7}))
+    with pytest.raises(InvalidUpdates, match="column 'v' of 'after': is missing"):
+        landing.run(old_rows=old_rows)
+
+
 def rows_file(landing: Landing, format_: str, rows: list[dict[str, Any]]) -> None:
     if format_ == "jsonl":
         landing.put(*rows, name="1.jsonl")

@@ -68,6 +68,11 @@ class Collection:
         return self._shard.spec.shard_id
 
     @property
+    def lake_url(self) -> str:
+        """Where its lake is, for other processes."""
+        return self._shard.spec.url
+
+    @property
     def domain(self) -> TimeDomain:
         """The unit of its times."""
         return self._shard.spec.domain

@@ -20,7 +20,7 @@ from tidelake.data.json.values import counted, forms
 
 # Where columns of dates and timestamps hold texts and not numbers: paths of names, a list's item is "".
 Texts: TypeAlias = frozenset[tuple[str, ...]]
-# Up to these, all whole numbers are values of the float with so many bits.
+# Below these, all whole numbers are values of the float with so many bits, and none becomes one by rounding.
 _WHOLE_MAX = {16: 2**11, 32: 2**24, 64: 2**53}
 
 
@@ -134,7 +134,7 @@ def _float(read: pa.Array, kind: pa.DataType) -> pa.Array:
     """A number in JSON may be whole and not exact, or a minus zero; and NaN is none."""
     values = read.drop_null().to_numpy()
     zeros = np.signbit(values) & (values == 0)
-    if zeros.any() or not (np.abs(values) <= _WHOLE_MAX[kind.bit_width]).all():
+    if zeros.any() or not (np.abs(values) < _WHOLE_MAX[kind.bit_width]).all():
         raise Unsure
     if pa.types.is_float64(kind):
         return read

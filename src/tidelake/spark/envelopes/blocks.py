@@ -80,6 +80,7 @@ class Layout:
         order: path of what orders events of one time.
         stored: old rows are looked up, and may be missing.
         encodings: of columns whose encoding is given, and no `schema` says it.
+        optional: columns that may be missing, and are null then.
     """
 
     before: pa.Schema
@@ -88,6 +89,7 @@ class Layout:
     order: tuple[str, ...] | None
     stored: bool
     encodings: Encoding = PLAIN
+    optional: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -206,8 +208,8 @@ def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
 def _members(layout: Layout, wrapped: bool, encoding: Encoding, texts: Texts) -> dict[str, Member]:
     inner = {
         "op": Member(pa.string(), msgspec.Raw),
-        "before": _row(layout.before, encoding, texts),
-        "after": _row(layout.after, encoding, texts),
+        "before": _row(layout.before, encoding, texts, layout.optional),
+        "after": _row(layout.after, encoding, texts, layout.optional),
     }
     for path in (layout.time, layout.order):
         if path is not None:
@@ -222,8 +224,11 @@ def _members(layout: Layout, wrapped: bool, encoding: Encoding, texts: Texts) ->
     }
 
 
-def _row(schema: pa.Schema, encoding: Encoding, texts: Texts) -> Member:
-    inner = {one.name: member(one, encoding.of(one.name), texts, (one.name,)) for one in schema}
+def _row(schema: pa.Schema, encoding: Encoding, texts: Texts, optional: frozenset[str]) -> Member:
+    inner = {
+        one.name: member(one, encoding.of(one.name), texts, (one.name,), one.name not in optional)
+        for one in schema
+    }
     kind = pa.struct([(name, one.kind) for name, one in inner.items()])
     return Member(kind, struct_shape(inner))
 

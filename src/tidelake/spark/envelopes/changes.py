@@ -110,6 +110,7 @@ class ChangeParser:
         order_field: where in an event is what orders it among those of its time; needs `old_rows="stored"`.
         encodings: of columns by name, where no schema beside the payload says it.
         rejects: collect what cannot be read instead of failing.
+        optional: columns that a change of the collection's schema added: they may be missing, and are null.
     """
 
     schema: pa.Schema
@@ -121,6 +122,7 @@ class ChangeParser:
     order_field: str | None = None
     encodings: tuple[tuple[str, Encoding], ...] = ()
     rejects: bool = False
+    optional: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_readable(self.schema)
@@ -155,7 +157,7 @@ class ChangeParser:
         before = pa.schema([f for f in self.schema if f.name in self.key]) if stored else self.schema
         order = None if self.order_field is None else tuple(self.order_field.split("."))
         time = tuple(self.time_field.split("."))
-        return Layout(before, self.schema, time, order, stored, Encoding(inner=self.encodings))
+        return Layout(before, self.schema, time, order, stored, Encoding(inner=self.encodings), self.optional)
 
     @cached_property
     def _blocks(self) -> BlockReader:
@@ -280,7 +282,7 @@ class ChangeParser:
             }
             given = encoding if encoding != PLAIN else self.layout.encodings
             lines += rows
-            batches.append(_rows(rows, name, schema, given))
+            batches.append(_rows(rows, name, schema, given, self.optional))
         table = pa.Table.from_batches(batches, schema=schema)
         order = np.argsort(np.array(lines, np.int64), kind="stable")
         return Side(np.array(lines, np.int64)[order], _one_batch(table.take(pa.array(order))))
@@ -401,14 +403,21 @@ def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
 
 
 def _rows(
-    rows: dict[int, dict[str, Any]], name: str, schema: pa.Schema, encoding: Encoding
+    rows: dict[int, dict[str, Any]],
+    name: str,
+    schema: pa.Schema,
+    encoding: Encoding,
+    optional: frozenset[str] = frozenset(),
 ) -> pa.RecordBatch:
     """Columns of the rows of lines."""
     lines, values = list(rows), list(rows.values())
     columns: list[pa.Array] = []
     for wanted in schema:
         try:
-            columns.append(_column(values, wanted, encoding.of(wanted.name)))
+            found = values
+            if wanted.name in optional:
+                found = [row if wanted.name in row else {**row, wanted.name: None} for row in values]
+            columns.append(_column(found, wanted, encoding.of(wanted.name)))
         except UnfitValue as unfit:
             line = lines[max(unfit.index, 0)]
             raise _BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None

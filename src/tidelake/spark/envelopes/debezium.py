@@ -96,6 +96,7 @@ class Debezium:
             self.order_by,
             self._encodings(),
             self.rejects is not None,
+            frozenset(collection.uploader().spec.optional),
         )
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
@@ -118,7 +119,7 @@ class Debezium:
             raise InvalidUpdates(f"column 'op' is {kinds['op'].simpleString()} and not string: cast it")
         layout = self.parser(collection).layout
         for name, schema in (("before", layout.before), ("after", layout.after)):
-            _check_rows(kinds[name], name, schema)
+            _check_rows(kinds[name], name, schema, layout.optional)
         for what, path in (("time", self.time), ("order_by", self.order_by)):
             if path is not None:
                 _check_number(frame, what, path)
@@ -160,8 +161,8 @@ class Debezium:
         order = f.lit(None).cast("bigint") if layout.order is None else _path(layout.order).cast("bigint")
         selected = {
             "op": f.col("op"),
-            "before": _struct("before", layout.before),
-            "after": _struct("after", layout.after),
+            "before": _struct(frame, "before", layout.before),
+            "after": _struct(frame, "after", layout.after),
             "time": _path(layout.time).cast("bigint"),
             "order": order,
         }
@@ -189,18 +190,25 @@ def _path(path: tuple[str, ...]) -> Column:
     return f.col(".".join(map(quoted, path)))
 
 
-def _struct(name: str, schema: pa.Schema) -> Column:
+def _struct(frame: DataFrame, name: str, schema: pa.Schema) -> Column:
     """The columns that are wanted, in their order; null where the struct is."""
-    inner = [f.col(f"{name}.{quoted(field.name)}").alias(field.name) for field in schema]
-    return f.when(f.col(name).isNotNull(), f.struct(*inner))
+    there = frame.schema[name].dataType
+    known = there.names if isinstance(there, t.StructType) else []
+    kinds = frame_schema(schema)
+    inner = [
+        f.col(f"{name}.{quoted(field.name)}") if field.name in known else f.lit(None).cast(field.dataType)
+        for field in kinds
+    ]
+    named = [column.alias(field.name) for column, field in zip(inner, kinds, strict=True)]
+    return f.when(f.col(name).isNotNull(), f.struct(*named))
 
 
-def _check_rows(kind: t.DataType, name: str, schema: pa.Schema) -> None:
+def _check_rows(kind: t.DataType, name: str, schema: pa.Schema, optional: frozenset[str]) -> None:
     if not isinstance(kind, t.StructType):
         raise InvalidUpdates(f"column {name!r} is {kind.simpleString()} and no struct: parse it first")
     wanted = t.StructType([field for field in kind if field.name in schema.names])
     try:
-        check_frame(wanted, schema)
+        check_frame(wanted, schema, optional=optional)
     except InvalidUpdates as error:
         raise InvalidUpdates(f"column {name!r}: {error}") from None
 

@@ -201,7 +201,10 @@ def _inside(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
 
 def _chosen(rows: pa.StructArray, schema: pa.Schema) -> pa.StructArray:
     """The columns that are wanted of structs, in their order."""
-    children = [rows.field(field.name) for field in schema]
+    there = [rows.type.field(i).name for i in range(rows.type.num_fields)]
+    children = [
+        rows.field(field.name) if field.name in there else pa.nulls(len(rows), field.type) for field in schema
+    ]
     return pa.StructArray.from_arrays(children, names=schema.names, mask=rows.is_null())
 
 
