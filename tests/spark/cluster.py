@@ -62,7 +62,7 @@ def process(command: list[str], log: Path, **environment: str) -> Iterator[subpr
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  # it calls prctl and nothing else
         )
     try:
         yield started

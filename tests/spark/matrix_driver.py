@@ -236,6 +236,26 @@ def helper_replace(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
+def format_upsert(stage: Stage) -> list[Claim]:
+    c = stage.create("upserted-format")
+    options = {"envelope": "upsert", "deleteColumn": "deleted"}
+    for _, _, rows in stage.pieces("events"):
+        rows.write.format("tidelake").mode("append").options(**options).save(stage.place(c))
+    return stage.contents(c)
+
+
+def helper_backfill(stage: Stage) -> list[Claim]:
+    c = stage.create("backfilled")
+    ts.backfill(c, stage.frame("updates"), ranges=3)
+    return stage.contents(c)
+
+
+def helper_export(stage: Stage) -> list[Claim]:
+    last, place = stage.versions - 1, str(stage.work / "exported")
+    ts.export(stage.spark, stage.appended, place, as_of=last)
+    return [stage.one(stage.as_updates(stage.spark.read.parquet(place), last), None, last)]
+
+
 def stream_upsert(stage: Stage) -> list[Claim]:
     c = stage.create("upserted-stream")
     query = "upserts" if remote(stage.spark) else None
@@ -298,6 +318,9 @@ PATHS: dict[str, Path_] = {
     "format write": format_write,
     "helper upsert": helper_upsert,
     "helper replace": helper_replace,
+    "helper backfill": helper_backfill,
+    "helper export": helper_export,
+    "format upsert": format_upsert,
     "stream upsert": stream_upsert,
     "stream read": stream_read,
     "stream read from a snapshot": stream_read_snapshot,
