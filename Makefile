@@ -2,7 +2,7 @@
 # for Spark. ARGS is handed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix full bench soak sim docs lock clean venv
+.PHONY: help demo test check fix full bench bench-spark soak sim docs lock clean venv
 
 ARGS ?=
 RUN := .venv/bin/python -m
@@ -12,7 +12,7 @@ PYTEST := $(WITH_JAVA) $(RUN) pytest
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 help:   ## this list
-	@sed -n 's/^\([a-z]*\): *[a-z]* *## /\1	/p' Makefile | expand -t 8
+	@sed -n 's/^\([a-z-]*\): *[a-z]* *## /\1	/p' Makefile | expand -t 14
 
 demo: venv   ## show what Tidelake does, in a few minutes
 	@$(WITH_JAVA) .venv/bin/tidelake demo $(ARGS)
@@ -35,6 +35,9 @@ full: venv   ## the slow tests that CI runs after the fast ones
 
 bench: venv   ## the measurements of docs/benchmarks.md
 	@$(WITH_JAVA) $(RUN) bench $(ARGS)
+
+bench-spark: venv   ## the measurements with Spark: make bench-spark SCALE=0.1 for a tenth of the rows
+	@$(WITH_JAVA) $(RUN) bench --only spark --only spark_writes --scale $(or $(SCALE),1) $(ARGS)
 
 soak: venv   ## the tests that run for hours, with fresh random choices
 	@$(PYTEST) $(PARALLEL) -m soak --hypothesis-profile explore --timeout 0 $(ARGS)

@@ -15,9 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.floors import judged
 from bench.plots import TITLES, draw
 
-MEASURED = ("kernels", "embedded", "appends", "contention", "updates", "spark")
+MEASURED = ("kernels", "embedded", "appends", "contention", "updates", "spark", "spark_writes")
 OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")
 MARKS = ("<!-- begin: make bench ARGS=--docs -->", "<!-- end -->")
@@ -69,6 +70,10 @@ def table(columns: tuple[str, ...], rows: dict[str, Row]) -> str:
     return "\n".join([drawn[0], "|---" * len(lines[0]) + "|", *drawn[1:]])
 
 
+def titled(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
 def cell(value: object) -> str:
     if not isinstance(value, int | float):
         return str(value)
@@ -85,18 +90,25 @@ def earlier(now: dict[str, object]) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--scale", type=float, default=1.0, help="measure so large a share of the rows")
     parser.add_argument("--only", choices=MEASURED, action="append")
     parser.add_argument("--docs", action="store_true", help=f"write tables and figures into {SUMMARY}")
     asked = parser.parse_args()
-    found: dict[str, object] = {"rows": asked.rows, "machine": machine()}
+    rows = max(1, int(asked.rows * asked.scale))
+    found: dict[str, object] = {"rows": rows, "machine": machine()}
     OUT.parent.mkdir(exist_ok=True)
     found |= earlier(found) if asked.only else {}
     for name in asked.only or MEASURED:
         print(f"measuring {name} ...", file=sys.stderr)
-        found[name] = measured(name, asked.rows)
+        found[name] = measured(name, rows)
         # After each: a run of many minutes may be interrupted.
         OUT.write_text(json.dumps(found, indent=2) + "\n")
+    found["bounds"] = list(judged(found))
+    OUT.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))
+    for bound in judged(found):
+        told = "kept" if bound["kept"] else "MISSED"
+        print(f"{told:8}{bound['name']} = {bound['value']:.2f} ({bound['bound']:g})", file=sys.stderr)
     if asked.docs:
         write_summary(found)
 
@@ -108,13 +120,13 @@ def write_summary(found: dict[str, object], page: Path = SUMMARY, figures: Path 
     sections = dict(re.findall(r"^## (.+)\n\n((?:(?!## ).*\n)*)", inside, re.MULTILINE))
     for name in MEASURED:
         if name in found:
-            sections[name.capitalize()] = tables(found[name]) + "\n\n"  # type: ignore[arg-type]
+            sections[titled(name)] = tables(found[name]) + "\n\n"  # type: ignore[arg-type]
     draw(found, figures)
     drawn = {file: title for file, title in TITLES.items() if (figures / file).exists()}
     sections["Figures"] = "\n".join(f"![{title}]({figures.name}/{file})\n" for file, title in drawn.items())
     said = [f"{asked}: {value}" for asked, value in machine().items()]
     text = [f"{found['rows']:,} rows; " + "; ".join(said) + ".\n\n"]
-    for name in (*map(str.capitalize, MEASURED), "Figures"):
+    for name in (*map(titled, MEASURED), "Figures"):
         if name in sections:
             text.append(f"## {name}\n\n{sections[name].rstrip()}\n\n")
     page.write_text(head + MARKS[0] + "\n\n" + "".join(text) + MARKS[1] + tail)

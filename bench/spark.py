@@ -4,7 +4,7 @@
 
 Shape: int64 key, 32-character string, double, int64, int64 time; of 10M updates 5.3M rows are left. Each
 read goes to Spark's noop sink. *scan* decodes the very parts and consolidates nothing: no reader in Spark can
-be faster. *plain* is `spark.read.parquet` of the rows of the answer, as Spark itself wrote them. *rewrite* is a
+be faster. *plain* is `spark.read.parquet` of the answer's rows, as Spark itself wrote them. *rewrite* is a
 merge by Spark SQL: range partitions, group, sort, write.
 """
 
@@ -139,7 +139,7 @@ def compacted(spark: Any, folder: Path, rows: int) -> dict[str, float]:
     ways: dict[str, Callable[[], Any]] = {
         "helper": lambda: snapshot(spark, c),
         "by_workers": lambda: snapshot(spark, c, native=False),
-        **({"format": by_format} if __import__("importlib").util.find_spec("pyspark_tidelake") else {}),
+        "format": by_format,
         "plain": lambda: plain_frame,
     }
     for name, way in ways.items():

@@ -18,18 +18,21 @@ from pathlib import Path
 
 _SHELL = ("bash", "console", "sh", "shell")
 _SETTING_UP = re.compile(r"(make|git clone|pip install)\b")
-_NO_RUN = re.compile(r"<!-- no-run: \S.* -->")
+_NO_RUN = re.compile(r"<!-- no-run: (\S.*) -->")
 _FENCE = re.compile(r"( *)(`{3,}|~{3,}) *([\w-]*)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its lines without the fence's indent, and the line where they begin."""
+    """A fenced block: its language, its lines without the fence's indent, and the line where they begin.
+
+    `no_run` is the reason why it is no example to be run; empty if it is one.
+    """
 
     language: str
     lines: tuple[str, ...]
     line: int
-    no_run: bool = False
+    no_run: str = ""
 
     @property
     def script(self) -> str:
@@ -59,7 +62,8 @@ def blocks(text: str) -> Iterator[Block]:
             while at < len(lines) and lines[at].strip() != fence:
                 at += 1
             inside = tuple(x.removeprefix(indent) for x in lines[start:at])
-            yield Block(language, inside, start + 1, bool(_NO_RUN.fullmatch(before.strip())))
+            left_out = _NO_RUN.fullmatch(before.strip())
+            yield Block(language, inside, start + 1, left_out[1] if left_out else "")
         if at < len(lines) and lines[at].strip():
             before = lines[at]
         at += 1

@@ -12,10 +12,11 @@ import pytest
 
 from run_page import blocks, run
 from tidelake.cli.main import cli
+from tidelake.data import events
 from tidelake.model import batch, bounds, schema, time
 from tidelake.shard import spec
 from tidelake.shard.runs import plan
-from tidelake.shard.writing import uploader
+from tidelake.shard.writing import replacement, uploader, upserter
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.state import codec, garbage, spine, state
 
@@ -171,7 +172,8 @@ STORED = (
     *(garbage.Garbage, garbage.Sweep, spine.FuelingMerge, spine.Member, spine.SpineBatch, spine.SpineEdit),
     *(state.CriticalHold, state.Delta, state.Edits, state.Hold, state.MergeClaim, state.Move),
     *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
-    *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader),
+    *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader, upserter.Upserter),
+    *(events.EventColumns, replacement.Replacement),
 )
 
 
@@ -185,3 +187,11 @@ def test_every_stored_field_stands_on_the_page_of_formats(stored: type) -> None:
 def test_every_command_stands_on_the_first_page() -> None:
     page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert [name for name in cli.commands if not re.search(rf"`{name}`|tidelake {name}\b", page)] == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("example", sorted((REPOSITORY / "docs" / "examples").glob("*.py")), ids=_name)
+def test_the_notebook_runs(example: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(example)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

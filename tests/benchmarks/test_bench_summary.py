@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from bench import __main__ as command
 from bench import embedded
+from bench.floors import judged
 
 FOUND = {
     "rows": 10,
@@ -76,6 +77,20 @@ def test_the_summary_stands_between_its_marks(tmp_path: Path) -> None:
     assert after == text.partition("## Appends")[2]
     assert "| R=2 | 7.25 |" in page.read_text()
     assert "peak mib" not in page.read_text().partition("## Appends")[0]
+
+
+def test_bounds_are_judged_where_there_is_a_number() -> None:
+    assert list(judged({"spark": {"compacted": {"rows": 1}}, "kernels": {}})) == []
+    found = {
+        "spark": {"compacted": {"helper_to_plain": 0.8, "format_to_plain": 0.49}},
+        "spark_writes": {"micro-batch": {"helper_over_worker_ms": 100.0, "format_over_worker_ms": 101.0}},
+    }
+    assert [(bound["value"], bound["kept"]) for bound in judged(found)] == [
+        (0.8, True),
+        (0.49, False),
+        (100.0, True),
+        (101.0, False),
+    ]
 
 
 def test_a_measured_merge_leaves_nothing_behind(tmp_path: Path) -> None:

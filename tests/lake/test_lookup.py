@@ -200,3 +200,10 @@ def test_a_lookup_between_two_row_groups_reads_none(large):
     found, read = cost(counts, lambda: c.lookup(pa.table({"id": [4096 * 2 - 1]})))
     assert not found.num_rows
     assert read["blob.get"] == 1
+
+
+def test_a_lookup_opens_no_part_between_its_keys(large):
+    c, counts = large
+    found, read = cost(counts, lambda: c.lookup(pa.table({"id": [0, 599_998]})))
+    assert found.num_rows == 2
+    assert read["blob.open"] == 2 < len(parts_of(c))

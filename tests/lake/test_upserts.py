@@ -350,6 +350,23 @@ def test_an_upsert_that_meets_another_writer_looks_again(numbered, tmp_path):
         assert contents(c) == {(5, "all"): 1, (9, "x"): 1}
 
 
+def test_what_an_upsert_that_was_too_late_stored_is_deleted(tmp_path):
+    intruder, config = Intruder(), CONFIGS["stored"]
+    with (
+        tidelake.open(tmp_path / "lake") as lake,
+        open_lake(str(tmp_path / "lake"), config=config, env=Env(recorder=intruder)) as slow_lake,
+    ):
+        c = lake.create("c", SCHEMA, key=["id"])
+        slow = slow_lake.collection("c")
+        intruder.writes = [lambda: c.upsert(rows(1, v="first"))]
+        slow.upsert(rows(*range(40)))
+        state = c.state()
+        named = {part.name for member in state.spine for part in member.batch.parts()}
+        stored = {info.name for info in lake._stores.blobs.list(f"{c.id}/parts")}
+        assert stored
+        assert stored <= named | {*state.garbage, *state.doomed}
+
+
 def test_numbered_upserts_are_in_once(collection):
     writer = collection.writer("w")
     writer.upsert(rows(1, v="a"), sequence=0)

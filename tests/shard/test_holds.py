@@ -30,6 +30,7 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
+from tidelake.shard.lease import extend_states
 from tidelake.shard.runs.plan import run_task
 from tidelake.state.dropping import drop_shard
 from tidelake.testing.faults import Fault, FaultPlan
@@ -537,6 +538,9 @@ def test_what_an_owner_holds_of_one_version_is_one_hold(tmp_path):
     c.append(rows(1000))
     assert list(c.state().holds) == [held]
     assert c.hold([c.plan(None, 1)], 7_200, "a job", owner="me") != held
+    c.hold([c.plan(None, 1)], 7_200, "a job", owner="mean")
+    assert c.release_owned("me") == 2 and c.release_owned("me") == 0
+    assert len(holds_of(c)) == 1
 
 
 def test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there(tmp_path):
@@ -545,12 +549,12 @@ def test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there(tmp_path):
     held = c.hold([c.plan(None, 1)], 3_600, "a job")
     opened, before = c.state().holds[held].opened_ms, commits(lake)
     place.pass_s(300)
-    assert c.extend(held, 600) and commits(lake) == before
+    assert extend_states(c._shard, held, 600) and commits(lake) == before
     place.pass_s(301)
-    assert c.extend(held, timedelta(minutes=10)) and commits(lake) == before + 1
+    assert extend_states(c._shard, held, 600) and commits(lake) == before + 1
     assert c.state().holds[held].expires_ms - opened == 4_201_000
     c.release(held)
-    assert not c.extend(held, 0) and not holds_of(c)
+    assert not extend_states(c._shard, held, 0) and not holds_of(c)
 
 
 def test_a_task_whose_parts_are_gone_says_why(tmp_path):

@@ -17,7 +17,7 @@ from tidelake.errors import HistoryCompacted, LeaseExpired, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.shard.runs.plan import run_task
-from tidelake.state.backlog import Limits, fitting, spans
+from tidelake.state.backlog import Limits, Span, fitting, spans
 
 HOLD = "5" * 32
 DAY_S = 86_400.0
@@ -121,6 +121,7 @@ def test_counted_times_fill_steps_as_far_as_they_may():
     c.append(pa.concat_tables([at(time, *range(time % 3 + 1)) for time in range(100)]))
     tail = c.tail(poll_s=0.0)
     known = spans(c.state(), 10, 100)
+    assert fitting((Span(3, 3, 99), Span(5, 9, 1)), 12, Limits(rows=6)) == 5, "one time is taken alone"
     assert fitting(known, 100, Limits(rows=6)) is None, "what parts say of their times is too coarse"
     assert tail.step(Frontier.of(10), Limits(rows=6)) == Frontier.of(13)
     assert tail.step(Frontier.of(13), Limits(rows=5)) == Frontier.of(15)
@@ -248,6 +249,18 @@ def test_a_tail_that_is_left_keeps_history_until_its_hold_expires():
     assert c.since == Frontier.of(3) and not c.state().holds
 
 
+def test_who_takes_a_tail_up_says_anew_how_long_it_may_be_left():
+    place = Kept()
+    _, c, tail, start = behind(place, hold_for=60)
+    tail.stop()
+    tail = c.tail(HOLD, poll_s=0.0, hold_for=600)
+    tail.step(start, ALL)
+    tail.stop()
+    place.pass_s(599)
+    c.advance_since(3)
+    assert c.since == Frontier.of(1)
+
+
 @pytest.mark.parametrize("call", ["step", "plan"])
 def test_who_comes_back_after_history_is_gone_is_refused(call):
     place = Kept()
@@ -323,7 +336,7 @@ def test_a_step_that_takes_long_pins_what_it_reads(running):
     for _ in range(60):
         place.pass_s(60, lake)
         tail._hold._keeper.look()
-    place.collect(c)
+        place.collect(c)
     assert sum(batch.num_rows for task in plan.tasks for batch in run_task(task)) == 400
     # The next step is of another state.
     assert tail.plan(Updates(Frontier.of(3), Frontier.of(4)), start, 2).rows

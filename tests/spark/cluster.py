@@ -5,6 +5,7 @@ leader of a process group, and what is left of the group is killed when the bloc
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -43,6 +44,12 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it is gone, killed for instance."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 @contextlib.contextmanager
 def process(command: list[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process with its output in a file and nothing of this process' Python environment."""
@@ -50,7 +57,12 @@ def process(command: list[str], log: Path, **environment: str) -> Iterator[subpr
     environment = {**keep, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1", **environment}
     with log.open("wb") as output:
         started = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
     try:
         yield started
@@ -80,7 +92,8 @@ class Ready:
             return False
 
 
-def _await(what: str, ready: Ready, started: subprocess.Popen[bytes], log: Path) -> None:
+def await_start(what: str, ready: Ready, started: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a process is ready; say what it has logged if it will not be."""
     deadline = time.monotonic() + _START_S
     while not ready():
         if started.poll() is not None or time.monotonic() > deadline:
@@ -99,7 +112,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
         log = folder / "master.log"
         where = ["--host", HOSTS[0], "--port", str(port), "--webui-port", str(page)]
         master = stack.enter_context(process([start[0], f"{start[1]}.master.Master", *where], log, **memory))
-        _await("the master", Ready(page, 0), master, log)
+        await_start("the master", Ready(page, 0), master, log)
         for host in HOSTS:
             size = ["--cores", "2", "--memory", "2g", "--webui-port", str(free_port(host))]
             size += ["--work-dir", str(folder / f"work-{host}")]
@@ -107,7 +120,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
             worker = [start[0], f"{start[1]}.worker.Worker", "--host", host, *size]
             local = {"SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(folder / f"local-{host}")}
             stack.enter_context(process([*worker, f"spark://{HOSTS[0]}:{port}"], log, **memory, **local))
-        _await("the workers", Ready(page, len(HOSTS)), master, folder / "master.log")
+        await_start("the workers", Ready(page, len(HOSTS)), master, folder / "master.log")
         yield f"spark://{HOSTS[0]}:{port}"
 
 
@@ -139,7 +152,7 @@ def connect_server(folder: Path, environment: dict[str, str], conf: dict[str, st
     log = folder / "connect.log"
     own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(folder), **environment}
     with process(command, log, **own) as server:
-        _await("the Connect server", Ready(port), server, log)
+        await_start("the Connect server", Ready(port), server, log)
         yield f"sc://127.0.0.1:{port}"
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +46,8 @@ class Stage:
         about = json.loads((self.data / "about.json").read_text())
         self.columns: list[str] = about["columns"]
         self.versions: int = about["versions"]
+        # Of these times a micro-batch has: there are four of them.
+        self.few = self.versions // 4 + 1
         self.lake = tidelake.open(self.work / "lake")
         # Versions to look at, the first and the last among them.
         self.times = sorted({i * (self.versions - 1) // (self.looks - 1) for i in range(self.looks)})
@@ -191,16 +194,20 @@ def format_change_feed(stage: Stage) -> list[Claim]:
 
 
 def format_sql(stage: Stage) -> list[Claim]:
-    """INSERT INTO a temporary view, and SELECT from one."""
-    stage.create("inserted")
-    place = stage.work / "lake" / "inserted"
-    stage.spark.sql(
-        f"CREATE TEMPORARY VIEW inserted USING tidelake OPTIONS (path '{place}', withDiff 'true')"
-    )
+    """INSERT INTO a temporary view of rows, and into one of updates; SELECT from others."""
+    last = stage.versions - 1
+    stage.load("appended", asOf=last).createOrReplaceTempView("contents")
     stage.frame("updates").createOrReplaceTempView("history")
-    stage.spark.sql("INSERT INTO inserted SELECT * FROM history")
-    found = stage.spark.sql(f"SELECT * FROM tidelake WITH (path = '{place}', withDiff = true)")
-    return [stage.one(found, None, stage.versions - 1)]
+    claims = []
+    for name, rows, options in (("rows", "contents", ""), ("updates", "history", ", withDiff 'true'")):
+        place = stage.place(stage.create(f"inserted-{name}"))
+        view = "TEMPORARY VIEW {} USING tidelake OPTIONS (path '{}'{})"
+        stage.spark.sql("CREATE " + view.format(f"into_{name}", place, options))
+        stage.spark.sql(f"INSERT INTO into_{name} SELECT * FROM {rows}")
+        stage.spark.sql("CREATE " + view.format(f"from_{name}", place, ""))
+        found = stage.spark.sql(f"SELECT * FROM from_{name}")
+        claims.append(stage.one(stage.as_updates(found, last), None, last))
+    return claims
 
 
 def format_write(stage: Stage) -> list[Claim]:
@@ -213,11 +220,34 @@ def format_write(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
+def helper_upsert(stage: Stage) -> list[Claim]:
+    """The events of many versions in each commit, at their own times."""
+    c = stage.create("upserted")
+    for _, _, rows in stage.pieces("events"):
+        ts.upsert(c, rows, delete_column="deleted")
+    return stage.contents(c)
+
+
+def helper_replace(stage: Stage) -> list[Claim]:
+    """A full dump at each of several versions."""
+    c = stage.create("replaced")
+    for time in stage.times:
+        ts.replace(c, ts.snapshot(stage.spark, stage.appended, time).drop("_time"), time=time)
+    return stage.contents(c)
+
+
+def stream_upsert(stage: Stage) -> list[Claim]:
+    c = stage.create("upserted-stream")
+    query = "upserts" if remote(stage.spark) else None
+    take = ts.sink(c, "upsert", delete_column="deleted", query=query)
+    stream = stage.arriving("events").writeStream.foreachBatch(take).trigger(availableNow=True)
+    stream.option("checkpointLocation", stage.checkpoint("upserts")).start().awaitTermination()
+    return stage.contents(c)
+
+
 def stream_read(stage: Stage) -> list[Claim]:
     """Every update, from the first time on, into Parquet files."""
-    source = stage.source(
-        "appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 4 + 1
-    )
+    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
     return stage.steps(stage.streamed(source, "tailed"))
 
 
@@ -247,9 +277,7 @@ def stream_sink(stage: Stage) -> list[Claim]:
 def stream_through(stage: Stage) -> list[Claim]:
     """From one collection into another."""
     c = stage.create("copied")
-    source = stage.source(
-        "appended", startingAt=0, withDiff="true", maxTimesPerTrigger=stage.versions // 3 + 1
-    )
+    source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
     stream = source.writeStream.format("tidelake").trigger(availableNow=True)
     stream.option("checkpointLocation", stage.checkpoint("copied")).start(stage.place(c)).awaitTermination()
     return stage.contents(c)
@@ -266,13 +294,16 @@ PATHS: dict[str, Path_] = {
     "format changes": format_changes,
     "format updates": format_updates,
     "format change feed": format_change_feed,
-    # "format SQL": format_sql,
-    # "format write": format_write,
-    # "stream read": stream_read,
-    # "stream read from a snapshot": stream_read_snapshot,
-    # "stream write": stream_write,
-    # "stream sink": stream_sink,
-    # "stream from collection to collection": stream_through,
+    "format SQL": format_sql,
+    "format write": format_write,
+    "helper upsert": helper_upsert,
+    "helper replace": helper_replace,
+    "stream upsert": stream_upsert,
+    "stream read": stream_read,
+    "stream read from a snapshot": stream_read_snapshot,
+    "stream write": stream_write,
+    "stream sink": stream_sink,
+    "stream from collection to collection": stream_through,
 }
 
 
@@ -308,11 +339,13 @@ def main(engine: str, master: str, data: str, work: str, conf: dict[str, str], l
     stage = Stage(spark, Path(data), Path(work), looks)
     found: dict[str, Any] = {"workers": about_workers(spark)}
     for name, path in PATHS.items():
+        started = monotonic()
         try:
             found[name] = path(stage)
         except Exception as error:
             traceback.print_exc()
             found[name] = f"{type(error).__name__}: {error}"[:2000]
+        print(f"{name}: {monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     ts.release()
     spark.stop()
     print(json.dumps(found))

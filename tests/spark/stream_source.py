@@ -15,10 +15,14 @@ from tidelake.spark.source.format import TidelakeSource
 from tidelake.spark.source.sink import StreamWriter
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-COLUMNS = {"append": "id bigint, v string", "updates": "id bigint, v string, _time bigint, _diff bigint"}
+COLUMNS = {
+    "append": "id bigint, v string",
+    "updates": "id bigint, v string, _time bigint, _diff bigint",
+    "upsert": "id bigint, v string, n bigint",
+}
 # What envelopes are given, to the helper and as options of the format.
-OPTIONS: dict[str, dict[str, Any]] = {"append": {}, "updates": {}}
-FORMAT_OPTIONS: dict[str, dict[str, str]] = {"append": {}, "updates": {}}
+OPTIONS: dict[str, dict[str, Any]] = {"append": {}, "updates": {}, "upsert": {"order_by": "n"}}
+FORMAT_OPTIONS: dict[str, dict[str, str]] = {"append": {}, "updates": {}, "upsert": {"orderBy": "n"}}
 
 
 class FlakySource(TidelakeSource):
@@ -58,10 +62,17 @@ def lines(spark: Any, folder: Path, schema: str = "id bigint, v string", files: 
 
 
 def start(
-    frame: Any, collection: Any, checkpoint: Path, sink: Any, form: str = "tidelake", **options: Any
+    frame: Any,
+    collection: Any,
+    checkpoint: Path,
+    sink: Any,
+    form: str = "tidelake",
+    mode: str = "append",
+    **options: Any,
 ) -> Any:
     """Start writing what there is: by `sink` in `foreachBatch`, or, without one, through the format."""
-    stream = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    stream = frame.writeStream.option("checkpointLocation", str(checkpoint)).outputMode(mode)
+    stream = stream.trigger(availableNow=True)
     if sink is not None:
         return stream.foreachBatch(sink).start()
     spec = collection.uploader().spec

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.spark.envelopes.changes import ChangeParser, Parsed
+from tidelake.spark.envelopes.changes import ChangeParser, Parsed, place
 
 SCHEMA = pa.schema(
     [
@@ -55,7 +55,7 @@ def event(op: str = "c", time: Any = 5, before: Any = None, after: Any = None) -
 def parse(*events: Any, parser: ChangeParser | None = None) -> Parsed:
     lines = [e if isinstance(e, bytes | None) else json.dumps(e).encode() for e in events]
     return (parser or ChangeParser(SCHEMA)).parse(
-        pa.array(lines, pa.binary()), ["file:///in/a%20b.json"] * len(lines)
+        pa.array(lines, pa.binary()), lambda _: place("file:///in/a%20b.json")
     )
 
 

@@ -88,6 +88,42 @@ class Changes(Rows):
         assert history == Counter({key: diff for key, diff in self.history.items() if diff})
 
 
+class Upserts(Rows):
+    """Events of few keys; null removes. The last one counts, also of several in one file."""
+
+    envelope = "upsert"
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.count = 0
+        self.states: list[dict[int, str]] = [{}]
+
+    def file(self) -> list[Row]:
+        state, rows = dict(self.states[-1]), []
+        for _ in range(self.rng.randrange(30)):
+            key, value = self.rng.randrange(40), self.rng.choice(["a", "ü", "", None])
+            rows.append({"id": key, "v": value, "n": self.count})
+            self.count += 1
+            state.pop(key, None)
+            if value is not None:
+                state[key] = value
+        self.states.append(state)
+        self.rng.shuffle(rows)
+        return rows
+
+    def check(self, history: History, upper: int) -> None:
+        """At every time the contents are those after some files, of later times after no fewer."""
+        contents: Counter[tuple[Any, ...]] = Counter()
+        files = 0
+        for at in range(upper):
+            contents.update({row: diff for (row, then), diff in history.items() if then == at})
+            there = Counter({row: n for row, n in contents.items() if n})
+            same = [k for k in range(files, len(self.states)) if there == Counter(self.states[k].items())]
+            assert same, f"the contents at {at} were never those of the source"
+            files = same[0]
+        assert Counter({row: n for row, n in contents.items() if n}) == Counter(self.states[-1].items())
+
+
 class Runs:
     """A lake, a folder of files, and drivers that write it, each in a process group of its own."""
 
@@ -136,7 +172,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-SOURCES: list[Callable[[Random], Rows]] = [Rows, Changes]
+SOURCES: list[Callable[[Random], Rows]] = [Rows, Changes, Upserts]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +203,11 @@ def test_killed_at_random_moments(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("way", ["helper", "format"])
-def test_tasks_that_fail_are_tried_again_and_count_once(tmp_path: Path, rng: Random, way: str) -> None:
-    runs = Runs(tmp_path, way, Rows(rng), files=50)
+@pytest.mark.parametrize(("way", "source"), [("helper", Upserts), ("format", Rows)])
+def test_tasks_that_fail_are_tried_again_and_count_once(
+    tmp_path: Path, rng: Random, way: str, source: Callable[[Random], Rows]
+) -> None:
+    runs = Runs(tmp_path, way, source(rng), files=50)
     runs.finish("0.1")
     moments = Counter(mark.name.partition("-")[0] for mark in (tmp_path / "marks").iterdir())
     assert moments["before"] and moments["after"]

@@ -20,9 +20,11 @@ from pyspark.errors import PySparkException
 import tidelake
 from tidelake.config import Config
 from tidelake.env import Env, SystemClock
+from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
 from tidelake.spark import release
 from tidelake.spark.columns import frame_schema
+from tidelake.spark.reading.frames import _Read
 from tidelake.spark.reading.holds import Lasting, kept
 from tidelake.spark.source.batch import BatchReader, ReadTask
 
@@ -129,7 +131,7 @@ def test_a_frame_of_another_application_is_not_released(spark: Any, tmp_path: Pa
 def lasting(c: tidelake.Collection, seconds: float, age_s: float) -> Lasting:
     hold = c.hold([c.plan(None, 1)], seconds, "a DataFrame")
     assert hold is not None
-    return Lasting(c._shard.spec.url, c.name, hold, seconds, int((time.time() - age_s) * 1000))
+    return Lasting(c._shard.spec.url, c.id, hold, seconds, int((time.time() - age_s) * 1000))
 
 
 def batches(n: int = 3) -> Any:
@@ -142,12 +144,18 @@ def test_a_task_that_begins_soon_and_is_short_writes_nothing(tmp_path: Path) -> 
     seqno = c.state().seqno
     assert len(list(kept(batches(), held))) == 3
     assert c.state().seqno == seqno
+    # It does not even look: this would be refused.
+    nowhere = replace(held, url="s3://nowhere")
+    assert len(list(kept(batches(), nowhere))) == 3
+    with pytest.raises(UsageError, match="not supported"):
+        list(kept(batches(), replace(nowhere, taken_ms=0)))
 
 
 def test_a_task_that_begins_late_extends_its_hold_once(tmp_path: Path) -> None:
     # Its hold was opened 1.5 hours ago, by the clock of this process.
     c = made(tmp_path, replace(Env(), clock=Late(5_400)))
     held = lasting(c, 7_200, age_s=5_400)
+    open_lake(tmp_path / "lake").rename("c", "another name")
     opened = c.state().holds[held.hold]
     seqno = c.state().seqno
     assert len(list(kept(batches(), held))) == 3
@@ -157,6 +165,16 @@ def test_a_task_that_begins_late_extends_its_hold_once(tmp_path: Path) -> None:
     # Others of the same plan see that it was done.
     assert len(list(kept(batches(), held))) == 3
     assert c.state().seqno == seqno + 1
+
+
+def test_a_task_of_the_helpers_extends_its_hold_too(tmp_path: Path) -> None:
+    c = made(tmp_path, replace(Env(), clock=Late(5_400)))
+    held = lasting(c, 7_200, age_s=5_400)
+    opened = c.state().holds[held.hold]
+    plan = c.plan(None, 1)
+    found = [row for batch in _Read(plan.schema, held)(plan.tasks[0]) for row in batch.to_pylist()]
+    assert [row["k"] for row in found] == [1, 2]
+    assert c.state().holds[held.hold].expires_ms > opened.expires_ms
 
 
 def test_a_task_whose_hold_is_gone_reads_on_while_there_is_something_to_read(tmp_path: Path) -> None:

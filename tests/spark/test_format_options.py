@@ -120,8 +120,10 @@ def test_options_of_streams_and_writes() -> None:
     assert (wrote.envelope, wrote.take_over, wrote.token) == ("upsert", True, None)
     with pytest.raises(UsageError, match="'asOf' is one of batch reads, not of writes"):
         write_options({"asOf": "1"})
-    with pytest.raises(UsageError, match="'orderby' is one of writes, not of reads"):
-        shape({"orderby": "1"})
+    # Of a view to insert into.
+    assert shape({"late": "advance", "withDiff": "true"}) == Shape("updates")
+    with pytest.raises(UsageError, match="unknown option 'ordr_by': did you mean orderBy"):
+        shape({"ordr_by": "1"})
 
 
 # Times

@@ -60,7 +60,14 @@ def test_views_are_inserted_into_and_read_again(spark: Any, c: tidelake.Collecti
     spark.sql(f"CREATE OR REPLACE TEMP VIEW both_ways USING tidelake OPTIONS (path '{path}', holdFor 'none')")
     spark.sql("INSERT INTO both_ways VALUES (1, 'a'), (2, 'b')")
     assert spark.sql("SELECT max(v) FROM both_ways").first()[0] == "b"
-    spark.catalog.dropTempView("both_ways")
+    options = f"path '{path}', withDiff 'true', envelope 'updates', late 'advance'"
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW inserted USING tidelake OPTIONS ({options})")
+    spark.sql("INSERT INTO inserted VALUES (1, 'a', 0L, -1L)")
+    assert [row["id"] for row in c.snapshot().read_all().to_pylist()] == [2]
+    with pytest.raises(AnalysisException, match="option 'envelope' is one of writes, not of batch reads"):
+        spark.table("inserted").collect()
+    for view in ("both_ways", "inserted"):
+        spark.catalog.dropTempView(view)
 
 
 def test_streams_are_written_exactly_once(spark: Any, c: tidelake.Collection, tmp_path: Path) -> None:

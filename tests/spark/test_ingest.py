@@ -238,7 +238,7 @@ def test_tuple_times_are_refused(spark: Any, tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_there_is_named(folder: Folder) -> None:
     folder.directory.rmdir()
-    with pytest.raises(UsageError, match=r"no directory of change files at .*create it"):
+    with pytest.raises(UsageError, match=r"no directory of files at .*create it"):
         folder.run()
 
 

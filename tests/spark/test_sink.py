@@ -16,10 +16,13 @@ from pyspark.sql.types import StructType
 import tidelake
 from tidelake.errors import InternalError, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.names import parts
+from tidelake.shard.spec import stores_of
 from tidelake.spark.source.sink import batch_writer, stream_writer
 from tidelake.testing import tables
 
 Rows = Counter[Any]
+EVENTS = "id bigint, v string, n int"
 DDL = StructType().add("id", "long").add("v", "string")
 
 
@@ -40,6 +43,9 @@ class Place:
 
     def rows(self) -> Rows:
         return tables.by_time(self.c.updates(0, self.c.upper).read_all(), self.c.domain)
+
+    def contents(self) -> Rows:
+        return tables.netted(self.c.snapshot().read_all(), self.c.domain, self.c.upper.elements[0] - 1)
 
 
 @pytest.fixture
@@ -84,19 +90,97 @@ def test_values_that_do_not_fit_are_one_readable_error(place: Place) -> None:
     assert (place.c.upper, place.rows()) == (Frontier.of(0), {})
 
 
-def test_bad_options_are_one_readable_error(place: Place) -> None:
-    frame = place.frame((1, "a"))
+def test_bad_options_are_refused_with_what_to_do(place: Place) -> None:
     for options, reason in (
         ({"envelope": "apend"}, "no envelope 'apend': did you mean 'append'"),
         ({"envelope": "updates", "time": "at"}, "'updates' takes no time"),
         ({"late": "drop"}, "late='drop' is unknown"),
         ({"token": "x" * 250}, "token .* has 250 bytes"),
+        ({"rejects": "/x"}, "'append' takes no rejects"),
+        ({"envelope": "snapshot", "time": "noon"}, "option time='noon' is not a time of unit counter"),
     ):
-        with pytest.raises(AnalysisException, match=reason):
-            place.write(frame, **options)
-    with pytest.raises(AnalysisException, match="'append' adds to what is there"):
-        place.write(frame, "overwrite", envelope="append")
+        with pytest.raises(UsageError, match=reason):
+            batch_writer({"path": place.path, **options}, DDL, False)
+    with pytest.raises(AnalysisException, match="UsageError: the envelope 'append' adds to what is there"):
+        place.write(place.frame((1, "a")), "overwrite", envelope="append")
     assert place.rows() == {}
+
+
+def test_upserts_find_old_rows_whatever_task_an_event_is_in(place: Place) -> None:
+    place.write(place.frame((1, "a"), (2, "b"), (3, "c")))
+    events = place.frame((1, "x", 1), (1, "y", 2), (2, None, 3), (3, "c", 4), (4, "d", 5), schema=EVENTS)
+    place.write(events.repartition(5), envelope="upsert", orderBy="n")
+    assert place.contents() == {(1, "y"): 1, (3, "c"): 1, (4, "d"): 1}
+    flagged = place.frame((1, None, True), (4, "e", False), schema="id bigint, v string, gone boolean")
+    place.write(flagged.repartition(2), envelope="upsert", deleteColumn="gone", time="9")
+    assert place.contents() == {(3, "c"): 1, (4, "e"): 1}
+    assert place.c.upper == Frontier.of(10)
+    # What was staged on the way is gone, and so is nothing else.
+    stored = {name.name for name in stores_of(place.c.uploader().spec).blobs.list(parts(place.c.id))}
+    assert stored == {part.name for m in place.c.state().spine for part in m.batch.parts() if not part.inline}
+
+
+def test_unequal_events_of_a_key_are_refused(place: Place) -> None:
+    events = place.frame((1, "x"), (1, "y")).repartition(2)
+    with pytest.raises(AnalysisException, match="InvalidUpdates: several events of the key"):
+        place.write(events, envelope="upsert")
+    with pytest.raises(AnalysisException, match=r"InvalidUpdates: .*'id' must not be null"):
+        place.write(place.frame((None, "x")), envelope="upsert")
+    assert place.c.upper == Frontier.of(0)
+
+
+def test_upserts_look_again_if_another_writer_was_faster(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(place.frame((1, "a")))
+    writer = batch_writer({"path": place.path, "envelope": "upsert"}, DDL, False)
+    tasks = [place.frame((1, "x")), place.frame((2, "y"))]
+    messages = [writer.write(iter(task.toArrow().to_batches())) for task in tasks]
+    original = tidelake.Collection.append_uploaded
+
+    def append_uploaded(self: tidelake.Collection, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(tidelake.Collection, "append_uploaded", original)
+        place.c.upsert(tables.pa.table({"id": [1, 2], "v": ["b", "b"]}))
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(tidelake.Collection, "append_uploaded", append_uploaded)
+    writer.commit(messages)
+    assert place.rows() == {
+        ((1, "a"), 0): 1,
+        ((1, "a"), 1): -1,
+        ((1, "b"), 1): 1,
+        ((2, "b"), 1): 1,
+        ((1, "b"), 2): -1,
+        ((2, "b"), 2): -1,
+        ((1, "x"), 2): 1,
+        ((2, "y"), 2): 1,
+    }
+
+
+def test_an_overwrite_writes_what_differs(place: Place) -> None:
+    place.write(place.frame((1, "a"), (2, "b"), (2, "b")))
+    place.write(place.frame((2, "b"), (3, "c")).repartition(3), "overwrite")
+    assert place.rows() == {
+        ((1, "a"), 0): 1,
+        ((2, "b"), 0): 2,
+        ((1, "a"), 1): -1,
+        ((2, "b"), 1): -1,
+        ((3, "c"), 1): 1,
+    }
+    place.write(place.frame((2, "b"), (3, "c")), "overwrite", time="7")
+    assert (place.c.upper, len(place.rows())) == (Frontier.of(8), 5)
+    place.write(place.frame((4, "d")).where("id > 4"), "overwrite")
+    assert place.contents() == {}
+
+
+@pytest.mark.full
+def test_insert_overwrite_replaces_the_contents(place: Place) -> None:
+    place.write(place.frame((1, "a"), (2, "b")))
+    spark = place.spark
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW sink_view USING tidelake OPTIONS (path '{place.path}')")
+    spark.sql("INSERT OVERWRITE sink_view VALUES (2, 'b'), (3, 'c')")
+    spark.catalog.dropTempView("sink_view")
+    assert place.contents() == {(2, "b"): 1, (3, "c"): 1}
 
 
 def test_insert_into_a_view_appends(place: Place) -> None:

@@ -132,7 +132,7 @@ def test_a_snapshot_first_loses_and_doubles_nothing_under_appends(spark: Any, tm
     assert sink(tmp_path) == expected(place.history, at, at + 1, place.upper)
 
 
-def test_a_late_start_gives_what_came_after_a_time_or_from_now_on(spark: Any, tmp_path: Path) -> None:
+def test_a_late_start_gives_what_came_from_a_time_or_from_now_on(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(5))
     for _ in range(5):
         place.append()
@@ -147,7 +147,7 @@ def test_a_late_start_gives_what_came_after_a_time_or_from_now_on(spark: Any, tm
         # The checkpoint says where to go on, not the option.
         run(stream(spark, place.url), root)
     assert sink(latest) == expected(place.history, None, now, place.upper)
-    assert sink(since) == expected(place.history, None, after + 1, place.upper)
+    assert sink(since) == expected(place.history, None, after, place.upper)
 
 
 def test_an_empty_collection_and_times_without_rows_are_waited_for(spark: Any, tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_a_start_before_history_is_refused_with_a_remedy(spark: Any, tmp_path: P
     place.append(9)
     place.append(9)
     place.c.advance_since(place.upper - 1)
-    message = failure(stream(spark, place.url, startingAt=0), tmp_path)
+    message = failure(stream(spark, place.url, startingAt=1), tmp_path)
     assert "HistoryCompacted" in message and "startingAt=snapshot" in message
-    run(stream(spark, place.url, startingAt=place.upper - 1), tmp_path / "later")
+    run(stream(spark, place.url, startingAt=place.upper), tmp_path / "later")
 
 
 def test_a_checkpoint_of_another_collection_of_that_name_is_refused(spark: Any, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_feed_and_a_table_are_read_by_path_alone(spark: Any, tmp_path: Path) -
     assert table.columns == ["ключ", "v ü"]
     run(table, tmp_path / "table")
     c.append(pa.table({"ключ": [2, 2, 3], "v ü": ["y", "new", "z"], "_diff": [-1, 1, 2]}))
-    feed = spark.readStream.format("tidelake").option("changeFeed", "true").option("startingAt", "0")
+    feed = spark.readStream.format("tidelake").option("changeFeed", "true").option("startingAt", "1")
     run(feed.load(str(tmp_path / "lake" / "prices")), tmp_path / "feed")
     assert sink(tmp_path / "table") == Counter([(1, "x"), (2, "y")])
     assert sink(tmp_path / "feed") == Counter(

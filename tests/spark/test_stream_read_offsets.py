@@ -177,7 +177,7 @@ def test_options_are_those_of_the_format(tmp_path: Path) -> None:
     read = read_of(tmp_path, **given, parallelism="3", changeFeed="true", where="id > 1", columns="v")
     assert (read.start, read.max_rows, read.max_times, read.hold_for_s) == ("latest", 7, 2, 604_800.0)
     assert (read.parallelism, read.shape.rows, read.shape.columns) == (3, "feed", ("v",))
-    assert read_of(tmp_path, startingAt="5").start == Frontier.of(6)
+    assert read_of(tmp_path, startingAt="5").start == Frontier.of(5)
     assert read_of(tmp_path, startingAt="[5]").start == Frontier.of(5)
     for name in ("maxRowsPerTrigger", "maxTimesPerTrigger", "parallelism"):
         with pytest.raises(UsageError, match=f"option {name}='0' is not a whole number from 1 on"):
@@ -190,9 +190,9 @@ def test_options_are_those_of_the_format(tmp_path: Path) -> None:
         read_of(tmp_path, asOf="3")
 
 
-def test_a_clock_may_start_after_a_timestamp(tmp_path: Path) -> None:
+def test_a_clock_may_start_at_a_timestamp(tmp_path: Path) -> None:
     made(tmp_path, "ms")
-    assert read_of(tmp_path, startingAt="1970-01-01T00:00:01Z").start == Frontier.of(1001)
+    assert read_of(tmp_path, startingAt="1970-01-01T00:00:01Z").start == Frontier.of(1000)
     assert read_of(tmp_path, startingAt="1970-01-01T00:00:01.0005Z").start == Frontier.of(1001)
     assert read_of(tmp_path, startingAt="[1970-01-01T00:00:01.0005Z]").start == Frontier.of(1001)
 

@@ -6,12 +6,20 @@ which NaN is one value, null another, and -0.0 is 0.0.
 """
 
 from bisect import bisect_left, bisect_right
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.encode import encode_key
+from tidelake.data.encode import encode_key, words
+from tidelake.model.predicate import NULL
 from tidelake.model.schema import Schema
+
+Words = npt.NDArray[np.uint64]
+# A marker and 8 bytes.
+_WORD_BYTES = 9
 
 
 class KeySet:
@@ -52,6 +60,9 @@ class KeySet:
         """
         if not batch.num_rows:
             return batch
+        numbers = words(batch.column(schema.key[0].name)) if len(schema.key) == 1 else None
+        if numbers is not None:
+            return self._found(batch, numbers, batch.column(schema.key[0].name).null_count)
         encoded = encode_key(batch, schema)
         low = bisect_left(range(len(self)), encoded[0].as_py(), key=self._key)
         high = bisect_right(range(len(self)), encoded[-1].as_py(), low, key=self._key)
@@ -61,6 +72,31 @@ class KeySet:
         if count == batch.num_rows:
             return batch
         return batch.filter(found) if count else batch.slice(0, 0)
+
+    def _found(self, batch: pa.RecordBatch, numbers: Words, nulls: int) -> pa.RecordBatch:
+        """`rows` of a batch whose only key column is as numbers: each key is searched for, not each row."""
+        known = numbers[: len(numbers) - nulls]
+        keys = self._numbers
+        if len(known):
+            keys = keys[np.searchsorted(keys, known[0]) : np.searchsorted(keys, known[-1], "right")]
+        first, end = np.searchsorted(known, keys), np.searchsorted(known, keys, "right")
+        if nulls and self.last == NULL:
+            first, end = np.append(first, len(known)), np.append(end, len(numbers))
+        counts = end - first
+        total = int(counts.sum())
+        if total == batch.num_rows:
+            return batch
+        # One range of rows after the other.
+        before = np.cumsum(counts) - counts
+        return batch.take(pa.array(np.repeat(first - before, counts) + np.arange(total)))
+
+    @cached_property
+    def _numbers(self) -> Words:
+        """The keys without null, if all others are encoded in 8 bytes."""
+        count = len(self) - (self.last == NULL)
+        data = np.frombuffer(self.keys.buffers()[2] or b"", np.uint8, _WORD_BYTES * count)
+        numbers: Words = data.reshape(count, _WORD_BYTES)[:, 1:].copy().view(">u8")[:, 0].astype(np.uint64)
+        return numbers
 
     def _key(self, i: int) -> bytes:
         key: bytes = self.keys[i].as_py()

@@ -22,7 +22,7 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.lease import extend_states, hold_states
+from tidelake.shard.lease import hold_states, release_owned
 from tidelake.shard.reading import query
 from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.reading.lookup import lookup
@@ -66,6 +66,11 @@ class Collection:
     def id(self) -> str:
         """The id of its shard, which no other collection ever has."""
         return self._shard.spec.shard_id
+
+    @property
+    def lake_url(self) -> str:
+        """Where its lake is, for other processes."""
+        return self._shard.spec.url
 
     @property
     def domain(self) -> TimeDomain:
@@ -704,13 +709,9 @@ class Collection:
             id_ = "-".join([check_name(owner, "owner of a hold"), *versions, f"{hold_for_s:g}s"])
         return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
 
-    def extend(self, hold: str, slack: timedelta | float) -> bool:
-        """Let a hold of `hold` last as long again from now on, unless that was done less than `slack` ago.
-
-        Returns:
-            Whether it is still there. At most one log write.
-        """
-        return extend_states(self._shard, hold, duration_s(slack, "slack"))
+    def release_owned(self, owner: str) -> int:
+        """Give up all that `owner` holds; how many holds. One log write each."""
+        return release_owned(self._shard, owner)
 
     def release(self, hold: str) -> None:
         """Give up what `hold` keeps. May be repeated; at most one log write."""

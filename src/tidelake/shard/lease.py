@@ -12,11 +12,13 @@ import itertools
 import os
 import threading
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
+from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (
     BlobNotFound,
@@ -36,6 +38,7 @@ from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.state import holds
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.state import Hold, ShardState
+from tidelake.store.url import open_stores
 
 # Of the time that a hold lasts, and of the time that a part stays: what may pass before a commit.
 _SHARE = 3
@@ -330,6 +333,28 @@ def hold_states(
 
     shard.run(command)
     return hold_id
+
+
+@contextmanager
+def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
+    """A shard of a lake, for what was held under its id: names of collections change.
+
+    Raises:
+        CollectionNotFound: it is gone.
+    """
+    stores = open_stores(url, Config(), Env(), create=False)
+    try:
+        yield Shard.open(stores, Env(), url, shard_id, Config())
+    finally:
+        stores.close()
+
+
+def release_owned(shard: Shard, owner: str) -> int:
+    """Give up what an owner holds (see `Collection.hold`); how many holds. One log write each."""
+    owned = [id_ for id_ in shard.state().holds if id_.startswith(f"{owner}-")]
+    for id_ in owned:
+        shard.run(partial(holds.close_hold, hold_id=id_))
+    return len(owned)
 
 
 def extend_states(shard: Shard, hold_id: str, slack_s: float) -> bool:

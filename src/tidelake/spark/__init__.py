@@ -6,8 +6,9 @@ handle and never a credential.
 """
 
 from tidelake.spark.envelopes.debezium import parse_changes
+from tidelake.spark.jobs.backfill import BackfillReport, backfill
 from tidelake.spark.jobs.export import ExportReport, export
-from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest_change_files
+from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport, ingest, ingest_change_files
 from tidelake.spark.jobs.maintain import MaintainReport, maintain
 from tidelake.spark.jobs.merge import merge, workers
 from tidelake.spark.reading.frames import changes, snapshot, snapshots, updates
@@ -19,6 +20,7 @@ from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
 from tidelake.spark.writing.upsert import replace, upsert
 
 __all__ = [
+    "BackfillReport",
     "ExportReport",
     "IngestReport",
     "IngestedBatch",
@@ -27,8 +29,10 @@ __all__ = [
     "TidelakeSource",
     "WrittenBatch",
     "append",
+    "backfill",
     "changes",
     "export",
+    "ingest",
     "ingest_change_files",
     "local_session",
     "maintain",

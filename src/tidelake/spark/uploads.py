@@ -8,7 +8,7 @@ and then bury the reason in a trace. A store that fails does fail the task.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,8 @@ _ANSWER = pa.schema(
         pa.field("late", pa.int64(), nullable=False),
         pa.field("files", pa.list_(pa.string()), nullable=False),
         pa.field("advances", pa.bool_(), nullable=False),
+        pa.field("rejects", pa.list_(pa.string()), nullable=False),
+        pa.field("rejects_to", pa.string()),
         pa.field("fault", pa.string()),
     ]
 )
@@ -52,9 +54,11 @@ class Answer:
         late: events moved to a later time.
         files: that the rows came from, if they came from files.
         advances: whether rows whose times are closed at the commit get the least open time.
+        rejects: JSON texts of what could not be read.
+        rejects_to: the folder where they are kept before the rest is appended; None if there are none ever.
     """
 
-    uploads: tuple[bytes, ...] = ()
+    uploads: tuple[bytes, ...] = field(default=(), repr=False)
     rows: int = 0
     time_lower: int | None = None
     time_upper: int | None = None
@@ -64,6 +68,8 @@ class Answer:
     late: int = 0
     files: tuple[str, ...] = ()
     advances: bool = False
+    rejects: tuple[str, ...] = ()
+    rejects_to: str | None = None
 
     def see_files(self, names: pa.Array) -> None:
         """Remember which files there were."""
@@ -92,6 +98,8 @@ class Answer:
         self.late += other.late
         self.files = tuple(sorted({*self.files, *other.files}))
         self.advances = self.advances or other.advances
+        self.rejects += tuple(other.rejects)
+        self.rejects_to = other.rejects_to if self.rejects_to is None else self.rejects_to
 
 
 def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:

@@ -73,19 +73,20 @@ def trimmed(lines: pa.Array) -> pa.Array:
     return pc.ascii_trim(lines.view(pa.string()), _SPACE).view(pa.binary())
 
 
-def objects(lines: pa.Array, members: Mapping[str, Member]) -> pa.StructArray:
+def objects(lines: pa.Array, members: Mapping[str, Member], closed: bool = False) -> pa.StructArray:
     """The objects of lines, one struct a line.
 
     Args:
         lines: binary, trimmed.
         members: the fields that are wanted; others are ignored.
+        closed: be unsure of an object that has others, instead.
 
     Raises:
         Unsure: see the module.
     """
     block = joined(lines)
     try:
-        found = _decoder(tuple(members.items())).decode_lines(memoryview(block))
+        found = _decoder(tuple(members.items()), closed).decode_lines(memoryview(block))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         raise Unsure from None
     if len(found) != len(lines):
@@ -108,17 +109,19 @@ def objects(lines: pa.Array, members: Mapping[str, Member]) -> pa.StructArray:
 
 
 @lru_cache(64)
-def _decoder(members: tuple[tuple[str, Member], ...]) -> Any:
-    return msgspec.json.Decoder(_struct(tuple((n, m.shape, m.required) for n, m in members)))
+def _decoder(members: tuple[tuple[str, Member], ...], closed: bool) -> Any:
+    return msgspec.json.Decoder(_struct(tuple((n, m.shape, m.required) for n, m in members), closed))
 
 
-def _struct(fields: tuple[tuple[str, Any, bool], ...]) -> Any:
+def _struct(fields: tuple[tuple[str, Any, bool], ...], closed: bool = False) -> Any:
     names = {f"f{i}": name for i, (name, _, _) in enumerate(fields)}
     kinds = [
         (f"f{i}", shape) if required else (f"f{i}", shape, None)
         for i, (_, shape, required) in enumerate(fields)
     ]
-    return msgspec.defstruct("Object", kinds, rename=names, kw_only=True, gc=False)
+    return msgspec.defstruct(
+        "Object", kinds, rename=names, kw_only=True, gc=False, forbid_unknown_fields=closed
+    )
 
 
 def struct_shape(fields: Mapping[str, Member]) -> Any:

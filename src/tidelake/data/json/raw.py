@@ -20,7 +20,7 @@ from tidelake.data.json.values import counted, forms
 
 # Where columns of dates and timestamps hold texts and not numbers: paths of names, a list's item is "".
 Texts: TypeAlias = frozenset[tuple[str, ...]]
-# Up to these, all whole numbers are values of the float with so many bits.
+# Below these, all whole numbers are values of the float with so many bits, and none becomes one by rounding.
 _WHOLE_MAX = {16: 2**11, 32: 2**24, 64: 2**53}
 
 
@@ -134,7 +134,7 @@ def _float(read: pa.Array, kind: pa.DataType) -> pa.Array:
     """A number in JSON may be whole and not exact, or a minus zero; and NaN is none."""
     values = read.drop_null().to_numpy()
     zeros = np.signbit(values) & (values == 0)
-    if zeros.any() or not (np.abs(values) <= _WHOLE_MAX[kind.bit_width]).all():
+    if zeros.any() or not (np.abs(values) < _WHOLE_MAX[kind.bit_width]).all():
         raise Unsure
     if pa.types.is_float64(kind):
         return read
@@ -157,3 +157,19 @@ def _struct(read: pa.StructArray, kind: pa.DataType, encoding: Encoding) -> pa.A
         # Where the struct is null its fields are, whatever they allow.
         children.append(finished(child, inner.with_nullable(True), encoding.of(inner.name)))
     return pa.StructArray.from_arrays(children, fields=fields(kind), mask=read.is_null())
+
+
+def seen_texts(
+    value: Any, kind: pa.DataType, path: tuple[str, ...], found: dict[tuple[str, ...], bool]
+) -> None:
+    """Note of columns of dates and timestamps whether their first value, in parsed JSON, is a text."""
+    if value is None:
+        return
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        for inner in fields(kind):
+            seen_texts(value.get(inner.name), inner.type, (*path, inner.name), found)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for item in value[:1]:
+            seen_texts(item, kind.value_type, (*path, ""), found)
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        found.setdefault(path, isinstance(value, str))

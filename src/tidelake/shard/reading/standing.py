@@ -49,13 +49,13 @@ class StandingHold:
         self._turn = threading.Lock()
 
     def keep_from(self, since: Frontier) -> None:
-        """Keep history from `since` on. One log write.
+        """Keep history from `since` on; what was read is not read any more. One log write.
 
         Raises:
             HistoryCompacted: it is no longer there.
         """
         with self._turn:
-            self._since = since
+            self._since, self._read = since, None
             self._commit()
         self._keeper.add(self)
 
@@ -103,8 +103,7 @@ class StandingHold:
         """Open or renew the hold. The caller has the turn."""
         now_s = self._shard.env.clock.monotonic_s()
         read, since = self._read, self._since
-        long = read is not None and read[1] + self._young_s <= now_s
-        pins = (read[0],) if read is not None and (long or read[0] in self._pins) else ()
+        pins = (read[0],) if read is not None and read[1] + self._young_s <= now_s else ()
         self._shard.run(partial(self._held_from, since=since, pins=pins))
         self._held, self._pins, self._renewed_s = since, pins, now_s
 

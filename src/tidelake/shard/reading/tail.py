@@ -148,11 +148,8 @@ class Tail:
         Raises:
             HistoryCompacted: the hold was gone for so long that updates can no longer be told apart.
         """
-        state, known, upper = self._backlog(
-            self._shard.known() if self._young() else self.head(), lower, until
-        )
-        if not known:
-            state, known, upper = self._backlog(self.head(), lower, until)
+        state = self.head()
+        known, upper = self._backlog(state, lower, until)
         self._hold.ensure(state, _before(lower))
         if not known:
             return lower
@@ -225,7 +222,7 @@ class Tail:
 
     def _backlog(
         self, state: ShardState, lower: Frontier, until: Frontier | None
-    ) -> tuple[ShardState, tuple[Span, ...], Frontier]:
+    ) -> tuple[tuple[Span, ...], Frontier]:
         """What a state has from `lower` on, and where that ends."""
         upper = state.upper.join(lower)
         if until is not None:
@@ -235,7 +232,7 @@ class Tail:
         known = () if look == self._vain else spans(state, end_of(lower), end_of(upper))
         if not known:
             self._vain = look
-        return state, known, upper
+        return known, upper
 
     def _cut(self, state: ShardState, lower: int, upper: int, limits: Limits) -> int:
         """As `fitting`, by counted times. Reads the updates unless they are counted."""

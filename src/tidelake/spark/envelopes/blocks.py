@@ -7,7 +7,7 @@ gives up (`Unsure`), and never says why: that is the exact way's to find out.
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.json.block import NEVER, Member, Unsure, objects, struct_shape, trimmed
 from tidelake.data.json.encoding import PLAIN, Encoding
-from tidelake.data.json.raw import Texts, finished, member
+from tidelake.data.json.raw import Texts, finished, member, seen_texts
 from tidelake.data.json.values import loads
 from tidelake.spark.envelopes.connect import row_encoding
 from tidelake.spark.envelopes.event import MARKS, OPS
@@ -80,6 +80,7 @@ class Layout:
         order: path of what orders events of one time.
         stored: old rows are looked up, and may be missing.
         encodings: of columns whose encoding is given, and no `schema` says it.
+        optional: columns that may be missing, and are null then.
     """
 
     before: pa.Schema
@@ -88,6 +89,7 @@ class Layout:
     order: tuple[str, ...] | None
     stored: bool
     encodings: Encoding = PLAIN
+    optional: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -109,7 +111,7 @@ class BlockReader:
             Unsure: go line by line.
         """
         bare = trimmed(lines)
-        empty = pc.fill_null(pc.is_in(bare, value_set=pa.array([b"", b"null"])), True)
+        empty = pc.or_(bare.is_null(), pc.is_in(bare, value_set=pa.array([b"", b"null"])))
         there = np.flatnonzero(~empty.to_numpy(zero_copy_only=False))
         tombstones = len(lines) - len(there)
         if tombstones:
@@ -206,8 +208,8 @@ def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
 def _members(layout: Layout, wrapped: bool, encoding: Encoding, texts: Texts) -> dict[str, Member]:
     inner = {
         "op": Member(pa.string(), msgspec.Raw),
-        "before": _row(layout.before, encoding, texts),
-        "after": _row(layout.after, encoding, texts),
+        "before": _row(layout.before, encoding, texts, layout.optional),
+        "after": _row(layout.after, encoding, texts, layout.optional),
     }
     for path in (layout.time, layout.order):
         if path is not None:
@@ -222,8 +224,11 @@ def _members(layout: Layout, wrapped: bool, encoding: Encoding, texts: Texts) ->
     }
 
 
-def _row(schema: pa.Schema, encoding: Encoding, texts: Texts) -> Member:
-    inner = {one.name: member(one, encoding.of(one.name), texts, (one.name,)) for one in schema}
+def _row(schema: pa.Schema, encoding: Encoding, texts: Texts, optional: frozenset[str]) -> Member:
+    inner = {
+        one.name: member(one, encoding.of(one.name), texts, (one.name,), one.name not in optional)
+        for one in schema
+    }
     kind = pa.struct([(name, one.kind) for name, one in inner.items()])
     return Member(kind, struct_shape(inner))
 
@@ -296,18 +301,5 @@ def _texts_of(lines: pa.Array, layout: Layout, wrapped: bool) -> Texts:
             row = event.get(side) if isinstance(event, dict) else None
             if isinstance(row, dict):
                 for one in schema:
-                    _look(row.get(one.name), one.type, (one.name,), found)
+                    seen_texts(row.get(one.name), one.type, (one.name,), found)
     return frozenset(path for path, is_text in found.items() if is_text)
-
-
-def _look(value: Any, kind: pa.DataType, path: tuple[str, ...], found: dict[tuple[str, ...], bool]) -> None:
-    if value is None:
-        return
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        for i in range(kind.num_fields):
-            _look(value.get(kind.field(i).name), kind.field(i).type, (*path, kind.field(i).name), found)
-    elif pa.types.is_list(kind) and isinstance(value, list):
-        for item in value[:1]:
-            _look(item, kind.value_type, (*path, ""), found)
-    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        found.setdefault(path, isinstance(value, str))

@@ -29,7 +29,7 @@ file, the line and the reason. There is no fourth way.
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
@@ -110,6 +110,7 @@ class ChangeParser:
         order_field: where in an event is what orders it among those of its time; needs `old_rows="stored"`.
         encodings: of columns by name, where no schema beside the payload says it.
         rejects: collect what cannot be read instead of failing.
+        optional: columns that a change of the collection's schema added: they may be missing, and are null.
     """
 
     schema: pa.Schema
@@ -121,6 +122,7 @@ class ChangeParser:
     order_field: str | None = None
     encodings: tuple[tuple[str, Encoding], ...] = ()
     rejects: bool = False
+    optional: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_readable(self.schema)
@@ -149,48 +151,62 @@ class ChangeParser:
         return pa.schema([*fields, _required(TIME), removed, _required(ORDER), _required(LINE)])
 
     @cached_property
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
+        """What is read of events."""
         stored = self.old_rows == "stored"
         before = pa.schema([f for f in self.schema if f.name in self.key]) if stored else self.schema
         order = None if self.order_field is None else tuple(self.order_field.split("."))
         time = tuple(self.time_field.split("."))
-        return Layout(before, self.schema, time, order, stored, Encoding(inner=self.encodings))
+        return Layout(before, self.schema, time, order, stored, Encoding(inner=self.encodings), self.optional)
 
     @cached_property
     def _blocks(self) -> BlockReader:
-        return BlockReader(self._layout)
+        return BlockReader(self.layout)
 
-    def parse(
-        self,
-        lines: pa.Array,
-        files: Sequence[str | None],
-        numbers: Sequence[int] | None = None,
-        keys: pa.Array | None = None,
-    ) -> Parsed:
+    def parse(self, lines: pa.Array, where: Callable[[int], str], keys: pa.Array | None = None) -> Parsed:
         """Read lines.
 
         Args:
             lines: binary or text, one JSON text each.
-            files: where each is from, for messages.
-            numbers: which line of its file it is, from 1, likewise.
+            where: of a line's number where it is from, for messages.
             keys: the key of each message, as JSON, where the source has one.
 
         Raises:
-            InvalidUpdates: a line cannot be read, or is late; names its file, its beginning and the reason.
+            InvalidUpdates: a line cannot be read, or is late; names where it is from, its beginning and the
+                reason.
         """
         bad: list[Reject] = []
         lines = as_bytes(lines)
-        found = self._joined(self._spans(lines, 0, bad))
+
+        def fail(at: Reject) -> None:
+            raise unreadable(at.reason, f"{where(at.line)} line={shown(lines[at.line].as_py())}")
+
+        return self._settled(self._joined(self._spans(lines, 0, bad)), bad, keys, fail)
+
+    def settle(self, found: Events, bad: list[Reject], keys: pa.Array | None = None) -> Parsed:
+        """What events that are columns already say; `bad` are those that could not be read.
+
+        Raises:
+            InvalidUpdates: as `parse`.
+        """
+
+        def fail(at: Reject) -> None:
+            raise unreadable(at.reason, f"row={at.line}")
+
+        return self._settled(found, bad, keys, fail)
+
+    def _settled(
+        self, found: Events, bad: list[Reject], keys: pa.Array | None, fail: Callable[[Reject], None]
+    ) -> Parsed:
         late = found.lines[found.times < self.lower]
         if self.late == "refuse" and len(late):
             time = int(found.times[found.times < self.lower][0])
-            bad.append(Reject(int(late[0]), _late(time, self.lower)))
-            self._fail(bad[-1:], lines, files, numbers)
+            fail(Reject(int(late[0]), late_reason(time, self.lower)))
         stored = self.old_rows == "stored"
         rows = self._events(found, keys, bad) if stored else self._updates(found)
         bad.sort(key=operator.attrgetter("line"))
         if bad and not self.rejects:
-            self._fail(bad, lines, files, numbers)
+            fail(bad[0])
         ends = [int(times.max()) for times in (found.times, found.marks) if len(times)]
         return Parsed(
             rows,
@@ -201,14 +217,6 @@ class ChangeParser:
             max(ends, default=None),
             tuple(bad),
         )
-
-    def _fail(
-        self, bad: list[Reject], lines: pa.Array, files: Sequence[str | None], numbers: Sequence[int] | None
-    ) -> None:
-        at = bad[0].line
-        where = place(files[at], None if numbers is None else int(numbers[at]))
-        text = shown(lines[at].as_py())
-        raise InvalidUpdates(f"cannot read a change event: {bad[0].reason}; {where} line={text}")
 
     def _spans(self, lines: pa.Array, start: int, bad: list[Reject]) -> list[Events]:
         """The events of lines, by blocks where that is possible; `start` is the number of the first."""
@@ -256,8 +264,8 @@ class ChangeParser:
         while True:
             try:
                 return (
-                    self._side(events, "before", self._layout.before),
-                    self._side(events, "after", self._layout.after),
+                    self._side(events, "before", self.layout.before),
+                    self._side(events, "after", self.layout.after),
                 )
             except _BadRow as row:
                 del events[row.line]
@@ -272,9 +280,9 @@ class ChangeParser:
                 for number, event in events.items()
                 if event.encoding == encoding and getattr(event, name) is not None
             }
-            given = encoding if encoding != PLAIN else self._layout.encodings
+            given = encoding if encoding != PLAIN else self.layout.encodings
             lines += rows
-            batches.append(_rows(rows, name, schema, given))
+            batches.append(_rows(rows, name, schema, given, self.optional))
         table = pa.Table.from_batches(batches, schema=schema)
         order = np.argsort(np.array(lines, np.int64), kind="stable")
         return Side(np.array(lines, np.int64)[order], _one_batch(table.take(pa.array(order))))
@@ -287,8 +295,8 @@ class ChangeParser:
             _concat([part.lines for part in parts]),
             _concat([part.times for part in parts]),
             None if self.order_field is None else _concat(orders),
-            _joined_sides(before, self._layout.before),
-            _joined_sides(after, self._layout.after),
+            _joined_sides(before, self.layout.before),
+            _joined_sides(after, self.layout.after),
             _concat([part.marks for part in parts]),
             sum(part.heartbeats for part in parts),
             sum(part.tombstones for part in parts),
@@ -340,15 +348,15 @@ class ChangeParser:
         kept = ~np.isin(old.lines, new.lines)
         both = np.flatnonzero(~kept)
         before = old.rows.take(pa.array(both))
-        after = new.rows.select(self._layout.before.names)
+        after = new.rows.select(self.layout.before.names)
         after = after.take(pa.array(np.searchsorted(new.lines, old.lines[both])))
-        for name in self._layout.before.names:
+        for name in self.layout.before.names:
             kept[both] |= differ(before.column(name), after.column(name))
         there = Side(old.lines[kept], old.rows.filter(pa.array(kept)))
         missing = found.lines[~np.isin(found.lines, np.concatenate([old.lines, new.lines]))]
         if not len(missing):
             return there
-        return _joined_sides([there, self._keys(missing.tolist(), keys, bad)], self._layout.before)
+        return _joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
 
     def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> Side:
         """Of deletes without a row before: the key of the message."""
@@ -358,13 +366,13 @@ class ChangeParser:
         for line, text in zip(lines, texts, strict=True):
             try:
                 row, encoding = message_key(text)
-                given = encoding if encoding != PLAIN else self._layout.encodings
-                batches.append(_rows({line: row}, "key", self._layout.before, given))
+                given = encoding if encoding != PLAIN else self.layout.encodings
+                batches.append(_rows({line: row}, "key", self.layout.before, given))
                 found.append(line)
             except (Unfit, _BadRow) as error:
                 reason = error.reason if isinstance(error, _BadRow) else str(error)
                 bad.append(Reject(line, _cut(reason)))
-        table = pa.Table.from_batches(batches, schema=self._layout.before)
+        table = pa.Table.from_batches(batches, schema=self.layout.before)
         return Side(np.array(found, np.int64), _one_batch(table))
 
 
@@ -395,14 +403,21 @@ def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
 
 
 def _rows(
-    rows: dict[int, dict[str, Any]], name: str, schema: pa.Schema, encoding: Encoding
+    rows: dict[int, dict[str, Any]],
+    name: str,
+    schema: pa.Schema,
+    encoding: Encoding,
+    optional: frozenset[str] = frozenset(),
 ) -> pa.RecordBatch:
     """Columns of the rows of lines."""
     lines, values = list(rows), list(rows.values())
     columns: list[pa.Array] = []
     for wanted in schema:
         try:
-            columns.append(_column(values, wanted, encoding.of(wanted.name)))
+            found = values
+            if wanted.name in optional:
+                found = [row if wanted.name in row else {**row, wanted.name: None} for row in values]
+            columns.append(_column(found, wanted, encoding.of(wanted.name)))
         except UnfitValue as unfit:
             line = lines[max(unfit.index, 0)]
             raise _BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
@@ -449,7 +464,13 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _late(time: int, lower: int) -> str:
+def unreadable(reason: str, where: str) -> InvalidUpdates:
+    """The error of a change event that cannot be read."""
+    return InvalidUpdates(f"cannot read a change event: {reason}; {where}")
+
+
+def late_reason(time: int, lower: int) -> str:
+    """Why an event that is too late is refused."""
     return (
         f"its time {time} is late, all times before {lower} are closed: "
         "deliver files in the order of their times, or use late='advance'"

@@ -1,19 +1,227 @@
 """Debezium change events on DataFrames.
 
-Owns how lines come out of Spark and rows go back; what an event means is `tidelake.spark.envelopes.changes`.
+Owns which columns such a DataFrame has, and how its rows get to the tasks; what an event means is
+`tidelake.spark.envelopes.changes`.
+
+Events come as text or as columns:
+
+| column | of texts | of columns |
+|---|---|---|
+| `value` | one JSON text, as string or binary | |
+| `key` | the message's key as JSON; may be missing | |
+| `file`, `block`, `modified` | where the line is from; may be missing | |
+| `offset` | of the message in its partition; may be missing | |
+| `op` | | string; null is a tombstone |
+| `before`, `after` | | structs with the collection's columns |
+| the first name of `time`, of `order_by` | | a number, or a struct with it inside |
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.functions import lit
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
+from tidelake.data.json.encoding import Encoding, encoding
+from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
-from tidelake.spark.columns import convert, frame_arrow, frame_schema
-from tidelake.spark.envelopes.changes import ChangeParser
-from tidelake.spark.tasks import one_thread
+from tidelake.model.frontier import Frontier
+from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
+from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows, place
+from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges, is_text
+from tidelake.spark.envelopes.settle import StoreSettled, event_schema
+from tidelake.spark.envelopes.upsert import Upsert
+from tidelake.spark.tasks import ArrowMap, one_thread
+
+
+@dataclass(frozen=True)
+class Debezium:
+    """Each row is a change event.
+
+    Attributes:
+        time: where in an event its time is: names, separated by dots, such as `source.lsn`, `source.txId`
+            or `ts_ms`; whole numbers.
+        late: what to do with events whose time is closed: `"refuse"` is an error that names the line,
+            `"advance"` gives them the least time that is open.
+        old_rows: `"events"`: the old row is in `before`, whole. `"stored"`: it is looked up in the
+            collection, of which `before` or the message's key need only the key columns; the last event of
+            a key wins, and all rows of the key are replaced.
+        order_by: where in an event is what orders events of one key and time; with `"stored"` only. Without
+            it, and in what it leaves open, the order of lines in their files counts, and that of files by
+            their modification times, or the messages' offsets. Where nothing tells, unequal events of one key
+            and time are refused.
+        encodings: how columns are encoded, where no schema in the events says it: `price=bytes, at=us`; see
+            `tidelake.data.json.encoding`.
+        rejects: a folder, which the driver can write to: what cannot be read goes there, as JSON lines with
+            file, line and reason, and the rest is appended. None: it fails the batch.
+    """
+
+    time: str = "source.lsn"
+    late: Late = "refuse"
+    old_rows: OldRows = "events"
+    order_by: str | None = None
+    encodings: str = ""
+    rejects: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.order_by is not None and self.old_rows != "stored":
+            raise UsageError(
+                f"order_by={self.order_by!r} is for old_rows='stored': with whole old rows in the events "
+                "their order does not matter"
+            )
+        self._encodings()
+        ChangeParser(pa.schema([]), (), self.time, 0, self.late, self.old_rows, self.order_by)
+
+    @property
+    def rebases(self) -> bool:
+        """Old rows that were looked up may be others at a later upper."""
+        return self.old_rows == "events"
+
+    def parser(self, collection: Collection, lower: int = 0) -> ChangeParser:
+        """What reads the events of a collection.
+
+        Raises:
+            UsageError: the collection has a column that cannot be read from JSON.
+        """
+        return ChangeParser(
+            collection.schema,
+            tuple(collection.key),
+            self.time,
+            lower,
+            self.late,
+            self.old_rows,
+            self.order_by,
+            self._encodings(),
+            self.rejects is not None,
+            frozenset(collection.uploader().spec.optional),
+        )
+
+    def check(self, frame: t.StructType, collection: Collection) -> None:
+        """As `Envelope`."""
+        if not collection.domain.total_order:
+            raise UsageError(
+                f"times of {collection.domain} cannot be read from change events: use an int time"
+            )
+        self.parser(collection)
+        if _is_text(frame):
+            return
+        kinds = {field.name: field.dataType for field in frame}
+        missing = [name for name in ("op", "before", "after") if name not in kinds]
+        if missing:
+            raise InvalidUpdates(
+                "change events are a column 'value' of JSON texts, or columns 'op', 'before' and 'after': "
+                f"there is no {missing[0]!r} but {', '.join(map(repr, frame.names)) or 'nothing'}"
+            )
+        if not isinstance(kinds["op"], t.StringType):
+            raise InvalidUpdates(f"column 'op' is {kinds['op'].simpleString()} and not string: cast it")
+        layout = self.parser(collection).layout
+        for name, schema in (("before", layout.before), ("after", layout.after)):
+            _check_rows(kinds[name], name, schema, layout.optional)
+        for what, path in (("time", self.time), ("order_by", self.order_by)):
+            if path is not None:
+                _check_number(frame, what, path)
+
+    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:
+        """As `Envelope`: with `old_rows="stored"`, events of a key meet."""
+        parser = replace(self.parser(collection), late="advance")
+        columns = _texts(frame) if _is_text(frame.schema) else self._columns(frame, parser)
+        if self.old_rows == "events":
+            return columns
+        output = event_schema(collection.schema)
+        # Whoever looks up judges what is late: only there it is known what is closed.
+        read = ReadEvents(parser, tuple(columns.columns), frame_arrow(output))
+        named = columns.select(*(f.col(name).alias(f"c{i}") for i, name in enumerate(columns.columns)))
+        events = named.mapInArrow(read, frame_schema(output))
+        return Upsert().arrange(events, collection)
+
+    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
+        """As `Envelope`."""
+        floor = lower.elements[0]
+        if not isinstance(floor, int):
+            raise UsageError(f"times of {collection.domain} cannot be read from change events")
+        parser = self.parser(collection, floor)
+        if self.old_rows == "events":
+            return StoreChanges(collection.uploader().to_bytes(), parser, tuple(columns), self.rejects)
+        return StoreSettled(StoreSettled.upserter(collection), parser, tuple(columns), self.rejects)
+
+    def _encodings(self) -> tuple[tuple[str, Encoding], ...]:
+        found = []
+        for word in filter(None, (word.strip() for word in self.encodings.split(","))):
+            name, equals, text = word.rpartition("=")
+            if not equals or not name.strip():
+                raise UsageError(f"encodings={word!r} must be COLUMN=ENCODING, such as price=bytes")
+            found.append((name.strip(), encoding(text.strip())))
+        return tuple(found)
+
+    def _columns(self, frame: DataFrame, parser: ChangeParser) -> DataFrame:
+        layout = parser.layout
+        order = f.lit(None).cast("bigint") if layout.order is None else _path(layout.order).cast("bigint")
+        selected = {
+            "op": f.col("op"),
+            "before": _struct(frame, "before", layout.before),
+            "after": _struct(frame, "after", layout.after),
+            "time": _path(layout.time).cast("bigint"),
+            "order": order,
+        }
+        return frame.select(*(selected[name].alias(name) for name in AS_COLUMNS))
+
+
+def _is_text(frame: t.StructType) -> bool:
+    kinds = {field.name: field.dataType for field in frame}
+    return is_text(kinds) and isinstance(kinds["value"], t.StringType | t.BinaryType)
+
+
+def _texts(frame: DataFrame) -> DataFrame:
+    """The columns of `AS_TEXT`; those that are missing are null."""
+    kinds = {"value": None, "key": None, "file": "string", "block": "bigint", "modified": "bigint"}
+    kinds["offset"] = "bigint"
+    selected = []
+    for name in AS_TEXT:
+        kind = kinds[name]
+        there = f.col(name) if name in frame.columns else f.lit(None).cast(kind or "string")
+        selected.append((there if kind is None else there.cast(kind)).alias(name))
+    return frame.select(*selected)
+
+
+def _path(path: tuple[str, ...]) -> Column:
+    return f.col(".".join(map(quoted, path)))
+
+
+def _struct(frame: DataFrame, name: str, schema: pa.Schema) -> Column:
+    """The columns that are wanted, in their order; null where the struct is."""
+    there = frame.schema[name].dataType
+    known = there.names if isinstance(there, t.StructType) else []
+    kinds = frame_schema(schema)
+    inner = [
+        f.col(f"{name}.{quoted(field.name)}") if field.name in known else f.lit(None).cast(field.dataType)
+        for field in kinds
+    ]
+    named = [column.alias(field.name) for column, field in zip(inner, kinds, strict=True)]
+    return f.when(f.col(name).isNotNull(), f.struct(*named))
+
+
+def _check_rows(kind: t.DataType, name: str, schema: pa.Schema, optional: frozenset[str]) -> None:
+    if not isinstance(kind, t.StructType):
+        raise InvalidUpdates(f"column {name!r} is {kind.simpleString()} and no struct: parse it first")
+    wanted = t.StructType([field for field in kind if field.name in schema.names])
+    try:
+        check_frame(wanted, schema, optional=optional)
+    except InvalidUpdates as error:
+        raise InvalidUpdates(f"column {name!r}: {error}") from None
+
+
+def _check_number(frame: t.StructType, what: str, path: str) -> None:
+    kind: t.DataType = frame
+    for name in path.split("."):
+        fields = {field.name: field.dataType for field in kind} if isinstance(kind, t.StructType) else {}
+        if name not in fields:
+            raise InvalidUpdates(f"there is no column {path!r}: set {what} to where the events have it")
+        kind = fields[name]
+    if not isinstance(kind, t.IntegralType):
+        raise InvalidUpdates(f"column {path!r} is {kind.simpleString()} and no whole number: cast it")
 
 
 @dataclass(frozen=True)
@@ -24,8 +232,12 @@ class _ParseLines:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         one_thread()
         for batch in batches:
-            parsed = self.parser.parse(batch.column(0), batch.column(1).to_pylist())
+            parsed = self.parser.parse(batch.column(0), partial(_place, batch.column(1)))
             yield convert(parsed.rows, self.schema)
+
+
+def _place(files: pa.Array, row: int) -> str:
+    return place(files[row].as_py())
 
 
 def parse_changes(lines: DataFrame, collection: Collection, time_field: str = "source.lsn") -> DataFrame:
@@ -43,7 +255,7 @@ def parse_changes(lines: DataFrame, collection: Collection, time_field: str = "s
     parser = ChangeParser(collection.schema, time_field=time_field)
     output = parser.schema_of_rows
     if "file" not in lines.columns:
-        lines = lines.withColumn("file", lit(None).cast("string"))
+        lines = lines.withColumn("file", f.lit(None).cast("string"))
     return lines.select("value", "file").mapInArrow(
         _ParseLines(parser, frame_arrow(output)), frame_schema(output)
     )

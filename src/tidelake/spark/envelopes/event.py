@@ -17,7 +17,7 @@ FULL = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stor
 OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
 # Events on no row, which only move time: heartbeats, and messages of the source's log.
 MARKS = ("h", "m")
-_TRUNCATE = (
+TRUNCATE = (
     "op 't' (truncate) names no rows: let the connector skip it (skipped.operations=t), and write what is "
     "there afterwards with the envelope 'snapshot'"
 )
@@ -134,7 +134,7 @@ def number(event: dict[str, Any], path: str, what: str) -> int:
 
 def _rows(event: dict[str, Any], op: str, stored: bool) -> tuple[Any, Any]:
     if op == "t":
-        raise Unfit(_TRUNCATE)
+        raise Unfit(TRUNCATE)
     if op not in OPS:
         raise Unfit(f"op {op!r} is unknown: known are c, r, u, d, h and m")
     found = []

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from tidelake.errors import UsageError
 from tidelake.spark.envelopes.append import Append
+from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.updates import Updates
@@ -19,6 +20,7 @@ EnvelopeLike: TypeAlias = str | Envelope
 
 _NAMED: dict[str, Callable[..., Envelope]] = {
     "append": Append,
+    "debezium": Debezium,
     "snapshot": Snapshot,
     "updates": Updates,
     "upsert": Upsert,

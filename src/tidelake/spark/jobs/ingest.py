@@ -1,4 +1,4 @@
-"""Change files into a collection, each event exactly once, whatever dies when.
+"""Files of a directory into a collection, each row exactly once, whatever dies when.
 
 Owns the stream: Spark's file source lists what is new, workers parse and upload, and the driver
 appends once for each micro-batch. The order of commits makes it exactly-once with nothing to configure:
@@ -18,26 +18,28 @@ has taken: write files elsewhere and move them into the directory when they are 
 
 import hashlib
 import os
-import re
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-import pyarrow as pa
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
-from pyspark.sql.types import StructType
 
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
-from tidelake.spark.envelopes.changes import ChangeParser, Late
-from tidelake.spark.tasks import ArrowMap, remote
-from tidelake.spark.uploads import Answer, upload
+from tidelake.spark.envelopes.changes import Late, OldRows
+from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.named import EnvelopeLike, named
+from tidelake.spark.jobs.files import FILE, Format, ours, rows_of, text_of
+from tidelake.spark.tasks import remote
 from tidelake.spark.writing.commit import Numbered, write
+from tidelake.spark.writing.exactly_once import is_in, query_of
 from tidelake.state.append import other_content
+
+DEFAULT_WRITER = "spark-ingest"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class IngestedBatch:
         heartbeats: heartbeat lines read.
         tombstones: lines ignored.
         late: events whose time was closed when they were read, moved to the least that is open.
+        rejects: lines that could not be read, kept in the folder of rejects.
+        files: files read.
     """
 
     batch: int
@@ -63,6 +67,8 @@ class IngestedBatch:
     heartbeats: int = 0
     tombstones: int = 0
     late: int = 0
+    rejects: int = 0
+    files: int = 0
 
 
 @dataclass
@@ -82,58 +88,57 @@ class IngestReport:
     heartbeats: int = 0
     tombstones: int = 0
     late: int = 0
+    rejects: int = 0
+    files: int = 0
     upper: Frontier | None = None
 
     def add(self, batch: IngestedBatch) -> None:
         """Count one more micro-batch."""
         self.batches += not batch.already
         self.already += batch.already
-        self.events += batch.events
-        self.updates += batch.updates
-        self.heartbeats += batch.heartbeats
-        self.tombstones += batch.tombstones
-        self.late += batch.late
+        for name in ("events", "updates", "heartbeats", "tombstones", "late", "rejects", "files"):
+            setattr(self, name, getattr(self, name) + getattr(batch, name))
         self.upper = batch.upper
 
 
 Progress = Callable[[IngestedBatch], None]
 
 
-def ingest_change_files(
+def ingest(
     spark: SparkSession,
     collection: Collection,
     directory: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     *,
-    time_field: str = "source.lsn",
+    envelope: EnvelopeLike = "debezium",
+    format: Format | None = None,  # noqa: A002 - as Spark calls it
     available_now: bool = True,
     max_files_per_trigger: int | None = None,
-    late: Late = "refuse",
-    writer: str = "spark-ingest",
+    writer: str = DEFAULT_WRITER,
     take_over: bool = False,
     progress: Progress | None = None,
+    **options: object,
 ) -> IngestReport:
-    """Follow a directory of Debezium change files; see `tidelake.spark.envelopes.debezium` for the lines.
+    """Follow a directory of files.
 
-    A micro-batch is one commit: its rows are at their own times, and the collection's upper moves just
-    past the last time seen, so that time must not go on in a later file unless `late="advance"`.
-    It may be killed and run again at any point.
+    A micro-batch is one commit. The ingest may be killed and run again at any point.
 
     Args:
         spark: the session.
-        collection: to append to; its times must be single numbers.
-        directory: of the change files, JSON lines, also compressed.
+        collection: to append to.
+        directory: of the files, also compressed.
         checkpoint: a directory of this ingest alone. Do not share, copy or delete it.
-        time_field: where in an event its time is: names, separated by dots.
+        envelope: what rows mean, by name or made already; see `tidelake.spark.write`.
+        format: of the files: `"text"` (lines of change events; the default, and all that the envelope
+            `debezium` reads but Parquet), `"jsonl"`, `"csv"` (with a header) or `"parquet"`.
         available_now: stop when everything that is there has been taken; otherwise follow until the
             query is stopped or the caller interrupted.
         max_files_per_trigger: files in a micro-batch at most; default: all that are new.
-        late: what to do with an event before the collection's upper: `"refuse"` stops with an error
-            that names it, `"advance"` gives it the upper as its time.
         writer: name of the writer's record in the collection. One ingest, one name.
         take_over: write on under a name that another checkpoint has used. For files that the other
             one has not ingested; the same files again would be in twice.
         progress: called after each micro-batch.
+        **options: of the envelope, such as `time="ts_ms"` or `rejects="folder"`.
 
     Returns:
         What was done.
@@ -145,16 +150,22 @@ def ingest_change_files(
             session is one of Spark Connect, where the driver's part would run in the server.
         WriterFenced: another ingest under this name was started.
     """
-    if not collection.domain.total_order:
-        raise UsageError(f"times of {collection.domain} cannot be read from change events: use an int time")
     if remote(spark):
         raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
-    parser = ChangeParser(collection.schema, time_field=time_field, late=late)
-    sink = _Sink(collection, parser, writer, take_over, progress)
-    lines = _lines(spark, os.fspath(directory), max_files_per_trigger)
-    stream = lines.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
+    made = named(envelope, options)
+    folder, most = os.fspath(directory), max_files_per_trigger
+    kind: Format = "text" if format is None else format
+    if kind == "text":
+        if not isinstance(made, Debezium):
+            raise UsageError("lines of text are change events: give format='jsonl', 'csv' or 'parquet'")
+        frame = text_of(spark, folder, most)
+    else:
+        frame = rows_of(spark, collection, folder, kind, most)
+    # Before a query is started, whose error would be a text.
+    made.check((frame if kind == "text" else frame.drop(FILE)).schema, collection)
+    sink = _Sink(collection, made, writer, take_over, progress)
+    stream = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
     query = (stream.trigger(availableNow=True) if available_now else stream).start()
-    sink.begin(str(query.id))
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -167,73 +178,45 @@ def ingest_change_files(
     return sink.report
 
 
-def _lines(spark: SparkSession, directory: str, files: int | None) -> DataFrame:
-    """The lines of new files, each with the name of its file."""
-    reader = spark.readStream.format("text")
-    # Without these, Spark skips files older than a week than the newest, or that it cannot read, silently.
-    reader = reader.option("maxFileAge", "36500d").option("ignoreCorruptFiles", "false")
-    reader = reader.option("ignoreMissingFiles", "false")
-    if files is not None:
-        if files < 1:
-            raise UsageError(f"max_files_per_trigger={files} must be at least 1")
-        reader = reader.option("maxFilesPerTrigger", files)
-    try:
-        found = reader.load(_literal(directory))
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        raise UsageError(
-            f"there is no directory of change files at {directory!r}: create it first"
-        ) from error
-    return found.select("value", col("_metadata.file_path").alias("file"))
+def ingest_change_files(
+    spark: SparkSession,
+    collection: Collection,
+    directory: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str],
+    *,
+    time_field: str = "source.lsn",
+    late: Late = "refuse",
+    old_rows: OldRows = "events",
+    order_by: str | None = None,
+    encodings: str = "",
+    rejects: str | os.PathLike[str] | None = None,
+    **how: Any,
+) -> IngestReport:
+    """Follow a directory of Debezium change files; see `tidelake.spark.envelopes.changes` for the lines.
 
+    Rows are at their own times, and the collection's upper moves just past the last time seen, so that
+    time must not go on in a later file unless `late="advance"`.
 
-@dataclass(frozen=True)
-class _UploadLines:
-    """In a worker: lines become parts in the store, and one answer."""
+    Args:
+        spark: the session.
+        collection: to append to; its times must be single numbers.
+        directory: of the change files, JSON lines, also compressed.
+        checkpoint: as of `ingest`.
+        time_field: where in an event its time is: names, separated by dots.
+        late: what to do with an event before the collection's upper: `"refuse"` stops with an error
+            that names it, `"advance"` gives it the upper as its time.
+        old_rows: where old rows are: `"events"`, or `"stored"` in the collection.
+        order_by: where in an event is what orders those of one key and time, with `"stored"`.
+        encodings: of columns, where no schema says them.
+        rejects: a folder for lines that cannot be read; default: they stop the ingest.
+        **how: the other arguments of `ingest`.
 
-    uploader: bytes
-    parser: ChangeParser
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return upload(self.uploader, lambda answer: self._updates(batches, answer))
-
-    def _updates(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            answer.see_files(batch.column(1))
-            parsed = self.parser.parse(batch.column(0), batch.column(1).to_pylist())
-            answer.see_rows(parsed.rows, "_time")
-            answer.advances = self.parser.late == "advance"
-            answer.see_times(None, parsed.time_upper)
-            answer.events += parsed.events
-            answer.heartbeats += parsed.heartbeats
-            answer.tombstones += parsed.tombstones
-            answer.late += parsed.late
-            if parsed.rows.num_rows:
-                yield parsed.rows
-
-
-@dataclass(frozen=True)
-class _Changes:
-    """The envelope of lines; `parser` gets its lower at each upload."""
-
-    parser: ChangeParser
-
-    @property
-    def rebases(self) -> bool:
-        return True
-
-    def check(self, frame: StructType, collection: Collection) -> None:
-        """Lines are read in the tasks."""
-
-    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        return frame
-
-    def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002
-        floor = lower.elements[0]
-        if not isinstance(floor, int):
-            raise UsageError(f"times of {collection.domain} cannot be read from change events")
-        return _UploadLines(collection.uploader().to_bytes(), replace(self.parser, lower=floor))
+    Returns and raises:
+        As `ingest`.
+    """
+    folder = None if rejects is None else os.fspath(rejects)
+    envelope = Debezium(time_field, late, old_rows, order_by, encodings, folder)
+    return ingest(spark, collection, directory, checkpoint, envelope=envelope, **how)
 
 
 def content_of(files: Iterable[str]) -> str:
@@ -241,56 +224,55 @@ def content_of(files: Iterable[str]) -> str:
     return hashlib.blake2b("\n".join(sorted(files)).encode(), digest_size=16).hexdigest()
 
 
-def _literal(directory: str) -> str:
-    """A directory's name as a pattern that matches only itself: Spark reads paths as patterns."""
-    return re.sub(r"([\\*?\[\]{}])", r"\\\1", directory)
-
-
 @dataclass
 class _Sink:
     """What Spark calls for each micro-batch, on a thread of its own."""
 
     collection: Collection
-    parser: ChangeParser
+    envelope: Envelope
     name: str
     take_over: bool
     progress: Progress | None
     report: IngestReport = field(default_factory=IngestReport)
     error: Exception | None = None
-    _query_id: str = ""
-    _begun: threading.Event = field(default_factory=threading.Event)
     _writer: Writer | None = None
 
-    def begin(self, query_id: str) -> None:
-        """Tell whose batches these are: Spark gives the id only after the first batch may have started."""
-        self._query_id = query_id
-        self._begun.set()
-
-    def take(self, lines: DataFrame, batch: int) -> None:
+    def take(self, frame: DataFrame, batch: int) -> None:
         """Append one micro-batch, unless it is in."""
         try:
-            self._begun.wait()
             if self._writer is None:
                 self._writer = self.collection.writer(
-                    self.name, owner=self._query_id, take_over=self.take_over
+                    self.name, owner=query_of(frame), take_over=self.take_over
                 )
-            done = self._ingest(self._writer, lines, batch)
+            done = self._ingest(self._writer, frame, batch)
             self.report.add(done)
             if self.progress is not None:
                 self.progress(done)
+        except PySparkException as error:
+            self.error = ours(error) or error
+            raise
         except Exception as error:
             self.error = error
             raise
 
-    def _ingest(self, writer: Writer, lines: DataFrame, batch: int) -> IngestedBatch:
-        if writer.last_sequence is not None and batch <= writer.last_sequence:
-            self._check_replay(writer, lines, batch)
+    def _ingest(self, writer: Writer, frame: DataFrame, batch: int) -> IngestedBatch:
+        lines = isinstance(self.envelope, Debezium) and "value" in frame.columns
+        if is_in(writer, batch):
+            if content_of(_files(frame)) != writer.last_content:
+                # A driver that died before it finished its last batch repeats that one, with the same files.
+                # A checkpoint that is older than the collection gives its number to new files; to take them
+                # for repeated would lose them without a word.
+                raise UsageError(other_content(writer.name, batch))
             return IngestedBatch(batch, True, self.collection.upper)
+        # Lines come with their files. Of other rows, they are asked for.
+        files = None if lines else _files(frame)
         written = write(
             self.collection,
-            lines,
-            _Changes(self.parser),
-            numbered=Numbered(writer, batch, lambda answer: content_of(answer.files)),
+            frame if lines else frame.drop(FILE),
+            self.envelope,
+            numbered=Numbered(
+                writer, batch, lambda answer: content_of(answer.files if files is None else files)
+            ),
             title=f"tidelake: ingest batch {batch} into {self.collection.name}",
         )
         answer, appended = written.answer, written.appended
@@ -303,15 +285,11 @@ class _Sink:
             answer.heartbeats,
             answer.tombstones,
             answer.late,
+            len(answer.rejects),
+            len(answer.files if files is None else files),
         )
 
-    def _check_replay(self, writer: Writer, lines: DataFrame, batch: int) -> None:
-        """Check that a batch that comes again is the one that is in.
 
-        A driver that died before it finished its last batch repeats that one, with the same files. A
-        checkpoint that is older than the collection (a restored copy, or one that lost its tail) gives
-        known numbers to new files; to take them for repeated would lose them without a word.
-        """
-        files = tuple(row.file for row in lines.select("file").distinct().collect())
-        if batch != writer.last_sequence or content_of(files) != writer.last_content:
-            raise UsageError(other_content(writer.name, batch))
+def _files(frame: DataFrame) -> tuple[str, ...]:
+    """The files that a micro-batch is made of, but for those without a row."""
+    return tuple(row[0] for row in frame.select(FILE).distinct().collect())

@@ -23,7 +23,7 @@ from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
-from tidelake.spark.reading.holds import HOLD_FOR, hold_plans
+from tidelake.spark.reading.holds import HOLD_FOR, Lasting, hold_plans, kept
 from tidelake.spark.reading.native import reachable, readable, scan
 from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
 
@@ -31,9 +31,10 @@ from tidelake.spark.tasks import run_tasks, slots, task_bytes_max
 @dataclass(frozen=True)
 class _Read:
     schema: pa.Schema
+    held: Lasting | None
 
     def __call__(self, task: bytes) -> Iterator[pa.RecordBatch]:
-        return (convert(batch, self.schema) for batch in run_task(task))
+        return (convert(batch, self.schema) for batch in kept(run_task(task), self.held))
 
 
 def snapshot(
@@ -162,11 +163,11 @@ def snapshots(
     schema_id = collection.state().schema_id
     # All of one schema, whatever others change meanwhile.
     plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
-    hold_plans(collection, plans, hold_for)
+    held = hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
     return run_tasks(
-        spark, tasks, _Read(frame_arrow(schema)), frame_schema(schema), partitions=4 * slots(spark)
+        spark, tasks, _Read(frame_arrow(schema), held), frame_schema(schema), partitions=4 * slots(spark)
     )
 
 
@@ -199,9 +200,9 @@ def _frame(
     stored = plan.as_stored
     if stored is not None and not (readable(stored.schema) and reachable(stored)):
         plan, stored = planned(as_stored=False), None
-    hold_plans(collection, [plan], hold_for)
+    held = hold_plans(collection, [plan], hold_for)
     schema = _nullable(plan.schema, collection) if native else plan.schema
-    merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema)), frame_schema(schema))
+    merged = run_tasks(spark, plan.tasks, _Read(frame_arrow(schema), held), frame_schema(schema))
     if stored is None:
         return merged
     found = scan(spark, stored, schema, collection.domain.columns)

@@ -29,7 +29,8 @@ from pyspark.sql import SparkSession
 from tidelake.env import Env
 from tidelake.errors import CollectionNotFound, NotALake, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
-from tidelake.lake.lake import open_lake
+from tidelake.lake.readers import duration_s
+from tidelake.shard.lease import extend_states, release_owned, shard_by_id
 from tidelake.shard.runs.plan import ReadPlan
 
 HOLD_FOR = timedelta(days=1)
@@ -52,14 +53,14 @@ class Lasting:
 
     Attributes:
         url: of the lake.
-        collection: its name there.
+        shard_id: of the collection, whose name may change.
         hold: its name.
         seconds: how long it lasts without a sign of life.
         taken_ms: wall clock of the last one that is known.
     """
 
     url: str
-    collection: str
+    shard_id: str
     hold: str
     seconds: float
     taken_ms: int
@@ -68,18 +69,25 @@ class Lasting:
 _held: list[_Held] = []
 # Of those, what the innermost `released_afterwards` of a thread is to release.
 _passing: contextvars.ContextVar[list[_Held]] = contextvars.ContextVar("_passing")
-# The applications whose driver this process is, and where their planners note what they hold.
-_followed: dict[str, Path] = {}
-_follower = os.getpid()
+# By application and driver's process: where its planners note what they hold.
+_followed: dict[tuple[str, int], Path] = {}
 
 
-def hold_plans(collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None) -> None:
+def hold_plans(
+    collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None
+) -> Lasting | None:
     """Hold what a DataFrame of this process reads, until `release`. At most one log write."""
     hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
-    if hold is not None:
-        held = _Held(collection, hold, os.getpid())
-        _held.append(held)
-        _passing.get([]).append(held)
+    if hold is None or hold_for is None:
+        return None
+    held = _Held(collection, hold, os.getpid())
+    _held.append(held)
+    _passing.get([]).append(held)
+    return _lasting(collection, hold, duration_s(hold_for, "hold_for"))
+
+
+def _lasting(collection: Collection, hold: str, seconds: float) -> Lasting:
+    return Lasting(collection.lake_url, collection.id, hold, seconds, Env().clock.now_ms())
 
 
 @contextlib.contextmanager
@@ -98,9 +106,7 @@ def released_afterwards() -> Iterator[None]:
                 held.collection.release(held.hold)
 
 
-def hold_for_application(
-    url: str, collection: Collection, plan: ReadPlan, hold_for_s: float
-) -> Lasting | None:
+def hold_for_application(collection: Collection, plan: ReadPlan, hold_for_s: float) -> Lasting | None:
     """Hold what a plan reads for the Spark application whose planner this process is.
 
     At most one log write, and none if it was done for the same version less than a minute ago.
@@ -111,8 +117,8 @@ def hold_for_application(
         return None
     folder = _folder(owner)
     if folder.is_dir() and folder.stat().st_uid == os.getuid():
-        (folder / collection.id).write_text(json.dumps([url, collection.name]), encoding="utf-8")
-    return Lasting(url, collection.name, hold, hold_for_s, Env().clock.now_ms())
+        (folder / collection.id).write_text(json.dumps(collection.lake_url), encoding="utf-8")
+    return _lasting(collection, hold, hold_for_s)
 
 
 def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa.RecordBatch]:
@@ -131,8 +137,8 @@ def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa
 def _extended(held: Lasting, slack_s: float) -> bool:
     """Give a sign of life; whether another one makes sense."""
     try:
-        with open_lake(held.url, create=False) as lake:
-            return lake.collection(held.collection).extend(held.hold, slack_s)
+        with shard_by_id(held.url, held.shard_id) as shard:
+            return extend_states(shard, held.hold, slack_s)
     except CollectionNotFound:
         # The read finds that out by itself.
         return False
@@ -151,10 +157,10 @@ def follow(spark: SparkSession) -> None:
     except PySparkException:
         return
     owner = _application()
-    if owner not in _followed:
+    if (owner, os.getpid()) not in _followed:
         folder = _folder(owner)
-        folder.mkdir(mode=0o700)
-        _followed[owner] = folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _followed[owner, os.getpid()] = folder
 
 
 def release(collection: Collection | None = None) -> int:
@@ -164,36 +170,34 @@ def release(collection: Collection | None = None) -> int:
     each. Of reads by the format without a collection only if the session was given to `register`; none under
     Spark Connect. Called when the process ends, as far as its lakes are still open.
     """
+    count = _released_frames(collection)
+    followed = {owner: folder for (owner, pid), folder in _followed.items() if pid == os.getpid()}
+    if collection is None:
+        return count + sum(_released_all(owner, folder) for owner, folder in followed.items())
+    owners = {*followed, *([_application()] if SparkContext._active_spark_context else [])}
+    return count + sum(collection.release_owned(owner) for owner in owners)
+
+
+def _released_frames(collection: Collection | None) -> int:
+    """Release what this process' own DataFrames hold; how many there were."""
     wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
     for held in wanted:
         _held.remove(held)
         # A fork has a copy of the list; the holds are its parent's.
         if held.pid == os.getpid():
             held.collection.release(held.hold)
-    if os.getpid() != _follower:
-        return len(wanted)
-    if collection is not None:
-        owners = {*_followed, *([_application()] if SparkContext._active_spark_context else [])}
-        return len(wanted) + sum(_released(collection, owner) for owner in owners)
-    return len(wanted) + sum(_released_all(owner, folder) for owner, folder in _followed.items())
+    return len(wanted)
 
 
 def _released_all(owner: str, folder: Path) -> int:
     """Release what an application holds in all collections that its planners have noted."""
     count = 0
     for note in sorted(folder.iterdir()):
-        url, name = json.loads(note.read_text(encoding="utf-8"))
-        with contextlib.suppress(CollectionNotFound), open_lake(url, create=False) as lake:
-            count += _released(lake.collection(name), owner)
+        url = json.loads(note.read_text(encoding="utf-8"))
+        with contextlib.suppress(CollectionNotFound), shard_by_id(url, note.name) as shard:
+            count += release_owned(shard, owner)
         note.unlink()
     return count
-
-
-def _released(collection: Collection, owner: str) -> int:
-    holds = [hold for hold in collection.state().holds if hold.startswith(f"{owner}-")]
-    for hold in holds:
-        collection.release(hold)
-    return len(holds)
 
 
 def _application() -> str:
@@ -209,14 +213,14 @@ def _folder(owner: str) -> Path:
 
 
 def _release_at_exit() -> None:
-    if os.getpid() != _follower:
-        return
     while _held:
         # Best effort: the lake may be closed, or out of reach. The hold expires.
         with contextlib.suppress(TidelakeError):
-            release(_held[-1].collection)
+            _released_frames(_held[-1].collection)
     while _followed:
-        owner, folder = _followed.popitem()
+        (owner, pid), folder = _followed.popitem()
+        if pid != os.getpid():
+            continue
         with contextlib.suppress(TidelakeError, OSError):
             _released_all(owner, folder)
         shutil.rmtree(folder, ignore_errors=True)

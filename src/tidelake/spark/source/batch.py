@@ -93,11 +93,11 @@ class BatchReader(DataSourceReader):
             NotYetClosed: they are still open when the time to wait is over.
         """
         asked = read_options(self._options)
-        with opened(self._options) as (lake, collection):
+        with opened(self._options) as (_, collection):
             plan = planned(collection, asked, self._schema)
             held = None
             if asked.hold_for_s is not None:
-                held = hold_for_application(lake.url, collection, plan, asked.hold_for_s)
+                held = hold_for_application(collection, plan, asked.hold_for_s)
             key, domain = collection.key, collection.domain
         return [ReadTask(task, asked.shape.rows, key, domain, held) for task in plan.tasks]
 

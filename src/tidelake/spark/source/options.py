@@ -37,11 +37,12 @@ WRITE = (
         "token",
         "late",
         "rejects",
+        "encodings",
     ),
     # Spark hands these on to the sink of a stream,
     *("checkpointLocation", "queryName"),
     # and one may both read a view and insert into it.
-    *("holdFor", "parallelism", "timeout"),
+    *("holdFor", "parallelism", "timeout", "withDiff"),
 )
 _KINDS = {"batch reads": READ, "streaming reads": STREAM_READ, "writes": WRITE}
 
@@ -122,6 +123,7 @@ class WriteOptions:
         token: of a batch write, so that it may be repeated.
         late: what becomes of rows whose time is closed.
         rejects: a folder for rows that cannot be read.
+        encodings: of columns in change events.
     """
 
     envelope: str | None
@@ -133,15 +135,16 @@ class WriteOptions:
     token: str | None
     late: str | None
     rejects: str | None
+    encodings: str | None
 
 
 def shape(options: Mapping[str, str]) -> Shape:
-    """What rows look like, of a batch read or a streaming one: Spark asks before it says which.
+    """What rows look like, of a batch read or stream, or of a view to insert into: Spark does not say.
 
     Raises:
-        UsageError: an option is of no read at all, has a bad value, or does not fit another one.
+        UsageError: an option is unknown, has a bad value, or does not fit another one.
     """
-    return _shape(_known(options, "reads", (*READ, *STREAM_READ)))
+    return _shape(_known(options, "anything", tuple({*READ, *STREAM_READ, *WRITE})))
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -206,6 +209,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         token=given.get("token"),
         late=given.get("late"),
         rejects=given.get("rejects"),
+        encodings=given.get("encodings"),
     )
 
 

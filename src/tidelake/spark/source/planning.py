@@ -55,17 +55,14 @@ def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> R
         UsageError: no schema of the collection has them.
     """
     schema_id, columns = readable(collection, asked.shape, wanted)
-    parallelism = asked.parallelism
-    if parallelism is None:
-        size_bytes = collection.state().spine.totals.size_bytes
-        parallelism = max(os.cpu_count() or 1, size_bytes // _TASK_BYTES)
     return collection.plan(
         query_of(collection, asked),
-        parallelism,
+        asked.parallelism or os.cpu_count() or 1,
         asked.timeout_s,
         schema_id,
         columns=columns,
         where=asked.shape.where,
+        task_bytes_max=_TASK_BYTES if asked.parallelism is None else None,
     )
 
 

@@ -229,6 +229,7 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
         "order_by": given.order_by,
         "late": given.late,
         "rejects": given.rejects,
+        "encodings": given.encodings,
     }
     return named(name, options)
 

@@ -9,7 +9,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Start
 from tidelake.spark.source.options import HOLD_FOR_S, Shape, stream_read_options
 from tidelake.spark.source.place import opened
-from tidelake.spark.source.times import frontier_of, time_of
+from tidelake.spark.source.times import frontier_of
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,12 @@ def stream_read(options: Mapping[str, str]) -> StreamRead:
 
 
 def _start(text: str | None, domain: TimeDomain) -> Start:
-    """`snapshot`, `latest`, a time (what comes after it), or a frontier such as `[7]` (what is beyond it)."""
+    """`snapshot`, `latest`, or a time or frontier: what is at or beyond it, as of option `updatesFrom`."""
     if text is None or text.strip().lower() == SNAPSHOT:
         return SNAPSHOT
     if text.strip().lower() == LATEST:
         return LATEST
     try:
-        if text.strip().startswith("["):
-            return Frontier.of_all(frontier_of(text, domain, "startingAt"))
-        return Frontier.past(time_of(text, domain, "startingAt"))
+        return Frontier.of_all(frontier_of(text, domain, "startingAt"))
     except UsageError as error:
         raise UsageError(f"{error}; or write snapshot or latest") from error

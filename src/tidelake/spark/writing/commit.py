@@ -23,6 +23,7 @@ from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope, Staged
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer, answer_schema, collect
+from tidelake.spark.writing.rejects import keep
 from tidelake.state.append import Appended
 
 
@@ -140,6 +141,7 @@ def commit(
             return None
         end = _end(start, upper, answer)
         if end <= start and not answer.rows and numbered is None:
+            keep(answer, collection.name, None)
             return Appended(start, start, already=True)
         try:
             return _append(collection, answer, start, end, numbered)
@@ -167,6 +169,7 @@ def _append(
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
         raise UpdateNotBeyondLower(answer.time_lower, lower)
+    keep(answer, collection.name, None if numbered is None else (numbered.writer.name, numbered.sequence))
     if numbered is None:
         return collection.append_uploaded(answer.uploads, lower=lower, upper=upper, advance=answer.advances)
     return numbered.writer.append_uploaded(

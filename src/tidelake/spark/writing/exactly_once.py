@@ -37,6 +37,7 @@ from tidelake.state.append import other_content
 
 DEFAULT_WRITER = "spark"
 QUERY_ID = "sql.streaming.queryId"
+_RUN = " by run "
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Sink:
     query: str | None = None
     error: Exception | None = None
     _opened: tuple[str, Writer] | None = None
+    _failed: int | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Append one micro-batch, unless it is in."""
@@ -93,7 +95,7 @@ class Sink:
         except Exception as error:
             self.error = error
             # What is in, and whose the writer is, is asked anew if this query goes on.
-            self._opened = None
+            self._opened, self._failed = None, batch
             raise
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -104,8 +106,10 @@ class Sink:
 
     def _take(self, frame: DataFrame, batch: int) -> WrittenBatch:
         query = query_of(frame) if self.query is None else self.query
-        writer, content = self._open(query), "" if self.query else planned_at(frame, query, batch)
-        if is_in(writer, batch, content):
+        writer, content = self._open(query), "" if self.query else planned_by(frame, query, batch)
+        # After a failure this very run may come again, if its caller tries.
+        known = content.partition(_RUN)[0] if batch == self._failed else content
+        if is_in(writer, batch, known):
             return WrittenBatch(batch, True, self.collection.upper)
         title = f"tidelake: batch {batch} into {self.collection.name}"
         numbered = Numbered(writer, batch, lambda _answer: content)
@@ -182,16 +186,18 @@ def query_of(frame: DataFrame) -> str:
     return str(found)
 
 
-def planned_at(frame: DataFrame, query: str, batch: int) -> str:
-    """When Spark planned a micro-batch, as its checkpoint says: the same if it is repeated, never of another.
+def planned_by(frame: DataFrame, query: str, batch: int) -> str:
+    """When Spark planned a micro-batch, as its checkpoint says, and which run of the query it is in now.
 
-    Empty if Spark does not say.
+    The moment is the same if the batch is repeated, and never that of another batch. Empty if Spark does not
+    say.
     """
     try:
         context = frame.sparkSession.sparkContext
         found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
         running = found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
-        return f"planned at {running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()}"
+        moment = running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()
+        return f"planned at {moment}{_RUN}{running.runId().toString()}"
     except (PySparkException, Py4JError, AttributeError):
         # Not in Spark's public interface: another version may keep it elsewhere.
         return ""
@@ -206,11 +212,18 @@ def is_in(writer: Writer, batch: int, content: str = "") -> bool:
         content: what tells it from others of this number; empty: nothing.
 
     Raises:
-        UsageError: it is one before the last, or another one: its checkpoint is older than the collection.
+        UsageError: it is one before the last, or another one: its checkpoint is older than the collection. Or
+            it was written by this very run, which comes to each batch once: these are other rows.
     """
     if writer.last_sequence is None or batch > writer.last_sequence:
         return False
-    other = content and writer.last_content and content != writer.last_content
-    if batch < writer.last_sequence or other:
+    planned, _, run = content.partition(_RUN)
+    known, _, last_run = (writer.last_content or "").partition(_RUN)
+    if batch < writer.last_sequence or (planned and known and planned != known):
         raise UsageError(other_content(writer.name, batch))
+    if run and run == last_run:
+        raise UsageError(
+            f"something was written under writer {writer.name!r} in this micro-batch, {batch}, already: if a "
+            "micro-batch writes to one collection several times, give each sink a writer name of its own"
+        )
     return True

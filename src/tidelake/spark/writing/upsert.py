@@ -43,13 +43,15 @@ def upsert(
         token: see `tidelake.spark.write`.
 
     Returns:
-        The times written, and the upper after it.
+        The times written, and the upper after it. Each task costs an `open` and some reads for each part
+        that may hold one of its keys, and one `put` a part; the driver a few log scans and one log write. A
+        job that takes longer than `garbage_age_s` may fail because what it reads was collected; nothing was
+        appended then.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not, or events of a key differ and none
             is the last (nothing was appended).
         UpdateNotBeyondLower: a time is closed.
-        LeaseExpired: it took longer than `garbage_age_s`, and what it reads was collected.
     """
     envelope = Upsert(order_by, delete_column, time, late)
     return write(collection, frame, envelope, token=token).appended

@@ -1,0 +1,36 @@
+"""What the measurements with Spark are to reach, and whether they did."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# module, row, number: at least so much.
+FLOORS = {
+    ("spark", "compacted", "helper_to_plain"): 0.8,
+    ("spark", "compacted", "format_to_plain"): 0.5,
+    ("spark", "R=16", "snapshot_to_plain"): 0.25,
+    ("spark", "R=16", "snapshot_to_group_by"): 2.0,
+    ("spark", "R=16", "merge_to_rewrite"): 3.0,
+    ("spark_writes", "append", "append_to_plain"): 0.5,
+    ("spark_writes", "upsert, keys anywhere", "upsert_to_rewrite"): 10.0,
+    ("spark_writes", "upsert, keys together", "upsert_to_rewrite"): 10.0,
+}
+# Likewise, at most.
+CEILINGS = {
+    ("spark_writes", "micro-batch", "helper_over_worker_ms"): 100.0,
+    ("spark_writes", "micro-batch", "format_over_worker_ms"): 100.0,
+}
+
+
+def judged(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each bound on what was measured: its name, the number, the bound and whether it was kept."""
+    bounds = [(key, bound, 1) for key, bound in FLOORS.items()]
+    bounds += [(key, bound, -1) for key, bound in CEILINGS.items()]
+    for (module, row, name), bound, sign in bounds:
+        value = found.get(module, {}).get(row, {}).get(name)
+        if value is not None:
+            yield {
+                "name": f"{module}: {row}: {name}",
+                "value": value,
+                "bound": bound,
+                "kept": sign * value >= sign * bound,
+            }

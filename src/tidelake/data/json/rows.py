@@ -1,0 +1,119 @@
+"""Lines that are rows: JSON objects of some columns, and no others.
+
+Owns the columns of such lines. They are read many at once; lines of which that way is not sure are read one
+by one, which finds the line and the reason.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tidelake.data.json.block import Unsure, objects, trimmed
+from tidelake.data.json.encoding import PLAIN
+from tidelake.data.json.raw import Texts, finished, member, seen_texts
+from tidelake.data.json.values import UnfitValue, column, loads
+
+_LINES_MIN = 32
+_SAMPLE = 50
+
+
+class BadLine(Exception):
+    """A line is no row; `line` is its number among those given, from 0."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(line, reason)
+        self.line, self.reason = line, reason
+
+
+@dataclass
+class RowReader:
+    """Reads lines of the same columns. Remembers what the last ones looked like.
+
+    Attributes:
+        schema: of the rows: each object has these fields.
+    """
+
+    schema: pa.Schema
+    _texts: Texts = field(default=frozenset())
+
+    def read(self, lines: pa.Array) -> pa.RecordBatch:
+        """The rows of lines (binary), in their order.
+
+        Raises:
+            BadLine: one is no row; the first one.
+        """
+        parts = self._spans(trimmed(lines), 0)
+        table = pa.Table.from_batches(parts, schema=self.schema).combine_chunks()
+        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=self.schema)
+
+    def _spans(self, lines: pa.Array, start: int) -> list[pa.RecordBatch]:
+        if not len(lines):
+            return []
+        try:
+            return [self._at_once(lines)]
+        except Unsure:
+            if len(lines) <= _LINES_MIN:
+                return [self._one_by_one(lines, start)]
+            half = len(lines) // 2
+            first = self._spans(lines.slice(0, half), start)
+            return first + self._spans(lines.slice(half), start + half)
+
+    def _at_once(self, lines: pa.Array) -> pa.RecordBatch:
+        try:
+            found = self._objects(lines)
+        except Unsure:
+            texts = self._sampled(lines.slice(0, _SAMPLE))
+            if texts == self._texts:
+                raise
+            self._texts = texts
+            found = self._objects(lines)
+        columns = [finished(found.field(wanted.name), wanted, PLAIN) for wanted in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _objects(self, lines: pa.Array) -> pa.StructArray:
+        members = {one.name: member(one, PLAIN, self._texts, (one.name,)) for one in self.schema}
+        return objects(lines, members, closed=True)
+
+    def _sampled(self, lines: pa.Array) -> Texts:
+        found: dict[tuple[str, ...], bool] = {}
+        for line in lines.to_pylist():
+            try:
+                row = loads(line.decode())
+            except (ValueError, RecursionError):
+                raise Unsure from None
+            if isinstance(row, dict):
+                for one in self.schema:
+                    seen_texts(row.get(one.name), one.type, (one.name,), found)
+        return frozenset(path for path, is_text in found.items() if is_text)
+
+    def _one_by_one(self, lines: pa.Array, start: int) -> pa.RecordBatch:
+        rows = [self._row(line, number) for number, line in enumerate(lines.to_pylist(), start)]
+        columns = []
+        for wanted in self.schema:
+            values = [row[wanted.name] for row in rows]
+            try:
+                if not wanted.nullable and None in values:
+                    raise UnfitValue(values.index(None), "is null, but the column is not nullable")
+                columns.append(column(values, wanted.type))
+            except UnfitValue as unfit:
+                line = start + max(unfit.index, 0)
+                raise BadLine(line, f"column {wanted.name!r}: {unfit.reason}") from None
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _row(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            row = loads(line.decode())
+        except UnicodeDecodeError as error:
+            raise BadLine(number, f"not UTF-8: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise BadLine(number, f"not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise BadLine(number, "not a JSON object")
+        missing = [name for name in self.schema.names if name not in row]
+        unknown = [name for name in row if name not in self.schema.names]
+        if missing:
+            raise BadLine(number, f"column {missing[0]!r}: is missing")
+        if unknown:
+            raise BadLine(number, f"column {unknown[0]!r}: is not one of the first line's")
+        return row

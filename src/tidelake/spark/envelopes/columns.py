@@ -1,0 +1,141 @@
+"""Change events that are columns already: `op`, `before`, `after`, a time.
+
+Owns the checks of such columns; what events mean is `tidelake.spark.envelopes.changes`.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.json.raw import fields
+from tidelake.spark.envelopes.blocks import UNAVAILABLE, Events, Layout, Side
+from tidelake.spark.envelopes.changes import Reject
+from tidelake.spark.envelopes.event import FULL, MARKS, OPS, TRUNCATE
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Rows: TypeAlias = tuple[pa.StructArray, pa.StructArray]
+
+
+def events(
+    op: pa.Array, rows: Rows, times: pa.Array, orders: pa.Array | None, layout: Layout
+) -> tuple[Events, list[Reject]]:
+    """The events of rows, and the rows that are none.
+
+    Args:
+        op: text; null is a tombstone.
+        rows: before, with the columns of `layout.before`, and after, with those of `layout.after`.
+        times: int64.
+        orders: int64, of what orders events of one time; None if nobody asked.
+        layout: what is read.
+    """
+    count = len(op)
+    before, after = rows
+    reasons = _Reasons(count)
+    tombstones = _null(op)
+    marks = _is(op, MARKS)
+    reasons.add(_negative(times) & ~tombstones, "its time is null or negative")
+    if orders is not None:
+        reasons.add(_negative(orders) & ~tombstones & ~marks, "what orders it is null or negative")
+    reasons.add(_is(op, ("t",)), TRUNCATE)
+    reasons.add(~_is(op, (*OPS, *MARKS, "t")) & ~tombstones, "its op is none of c, r, u, d, h and m")
+    for name, needs in OPS.items():
+        this = _is(op, (name,))
+        for side, of_side, needed in zip(("before", "after"), rows, needs, strict=True):
+            there = ~_null(of_side)
+            if not needed:
+                reasons.add(this & there, f"op {name!r} must not have a row in {side!r}")
+            elif not (layout.stored and side == "before"):
+                remedy = f": {FULL}" if side == "before" else ""
+                reasons.add(this & ~there, f"op {name!r} without {side!r}{remedy}")
+    for side, of_side, schema in (("before", before, layout.before), ("after", after, layout.after)):
+        _check_values(of_side, side, schema, ~_null(of_side) & ~marks, reasons)
+    good = ~reasons.bad & ~tombstones
+    on_rows = good & ~marks
+    numbers = np.arange(count, dtype=np.int64)
+    found = Events(
+        numbers[on_rows],
+        _numbers(times, on_rows),
+        None if orders is None else _numbers(orders, on_rows),
+        _side(before, on_rows & ~_null(before), layout.before),
+        _side(after, on_rows & ~_null(after), layout.after),
+        _numbers(times, good & marks),
+        int((good & marks).sum()),
+        int(tombstones.sum()),
+    )
+    return found, reasons.rejects()
+
+
+class _Reasons:
+    """The first reason of each row, if it has one."""
+
+    def __init__(self, count: int) -> None:
+        self.bad: Mask = np.zeros(count, np.bool_)
+        self._code = np.zeros(count, np.int64)
+        self._texts: list[str] = []
+
+    def add(self, where: Mask, reason: str) -> None:
+        if where.any():
+            self._code[where & ~self.bad] = len(self._texts)
+            self._texts.append(reason)
+            self.bad |= where
+
+    def rejects(self) -> list[Reject]:
+        return [Reject(int(row), self._texts[self._code[row]]) for row in np.flatnonzero(self.bad)]
+
+
+def _check_values(rows: pa.StructArray, side: str, schema: pa.Schema, there: Mask, reasons: _Reasons) -> None:
+    for wanted in schema:
+        values = rows.field(wanted.name)
+        where = f"column {wanted.name!r} of {side!r}"
+        if not wanted.nullable:
+            reasons.add(_null(values) & there, f"{where}: is null, but the column is not nullable")
+        inner = _null_inside(values, wanted.type)
+        if inner is not None:
+            reasons.add(inner & there, f"{where}: holds a null where none is allowed")
+        if pa.types.is_string(values.type):
+            reasons.add(_is(values, UNAVAILABLE) & there, f"{where}: the source left the value out: {FULL}")
+
+
+def _null_inside(values: pa.Array, kind: pa.DataType) -> Mask | None:
+    """Which values hold a null in a field that allows none, in structs at any depth."""
+    if not pa.types.is_struct(kind):
+        return None
+    bad = np.zeros(len(values), np.bool_)
+    for field in fields(kind):
+        child = values.field(field.name)
+        if not field.nullable:
+            bad |= _null(child) & ~_null(values)
+        below = _null_inside(child, field.type)
+        if below is not None:
+            bad |= below & ~_null(values)
+    return bad
+
+
+def _side(rows: pa.StructArray, there: Mask, schema: pa.Schema) -> Side:
+    chosen = rows.filter(pa.array(there))
+    columns = [chosen.field(wanted.name) for wanted in schema]
+    lines = np.flatnonzero(there).astype(np.int64)
+    return Side(lines, pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _null(values: pa.Array) -> Mask:
+    found: Mask = values.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _is(values: pa.Array, among: tuple[str, ...]) -> Mask:
+    found: Mask = pc.is_in(values, value_set=pa.array(among)).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _negative(values: pa.Array) -> Mask:
+    found: Mask = pc.fill_null(pc.less(values, 0), True).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _numbers(values: pa.Array, where: Mask) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = values.filter(pa.array(where)).to_numpy()
+    return found

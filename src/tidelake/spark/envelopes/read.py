@@ -1,0 +1,286 @@
+"""Change events in the tasks: rows of Spark in; updates, or events for an upsert, out.
+
+Owns the batches that come from Spark, the numbers of lines in their files, and what is told of lines that
+cannot be read.
+"""
+
+import base64
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.columns import convert
+from tidelake.spark.envelopes import columns as as_columns
+from tidelake.spark.envelopes.blocks import Layout
+from tidelake.spark.envelopes.changes import LINE, ORDER, REMOVED, TIME, ChangeParser, Parsed, as_bytes, place
+from tidelake.spark.tasks import one_thread
+from tidelake.spark.uploads import Answer, upload
+
+AS_TEXT = ("value", "key", "file", "block", "modified", "offset")
+AS_COLUMNS = ("op", "before", "after", "time", "order")
+# Of one task. More are no exceptions but another kind of file, and would go through the driver's memory.
+_REJECTS_MAX = 10_000
+# Columns of events on their way to the tasks that look up, beside the collection's own.
+NOTE = "_debezium_note"
+GONE = "_debezium_removed"
+BEST = "_debezium_order"
+
+
+@dataclass
+class EventReader:
+    """Reads the batches of one task, in their order.
+
+    Attributes:
+        parser: of the events.
+        columns: names of the batches' columns: `AS_TEXT`, `AS_COLUMNS`, or those of a frame as it came.
+        answer: is told what there was.
+    """
+
+    parser: ChangeParser
+    columns: tuple[str, ...]
+    answer: Answer
+    _last: tuple[object, int] = field(default=(None, 0))
+
+    def read(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Parsed, "Places"]:
+        """The rows that a batch amounts to, what else there was, and where the events are from.
+
+        Raises:
+            InvalidUpdates: an event cannot be read, and rejects are not kept; or there are too many.
+        """
+        named = batch.rename_columns(list(self.columns))
+        text = is_text(self.columns)
+        if self.columns not in (AS_TEXT, AS_COLUMNS):
+            named = _as_text(named) if text else _as_columns(named, self.parser.layout)
+        places = self._places(named, text)
+        parsed = self._text(named, places) if text else self._columns(named)
+        answer = self.answer
+        answer.see_times(None, parsed.time_upper)
+        answer.events += parsed.events
+        answer.heartbeats += parsed.heartbeats
+        answer.tombstones += parsed.tombstones
+        answer.late += parsed.late
+        self._reject(parsed, named, places)
+        return parsed.rows, parsed, places
+
+    def _text(self, batch: pa.RecordBatch, places: "Places") -> Parsed:
+        self.answer.see_files(batch.column("file").drop_null())
+        keys = batch.column("key")
+        no_keys = keys.null_count == len(keys)
+        return self.parser.parse(batch.column("value"), places.text, None if no_keys else keys)
+
+    def _columns(self, batch: pa.RecordBatch) -> Parsed:
+        layout = self.parser.layout
+        sides = [
+            pa.field(n, pa.struct(list(s))) for n, s in (("before", layout.before), ("after", layout.after))
+        ]
+        rows = convert(batch.select(["before", "after"]), pa.schema(sides))
+        order = None if layout.order is None else batch.column("order")
+        both = (rows.column("before"), rows.column("after"))
+        found, bad = as_columns.events(batch.column("op"), both, batch.column("time"), order, layout)
+        return self.parser.settle(found, bad)
+
+    def _places(self, batch: pa.RecordBatch, text: bool) -> "Places":
+        count = batch.num_rows
+        if not text:
+            none = np.zeros(count, np.int64)
+            return Places(pa.nulls(count, pa.string()), none, none, none)
+        files, offsets = batch.column("file"), batch.column("offset")
+        blocks, modified = _numbers(batch.column("block")), _numbers(batch.column("modified"))
+        if offsets.null_count < count:
+            return Places(files, blocks, modified, _numbers(offsets))
+        if files.null_count == count:
+            return Places(files, blocks, modified, np.zeros(count, np.int64))
+        return Places(files, blocks, modified, self._line_numbers(files, blocks))
+
+    def _line_numbers(self, files: pa.Array, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Of each line, from 1 where its file, or a block of it, begins: Spark reads them in order."""
+        codes = files.dictionary_encode().indices.fill_null(-1).to_numpy()
+        begins = np.append(True, (codes[1:] != codes[:-1]) | (blocks[1:] != blocks[:-1]))
+        at = np.flatnonzero(begins)
+        lengths = np.diff(np.append(at, len(codes)))
+        lengths = np.diff(np.append(at, len(codes)))
+        numbers: npt.NDArray[np.int64] = np.arange(1, len(codes) + 1) - np.repeat(at, lengths)
+        if self._last[0] == (files[0].as_py(), int(blocks[0])):
+            numbers[: at[1] if len(at) > 1 else len(codes)] += self._last[1]
+        self._last = ((files[-1].as_py(), int(blocks[-1])), int(numbers[-1]))
+        return numbers
+
+    def _reject(self, parsed: Parsed, batch: pa.RecordBatch, places: "Places") -> None:
+        texts = []
+        for reject in parsed.rejects:
+            told: dict[str, object] = places.told(reject.line) | {"reason": reject.reason}
+            if "value" in batch.schema.names:
+                told |= _line(as_bytes(batch.column("value").slice(reject.line, 1))[0].as_py())
+            else:
+                told["line"] = str(batch.slice(reject.line, 1).to_pylist()[0])
+            texts.append(json.dumps(told, ensure_ascii=False))
+        self.answer.rejects += tuple(texts)
+        if len(self.answer.rejects) > _REJECTS_MAX:
+            raise InvalidUpdates(
+                f"more than {_REJECTS_MAX} lines of one task cannot be read, which is no matter of single "
+                f"lines; the first: {self.answer.rejects[0][:400]}"
+            )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of a batch are from; position i of each is row i.
+
+    Attributes:
+        files: their names, if they are from files.
+        blocks: where in the file the numbers begin, in bytes.
+        modified: when the file was modified, in any unit.
+        numbers: of lines, from 1, or offsets of messages; 0 if neither is known.
+    """
+
+    files: pa.Array
+    blocks: npt.NDArray[np.int64]
+    modified: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+
+    def text(self, row: int) -> str:
+        """Of one row, for messages."""
+        return place(self.files[row].as_py(), int(self.numbers[row]) or None)
+
+    def told(self, row: int) -> dict[str, object]:
+        """Of one row, for people."""
+        file = self.files[row].as_py()
+        told: dict[str, object] = {"file": None if file is None else place(file).removeprefix("file=")}
+        told["number"] = int(self.numbers[row]) if self.numbers[row] else None
+        return told | ({"block": int(self.blocks[row])} if self.blocks[row] else {})
+
+    def orders(self, rows: pa.RecordBatch) -> pa.Array:
+        """Of events (`ChangeParser.schema_of_rows`), binary: greater is later.
+
+        By time, the order field, the file's modification, its name, and the place in it.
+        """
+        at = rows.column(LINE).to_numpy()
+        first = [rows.column(TIME).to_numpy(), rows.column(ORDER).to_numpy(), self.modified[at]]
+        last = [self.blocks[at], self.numbers[at]]
+        files = pc.fill_null(self.files.take(rows.column(LINE)), "").cast(pa.binary())
+        nothing = pa.scalar(b"")
+        return pc.binary_join_element_wise(_big_endian(first), files, _big_endian(last), nothing)
+
+
+def is_text(names: Collection[str]) -> bool:
+    """Whether a frame of such columns holds change events as texts."""
+    return "op" not in names and "value" in names
+
+
+def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of `AS_TEXT`, from those that there are."""
+    kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
+    columns = []
+    for name in AS_TEXT:
+        there = name in batch.schema.names
+        values = batch.column(name) if there else pa.nulls(batch.num_rows, kinds.get(name, pa.string()))
+        columns.append(values.cast(kinds[name]) if name in kinds else values)
+    return pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
+
+
+def _as_columns(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
+    """The columns of `AS_COLUMNS`, from those of a frame."""
+    order = pa.nulls(batch.num_rows, pa.int64()) if layout.order is None else _inside(batch, layout.order)
+    sides = [_chosen(batch.column(n), s) for n, s in (("before", layout.before), ("after", layout.after))]
+    columns = [batch.column("op"), *sides, _inside(batch, layout.time), order]
+    return pa.RecordBatch.from_arrays(columns, names=list(AS_COLUMNS))
+
+
+def _inside(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
+    values = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.struct_field(values, name)
+    return values.cast(pa.int64())
+
+
+def _chosen(rows: pa.StructArray, schema: pa.Schema) -> pa.StructArray:
+    """The columns that are wanted of structs, in their order."""
+    there = [rows.type.field(i).name for i in range(rows.type.num_fields)]
+    children = [
+        rows.field(field.name) if field.name in there else pa.nulls(len(rows), field.type) for field in schema
+    ]
+    return pa.StructArray.from_arrays(children, names=schema.names, mask=rows.is_null())
+
+
+def _big_endian(parts: list[npt.NDArray[np.int64]]) -> pa.Array:
+    # Stacked first: that would undo another order of bytes.
+    whole = np.stack(parts, axis=1).astype(">i8").tobytes()
+    kind = pa.binary(8 * len(parts))
+    return pa.Array.from_buffers(kind, len(parts[0]), [None, pa.py_buffer(whole)]).cast(pa.binary())
+
+
+def _numbers(values: pa.Array) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = pc.fill_null(values, 0).to_numpy()
+    return found
+
+
+def _line(line: bytes | None) -> dict[str, object]:
+    try:
+        return {"line": None if line is None else line.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(line or b"").decode()}
+
+
+@dataclass(frozen=True)
+class StoreChanges:
+    """In a worker: events with whole old rows become parts in the store, and one answer."""
+
+    uploader: bytes
+    parser: ChangeParser
+    columns: tuple[str, ...]
+    rejects_to: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        return upload(self.uploader, lambda answer: self._updates(batches, answer))
+
+    def _updates(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
+        answer.advances = self.parser.late == "advance"
+        answer.rejects_to = self.rejects_to
+        reader = EventReader(self.parser, self.columns, answer)
+        for batch in batches:
+            rows, _, _ = reader.read(batch)
+            answer.see_rows(rows, TIME)
+            if rows.num_rows:
+                yield rows
+
+
+@dataclass(frozen=True)
+class ReadEvents:
+    """In a worker: events become rows for the tasks that look up, and a last row with what else there was.
+
+    Attributes:
+        parser: of the events; it takes none for late.
+        columns: of what comes.
+        schema: of what goes: columns as Spark has them, see `settle.event_schema`.
+    """
+
+    parser: ChangeParser
+    columns: tuple[str, ...]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        one_thread()
+        answer, fault = Answer(), None
+        reader = EventReader(self.parser, self.columns, answer)
+        try:
+            for batch in batches:
+                rows, _, places = reader.read(batch)
+                yield convert(self._events(rows, places), self.schema)
+        except UsageError as error:
+            fault = str(error)
+        note = json.dumps(asdict(answer) | {"uploads": [], "fault": fault})
+        yield pa.RecordBatch.from_pylist([{NOTE: note}], schema=self.schema)
+
+    def _events(self, rows: pa.RecordBatch, places: Places) -> pa.RecordBatch:
+        own = [rows.column(name) for name in rows.schema.names if name not in (REMOVED, ORDER, LINE)]
+        names = [name for name in rows.schema.names if name not in (REMOVED, ORDER, LINE)]
+        more = [rows.column(REMOVED), places.orders(rows), pa.nulls(rows.num_rows, pa.string())]
+        return pa.RecordBatch.from_arrays([*own, *more], names=[*names, GONE, BEST, NOTE])

@@ -1,0 +1,111 @@
+"""Events of keys whose old rows are looked up: from the tasks that read lines to those that settle them.
+
+Owns the rows between the two. They are events, and one note of each reading task, which has no key: what it
+counted, and the reason if it failed.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.errors import InvalidUpdates
+from tidelake.lake.collection import Collection
+from tidelake.shard.writing.upserter import Upserter
+from tidelake.spark.columns import convert
+from tidelake.spark.envelopes.changes import TIME, ChangeParser, late_reason, place, unreadable
+from tidelake.spark.envelopes.read import BEST, GONE, NOTE
+from tidelake.spark.uploads import Answer, answered
+
+_PLACE_FROM, _PLACE_TO = 24, -16
+
+
+def event_schema(schema: pa.Schema) -> pa.Schema:
+    """Of the rows between the tasks: the collection's columns, all nullable, and what an event has more."""
+    more = [(TIME, pa.int64()), (GONE, pa.bool_()), (BEST, pa.binary()), (NOTE, pa.string())]
+    return pa.schema([*(field.with_nullable(True) for field in schema), *(pa.field(*one) for one in more)])
+
+
+@dataclass(frozen=True)
+class StoreSettled:
+    """In a worker: all events of some keys become parts in the store, and one answer.
+
+    Attributes:
+        upload: bytes of the upserter.
+        parser: with the lower of the append; tells what to do with late events.
+        columns: of what comes.
+        rejects_to: where rejects are kept.
+    """
+
+    upload: bytes
+    parser: ChangeParser
+    columns: tuple[str, ...]
+    rejects_to: str | None
+
+    @staticmethod
+    def upserter(collection: Collection) -> bytes:
+        """For `upload`."""
+        # Two lines of one place are one key twice only if they say the same.
+        made = collection.upserter(order_by=BEST, delete_column=GONE, rows_count=False)
+        return made.to_bytes()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        return answered(lambda answer: self._store(batches, answer))
+
+    def _store(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> bytes:
+        answer.rejects_to = self.rejects_to
+
+        def watch(events: pa.Table, updates: pa.Table) -> None:
+            answer.rows += updates.num_rows
+            ends = pc.min_max(events.column(TIME)).as_py()
+            answer.see_times(ends["min"], ends["max"])
+
+        return Upserter.from_bytes(self.upload).upload(self._events(batches, answer), watch)
+
+    def _events(self, batches: Iterator[pa.RecordBatch], answer: Answer) -> Iterator[pa.RecordBatch]:
+        schema = event_schema(self.parser.schema)
+        kept = [name for name in schema.names if name != NOTE]
+        for batch in batches:
+            rows = convert(batch.rename_columns(list(self.columns)), schema)
+            notes = rows.column(NOTE)
+            if notes.null_count < len(notes):
+                for note in notes.drop_null().to_pylist():
+                    _hear(json.loads(note), answer)
+                rows = rows.filter(notes.is_null())
+            if rows.num_rows:
+                yield self._in_time(rows.select(kept), answer)
+
+    def _in_time(self, rows: pa.RecordBatch, answer: Answer) -> pa.RecordBatch:
+        """The events with open times."""
+        times, lower = rows.column(TIME), self.parser.lower
+        late = pc.less(times, lower)
+        count = pc.sum(late).as_py() or 0
+        if not count:
+            return rows
+        if self.parser.late == "refuse":
+            first = rows.filter(late).slice(0, 1)
+            data = first.column(BEST)[0].as_py()
+            number = int.from_bytes(data[-8:], "big")
+            where = place(data[_PLACE_FROM:_PLACE_TO].decode(), number or None)
+            raise unreadable(late_reason(first.column(TIME)[0].as_py(), lower), where)
+        answer.late += count
+        open_times = pc.if_else(late, pa.scalar(lower, pa.int64()), times)
+        return rows.set_column(rows.schema.get_field_index(TIME), TIME, open_times)
+
+
+def _hear(note: dict[str, Any], answer: Answer) -> None:
+    """Take in what a reading task said.
+
+    Raises:
+        InvalidUpdates: it failed.
+    """
+    fault = note.pop("fault")
+    if fault is not None:
+        raise InvalidUpdates(fault)
+    note["files"], note["rejects"] = tuple(note["files"]), tuple(note["rejects"])
+    note["uploads"] = ()
+    answer.add(Answer(**note))

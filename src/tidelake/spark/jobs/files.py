@@ -1,0 +1,198 @@
+"""The files of a directory as a stream: lines with their places, or rows.
+
+Owns how Spark's file source is asked, and that nothing it reads is guessed: JSON lines are read strictly by
+`tidelake.data.json`, since Spark's own reader makes nulls and rounded numbers of what does not fit.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal, TypeAlias, get_args
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from tidelake import errors
+from tidelake.data.json.rows import BadLine, RowReader
+from tidelake.data.json.values import loads
+from tidelake.errors import InvalidUpdates, TidelakeError, UsageError
+from tidelake.lake.collection import Collection
+from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
+from tidelake.spark.envelopes.changes import as_bytes, place, shown
+from tidelake.spark.tasks import ArrowMap, one_thread
+
+Format: TypeAlias = Literal["text", "jsonl", "csv", "parquet"]
+FILE = "file"
+# What a worker raised, in the text of Spark's exception.
+_RAISED = re.compile(r"tidelake\.errors\.(\w+): (.*)")
+
+
+def text_of(spark: SparkSession, directory: str, files: int | None) -> DataFrame:
+    """The lines of new files, as the envelope `debezium` takes them, each with its place."""
+    found = _loaded(_reader(spark, "text", files), directory)
+    places = {"file_path": FILE, "file_block_start": "block"}
+    modified = f.unix_micros("_metadata.file_modification_time").alias("modified")
+    return found.select("value", *(f.col(f"_metadata.{a}").alias(b) for a, b in places.items()), modified)
+
+
+def rows_of(
+    spark: SparkSession,
+    collection: Collection,
+    directory: str,
+    format: Format,  # noqa: A002 - as Spark calls it
+    files: int | None,
+) -> DataFrame:
+    """The rows of new files, with a column more: their file.
+
+    Columns are those of the files that are there. Of texts, those that the collection knows are of its types;
+    others are, of CSV, texts, and of JSON as in the first line. No value may be anything else.
+
+    Raises:
+        UsageError: there is no file yet, or the format is unknown.
+    """
+    if format not in get_args(Format):
+        raise UsageError(f"format={format!r} is unknown: use {', '.join(get_args(Format))}")
+    file = f.col("_metadata.file_path").alias(FILE)
+    known = collection.update_schema
+    try:
+        if format == "parquet":
+            schema = spark.read.parquet(_literal(directory)).schema
+            return _loaded(_reader(spark, format, files).schema(schema), directory).select("*", file)
+        if format == "csv":
+            names = spark.read.option("header", "true").csv(_literal(directory)).columns
+            texts = t.StructType([t.StructField(name, t.StringType()) for name in names])
+            reader = _reader(spark, format, files).schema(texts)
+            # Checked against each file's own header.
+            reader = reader.option("header", "true").option("enforceSchema", "false")
+            reader = reader.option("mode", "FAILFAST")
+            found = _loaded(reader, directory).select("*", file)
+            wanted = pa.schema([_known(known, name, pa.string()) for name in names])
+            return _mapped(found, _CastTexts(wanted, frame_arrow(wanted)), wanted)
+        first = spark.read.text(_literal(directory)).where("trim(value) != ''").first()
+    except AnalysisException as error:
+        if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+            raise
+        raise UsageError(
+            f"there are no files at {directory!r} yet to take columns from: put one there"
+        ) from error
+    if first is None:
+        raise UsageError(f"there are no rows at {directory!r} yet to take columns from: put a file there")
+    lines = _loaded(_reader(spark, "text", files), directory).where("trim(value) != ''").select("value", file)
+    wanted = _first_columns(first[0], known, directory)
+    return _mapped(lines, _ReadLines(wanted, frame_arrow(wanted)), wanted)
+
+
+def _mapped(frame: DataFrame, work: ArrowMap, schema: pa.Schema) -> DataFrame:
+    output = pa.schema([*schema, pa.field(FILE, pa.string())])
+    # By position: mapInArrow takes a dot in a name for a path.
+    columns = frame.select(*(f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(frame.columns)))
+    return columns.mapInArrow(work, frame_schema(output))
+
+
+def _known(schema: pa.Schema, name: str, other: pa.DataType) -> pa.Field:
+    """A column as the collection has it; times and counts as they are."""
+    return schema.field(name) if name in schema.names else pa.field(name, other)
+
+
+def _first_columns(line: str, known: pa.Schema, directory: str) -> pa.Schema:
+    """The columns that the first line names."""
+    kinds = {bool: pa.bool_(), int: pa.int64(), Decimal: pa.float64(), str: pa.string()}
+    try:
+        row = loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidUpdates(f"the first line at {directory!r} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise InvalidUpdates(f"the first line at {directory!r} is not a JSON object")
+    fields = []
+    for name, value in row.items():
+        if name not in known.names and type(value) not in kinds:
+            raise InvalidUpdates(f"the first line at {directory!r} has {name!r}, which is no column")
+        fields.append(_known(known, name, kinds.get(type(value), pa.string())))
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class _ReadLines:
+    """In a worker: JSON lines and their files to rows."""
+
+    schema: pa.Schema
+    output: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        one_thread()
+        reader = RowReader(self.schema)
+        for batch in batches:
+            lines = as_bytes(batch.column(0))
+            try:
+                rows = reader.read(lines)
+            except BadLine as bad:
+                where, text = place(batch.column(1)[bad.line].as_py()), shown(lines[bad.line].as_py())
+                raise InvalidUpdates(f"cannot read a row: {bad.reason}; {where} line={text}") from None
+            yield convert(rows, self.output).append_column(FILE, batch.column(1))
+
+
+@dataclass(frozen=True)
+class _CastTexts:
+    """In a worker: columns of text and their files to columns of types. No digit is lost."""
+
+    schema: pa.Schema
+    output: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        one_thread()
+        for batch in batches:
+            columns = [self._column(batch, i) for i in range(len(self.schema))]
+            rows = pa.RecordBatch.from_arrays(columns, names=self.schema.names)
+            yield convert(rows, self.output).append_column(FILE, batch.column(len(self.schema)))
+
+    def _column(self, batch: pa.RecordBatch, index: int) -> pa.Array:
+        texts, wanted = batch.column(index), self.schema.field(index)
+        try:
+            values = texts.cast(pa.string()).cast(wanted.type)
+            values.validate(full=True)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            file = place(batch.column(len(self.schema))[0].as_py())
+            reason = str(error).split("\n", 1)[0]
+            raise InvalidUpdates(f"column {wanted.name!r} is no {wanted.type}: {reason}; {file}") from error
+        return values
+
+
+def ours(error: PySparkException) -> TidelakeError | None:
+    """What of Tidelake a worker raised, if it did; Spark has only its text."""
+    raised = _RAISED.search(str(error))
+    kind = getattr(errors, raised[1], None) if raised else None
+    if raised is None or kind is None or not issubclass(kind, UsageError):
+        return None
+    made: TidelakeError = kind(raised[2])
+    return made
+
+
+def _reader(spark: SparkSession, format: str, files: int | None) -> DataStreamReader:  # noqa: A002
+    reader = spark.readStream.format(format)
+    # Without these, Spark skips files older than a week than the newest, or that it cannot read, silently.
+    reader = reader.option("maxFileAge", "36500d").option("ignoreCorruptFiles", "false")
+    reader = reader.option("ignoreMissingFiles", "false")
+    if files is not None:
+        if files < 1:
+            raise UsageError(f"max_files_per_trigger={files} must be at least 1")
+        reader = reader.option("maxFilesPerTrigger", files)
+    return reader
+
+
+def _loaded(reader: DataStreamReader, directory: str) -> DataFrame:
+    try:
+        return reader.load(_literal(directory))
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise UsageError(f"there is no directory of files at {directory!r}: create it first") from error
+
+
+def _literal(directory: str) -> str:
+    """A directory's name as a pattern that matches only itself: Spark reads paths as patterns."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", directory)

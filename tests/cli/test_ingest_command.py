@@ -1,0 +1,134 @@
+"""`tidelake ingest`: files of a directory into a collection, by the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tidelake
+from tidelake.cli.main import main
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+class Ran:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in this process."""
+
+    def run(*arguments: object) -> Ran:
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        code = left.value.code
+        return Ran(code if isinstance(code, int) else 0, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    tidelake.open(tmp_path / "lake").create("c", SCHEMA, key=["id"])
+    folder = tmp_path / "in"
+    folder.mkdir()
+    return folder
+
+
+def create(i: int, v: Any, time: int) -> str:
+    return json.dumps({"op": "c", "before": None, "after": {"id": i, "v": v}, "source": {"lsn": time}}) + "\n"
+
+
+def contents(landing: Path) -> list[tuple[int, Any]]:
+    c = tidelake.open(landing.parent / "lake").collection("c")
+    rows = c.snapshot(c.upper.elements[0] - 1).read_all().to_pylist()
+    return [(row["id"], row["v"]) for row in rows for _ in range(row["_diff"])]
+
+
+@pytest.mark.spark
+def test_change_events_are_taken_once_and_reported(spark: Any, run: Any, landing: Path) -> None:
+    lake = landing.parent / "lake"
+    (landing / "1.json").write_text(create(1, "a", 3) + create(2, "b", 4) + "null\n")
+    done = run("ingest", lake, "c", "--from", landing, "--json")
+    assert (done.code, done.err) == (0, "")
+    (report,) = json.loads(done.out)
+    assert (
+        report | {"upper": [5], "events": 2, "tombstones": 1, "rejects": 0, "files": 1, "batches": 1}
+        == report
+    )
+    assert contents(landing) == [(1, "a"), (2, "b")]
+    done = run("ingest", lake, "c", "--from", landing)
+    assert done.code == 0
+    assert done.out.split()[:2] == ["collection", "batches"]
+    assert contents(landing) == [(1, "a"), (2, "b")]
+    assert spark.range(3).count() == 3, "a session that was there already was stopped"
+
+
+@pytest.mark.spark
+def test_a_bad_line_ends_it_with_its_place_or_is_kept(spark: Any, run: Any, landing: Path) -> None:
+    lake, rejects = landing.parent / "lake", landing.parent / "rejects"
+    (landing / "1.json").write_text(create(1, "a", 3) + "{\n")
+    done = run("ingest", lake, "c", "--from", landing)
+    assert done.code == 2
+    assert f"file={landing}/1.json number=2" in done.err
+    assert len(done.err.splitlines()) == 1
+    done = run("ingest", lake, "c", "--from", landing, "--rejects", rejects, "--json")
+    assert (done.code, json.loads(done.out)[0]["rejects"]) == (0, 1)
+    (kept,) = rejects.iterdir()
+    assert json.loads(kept.read_text())["number"] == 2
+
+
+@pytest.mark.spark
+def test_options_reach_the_envelope(spark: Any, run: Any, landing: Path) -> None:
+    lake, check = landing.parent / "lake", landing.parent / "check"
+    (landing / "1.json").write_text('{"op":"u","after":{"id":1,"v":"x"},"ts_ms":7}\n')
+    options = ("--time", "ts_ms", "--old-rows", "stored", "--checkpoint", check, "--max-files", "1")
+    assert run("ingest", lake, "c", "--from", landing, *options).code == 0
+    assert (contents(landing), check.is_dir()) == ([(1, "x")], True)
+    (landing / "1.json").unlink()
+    (landing / "2.csv").write_text("id,v,t\n5,e,9\n")
+    options = ("--envelope", "append", "--format", "csv", "--time", "t", "--writer", "other")
+    done = run("ingest", lake, "c", "--from", landing, *options)
+    # A column that the collection does not have is a text: nothing is guessed.
+    assert done.code == 2 and "column 't' is string" in done.err
+    (landing / "2.csv").write_text("id,v,_time\n5,e,9\n")
+    options = ("--envelope", "append", "--format", "csv", "--writer", "other")
+    assert run("ingest", lake, "c", "--from", landing, *options).code == 0
+    assert contents(landing) == [(1, "x"), (5, "e")]
+
+
+@pytest.mark.spark
+def test_another_checkpoint_is_refused_unless_it_takes_over(spark: Any, run: Any, landing: Path) -> None:
+    lake = landing.parent / "lake"
+    (landing / "1.json").write_text(create(1, "a", 3))
+    assert run("ingest", lake, "c", "--from", landing).code == 0
+    (landing / "1.json").unlink()
+    (landing / "2.json").write_text(create(2, "b", 4))
+    other = ("ingest", lake, "c", "--from", landing, "--checkpoint", landing.parent / "other")
+    done = run(*other)
+    assert done.code == 2 and "take_over=True" in done.err
+    assert run(*other, "--take-over").code == 0
+    assert contents(landing) == [(1, "a"), (2, "b")]
+
+
+def test_a_missing_directory_is_named_before_spark_starts(run: Any, landing: Path) -> None:
+    done = run("ingest", landing.parent / "lake", "c", "--from", landing / "none")
+    assert done.code == 2
+    assert f"there is no directory '{landing}/none'" in done.err
+
+
+def test_the_help_loads_no_spark() -> None:
+    code = "import sys\nfrom tidelake.cli.main import main\ntry: main(['ingest', '--help'])\n"
+    code += "except SystemExit: print('pyspark' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+    assert done.stdout.startswith("Usage: tidelake ingest")
+    assert max(map(len, done.stdout.splitlines())) <= 80
