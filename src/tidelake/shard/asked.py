@@ -83,6 +83,11 @@ class Asked(Request, Generic[R]):
         self.answered = True
         return rollup_due and (self._done is None or self.gone)
 
+    def fail(self, error: Exception) -> None:
+        """Tell of an error that all hear of who were to be committed together."""
+        self.attempt = None
+        super().fail(error)
+
     def done(self) -> Done[R]:
         """The answer."""
         if self._done is None:

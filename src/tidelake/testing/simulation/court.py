@@ -28,6 +28,7 @@ class Court:
         names: of the small collections that somebody has begun to make.
         made: of these, the shard id where it is known.
         drops: names that somebody has begun to drop.
+        loose: names that somebody has begun to rename, or to give to another collection.
         short_us: a read without a hold that took less finds all parts.
         named_by: see `Bench`.
     """
@@ -45,6 +46,7 @@ class Court:
         self.names: list[str] = []
         self.made: dict[str, str] = {}
         self.drops: set[str] = set()
+        self.loose: set[str] = set()
         self.clock, self.short_us = clock, short_us
         self._report, self._present, self.named_by = report, present, named_by
         self._states: dict[str, ShardState] = {}
@@ -122,9 +124,13 @@ class Court:
         judge = self._judge(name)
         return judge is not None and judge.dropped is not None
 
+    def gone(self) -> frozenset[str]:
+        """The collections that are known to be dropped, by their ids."""
+        return frozenset(key for key, judge in self.judges.items() if judge.dropped is not None)
+
     def not_found(self, name: str, error: CollectionNotFound, *, made: bool) -> None:
         """Somebody was told that there is no such collection, though it was made, or that it was dropped."""
-        if not made:
+        if not made or name in self.loose:
             return
         if not isinstance(error, CollectionDropped) and name not in self.drops:
             self.wrong(f"{name} was made, and is not found: {error!r}")
@@ -140,18 +146,20 @@ class Court:
         """A drop was refused."""
         self.counts["drops refused"] += 1
         judge = self._judge(name)
+        if name in self.loose:
+            return
         if force or (judge is not None and not any(judge.held[max(0, entries - 1) :])):
             self.wrong(f"a drop of {name} was refused for nothing: {error!r}")
 
     def was_dropped(self, name: str) -> None:
         """A drop was answered with success."""
         self.counts["drops"] += 1
-        if name in self.made and not self.dropped(name):
+        if name in self.made and name not in self.loose and not self.dropped(name):
             self.wrong(f"{name} was dropped, and is there")
 
     def listed(self, names: Collection[str], made: Collection[str], gone: Collection[str]) -> None:
         """Somebody listed the names; before the call some were `made`, and some of these `gone`."""
-        for name in sorted(made):
+        for name in sorted(set(made) - self.loose):
             if name not in names and name not in self.drops:
                 self.wrong(f"{name} was made, and is not in the list")
             if name in names and name in gone:

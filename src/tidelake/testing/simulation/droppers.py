@@ -1,4 +1,4 @@
-"""Clients that make small collections, use them, drop them, and go on with drops that others began."""
+"""Clients that make small collections, use, rename and drop them, and go on with drops that others began."""
 
 from collections.abc import Callable
 
@@ -14,10 +14,10 @@ _IN_USE = 3
 
 
 def dropper(client: Client) -> None:
-    """Makes, uses and drops small collections, which others of its kind use as well."""
+    """Makes, uses, renames and drops small collections, which others of its kind use as well."""
     while True:
         lake = client.lake()
-        client.draw.choice((_make, _use, _use, _use, _drop, _tidy))(client, lake)
+        client.draw.choice((_make, _use, _use, _use, _drop, _tidy, _rename))(client, lake)
         client.rest()
 
 
@@ -42,7 +42,7 @@ def _use(client: Client, lake: Lake) -> None:
         return
     name = client.draw.choice(names)
     client.world.note(f"> open {name}")
-    gone, made = client.court.dropped(name), name in client.court.made
+    gone, made = client.court.gone(), name in client.court.made
     try:
         opened = lake.collection(name)
     except CollectionNotFound as error:
@@ -50,7 +50,7 @@ def _use(client: Client, lake: Lake) -> None:
         return
     except FAILED:
         return
-    if gone:
+    if opened.id in gone:
         client.judge.wrong(f"{name} was opened after its drop")
     visitor = client.visitor(name, opened)
     ways: tuple[Callable[[Client], None], ...] = (
@@ -99,6 +99,30 @@ def _drop(client: Client, lake: Lake) -> None:
         court.was_dropped(name)
     finally:
         strand.about = None
+
+
+def _rename(client: Client, lake: Lake) -> None:
+    """Give a small collection a new name, or let two change theirs."""
+    court, draw = client.court, client.draw
+    if not court.names:
+        return
+    old, is_swap = draw.choice(court.names[-_IN_USE:]), draw.random() < 0.5
+    new = draw.choice(court.names[-_IN_USE:]) if is_swap else f"small{len(court.names)}"
+    if not is_swap:
+        court.names.append(new)
+    client.world.note(f"> rename {old} {new} swap={is_swap}")
+    # Others may rename them as well, so that nobody knows what they lead to.
+    court.loose |= {old, new}
+    try:
+        if is_swap:
+            lake.swap(old, new)
+        else:
+            lake.rename(old, new)
+    except (*FAILED, CollectionNotFound) as error:
+        client.world.note(f"< rename {old} {new}: {error!r}")
+        return
+    client.world.note(f"< rename {old} {new}")
+    court.counts["collections renamed"] += 1
 
 
 def _tidy(client: Client, lake: Lake) -> None:

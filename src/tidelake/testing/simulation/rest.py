@@ -75,6 +75,8 @@ def check_rest(world: World, court: Court) -> None:
     if stored != wanted:
         court.wrong(f"at rest {sorted(stored - wanted)} is left, and {sorted(wanted - stored)} is missing")
     shards = {lake.collection(name).id: name for name in lake.list()}
+    if len(shards) != len(lake.list()):
+        court.wrong(f"at rest two names lead to one shard: {lake.list()}, {shards}")
     for key, state in states.items():
         if key not in shards and key != CATALOG:
             court.wrong(f"at rest shard {key} is left, which no name leads to")
