@@ -231,6 +231,7 @@ def test_names_with_slashes_are_looked_for_above() -> None:
         ("/data", "lake/a/b"),
     ]
     assert places({"path": "file:///lake/a/b"}) == [("file:///lake/a", "b"), ("file:///lake", "a/b")]
+    assert places({"path": "lake/a/b"}) == [("lake/a", "b"), ("lake", "a/b")]
 
 
 @pytest.mark.parametrize(

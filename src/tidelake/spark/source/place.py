@@ -9,11 +9,11 @@ With the option `collection` the path is the lake, and the name may be any; with
 in a slash.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
-from tidelake.errors import NotALake, TidelakeError, UsageError
+from tidelake.errors import NotALake, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake, open_lake
 
@@ -40,7 +40,8 @@ def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
         path = path.removeprefix("file:")
     if name is not None:
         return [(path, name)]
-    first = path.find("/", path.find("://") + 3 if is_url else 0)
+    # A lake is no root: it is looked for below the first slash, if the path begins at one.
+    first = path.find("/", path.find("://") + 3) if is_url else 0 if path.startswith("/") else -1
     ends = [i for i in range(len(path) - 1, 0, -1) if path[i] == "/" and i > first]
     candidates = [(path[:end], path[end + 1 :].rstrip("/")) for end in ends]
     candidates = [(lake, unquote(name) if is_url else name) for lake, name in candidates if name]
@@ -52,33 +53,27 @@ def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
     return candidates
 
 
-def found(options: Mapping[str, str]) -> tuple[Lake, Collection]:
-    """The lake and collection that options name; the lake stays open. A few store calls.
+@contextmanager
+def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
+    """The lake and collection that options name; the lake is closed afterwards. A few store calls.
 
     Raises:
         UsageError: as `places`.
         NotALake: there is no lake on the way.
         CollectionNotFound: there is a lake, and no such collection in it; names the nearest.
     """
+    lake, name = _lake_of(places(options))
+    with lake:
+        yield lake, lake.collection(name)
+
+
+def _lake_of(candidates: Sequence[tuple[str, str]]) -> tuple[Lake, str]:
+    """The first lake that there is, and the name in it; the lake stays open."""
     refused: list[NotALake] = []
-    for url, name in places(options):
+    for url, name in candidates:
         try:
-            lake = open_lake(url, create=False)
+            return open_lake(url, create=False), name
         except NotALake as error:
             refused.append(error)
-            continue
-        try:
-            return lake, lake.collection(name)
-        except TidelakeError:
-            lake.close()
-            raise
     # It names the folder that was most likely meant.
     raise refused[0]
-
-
-@contextmanager
-def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
-    """The same, and the lake is closed afterwards."""
-    lake, collection = found(options)
-    with lake:
-        yield lake, collection
