@@ -164,6 +164,21 @@ def test_times_that_another_writer_closes_are_refused(spark: Any, tmp_path: Path
     assert (c.upper, history(c)) == (Frontier.of(4), {})
 
 
+@pytest.mark.parametrize("envelope", ["upsert", "snapshot"])
+def test_what_depends_on_the_contents_is_not_made_before_its_lower(
+    spark: Any, tmp_path: Path, meddler: list[int], envelope: str
+) -> None:
+    """Otherwise it would miss what another writer adds until that is reached."""
+    c = make(tmp_path)
+    append(c, rows(spark, (1, "a")))
+    meddler.append(10)
+    with pytest.raises(UpperMismatch):
+        write(c, rows(spark, (1, "b")), envelope, time=20, lower=10)
+    close(c, 10)
+    meddler.clear()
+    assert write(c, rows(spark, (1, "b")), envelope, time=20, lower=10).appended.upper == Frontier.of(21)
+
+
 def test_a_closed_collection_is_refused(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     c.append(pa.table({"id": [1], "v": ["a"], "_time": [0]}), upper=[])

@@ -96,7 +96,7 @@ def write(
     columns = arranged.select(*(col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names)))
     staged: Answer | None = None
     while True:
-        start = open_upper(collection) if lower is None else lower
+        start = _start(collection, lower, rebases=envelope.rebases)
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
             if staged is None:
                 work = envelope.work(collection, names, start)
@@ -150,6 +150,21 @@ def commit(
             if not rebases:
                 return None
             start = open_upper(collection)
+
+
+def _start(collection: Collection, lower: Frontier | None, *, rebases: bool) -> Frontier:
+    """The upper to append at: as it is now, unless the caller knows.
+
+    Raises:
+        UpperMismatch: what is uploaded depends on what is there, which is not yet, or no longer, that at the
+            upper which the caller gave.
+    """
+    if lower is not None and rebases:
+        return lower
+    upper = open_upper(collection)
+    if lower not in (None, upper):
+        raise UpperMismatch(lower, upper)
+    return upper
 
 
 def open_upper(collection: Collection) -> Frontier:
