@@ -194,6 +194,16 @@ def test_the_last_time_is_not_closed_by_accident(spark: Any, tmp_path: Path) -> 
     assert write(c, frame, "append", upper=[]).appended.upper.closed
 
 
+def test_tuple_times_are_written_between_lower_and_upper(spark: Any, tmp_path: Path) -> None:
+    c = make(tmp_path, "tuple(2)")
+    frame = rows(spark, (1, "a", 0, 0), schema="id bigint, v string, _time_0 bigint, _time_1 bigint")
+    upper = Frontier.of((1, 0), (0, 1))
+    assert write(c, frame, lower=[(0, 0)], upper=upper).appended.upper == upper
+    assert write(c, frame.where("id > 1"), "updates", lower=upper, upper=[]).appended.upper == Frontier()
+    with pytest.raises(UsageError, match="need the columns _time_0, _time_1, lower and upper"):
+        write(c, frame, lower=[])
+
+
 def test_a_token_is_in_once_whatever_comes_with_it(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     frame, evaluated = counted(spark, rows(spark, (1, "a")))

@@ -4,6 +4,8 @@ Owns the arguments of a batch write, and the token by which a job that is run ag
 rows mean is the envelope's, and how they get in is `tidelake.spark.writing.commit`.
 """
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
@@ -62,8 +64,7 @@ def append(
             raise UsageError(
                 f"lower and upper need times: add {', '.join(domain.columns)}, or leave them out"
             )
-        tuples = not domain.total_order and start is not None and end is not None
-        envelope = Updates(interval=(start, end) if tuples and start and end else None)
+        envelope = Updates()
     return write(collection, frame, envelope, lower=start, upper=end, ranges=ranges, token=token).appended
 
 
@@ -89,6 +90,7 @@ def write(
             an envelope that was made already.
         lower: write iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
+            Tuple times need both.
         ranges: first sort the rows into so many key ranges; see `append`.
         token: a text of the caller's for this very write, such as `"orders 2026-01-31"`. A write whose
             token is in succeeds without doing anything, whatever its rows are, so that a job that is run
@@ -107,6 +109,13 @@ def write(
     made: Envelope = named(envelope, options)
     start = None if lower is None else collection.frontier(lower, "lower")
     end = None if upper is None else collection.frontier(upper, "upper")
+    if (
+        isinstance(made, Updates)
+        and not collection.domain.total_order
+        and start is not None
+        and end is not None
+    ):
+        made = replace(made, interval=(start, end))
     numbered: Numbered | None = None
     if token is not None:
         tokens = TokenWriter(collection, token)
