@@ -124,6 +124,7 @@ class WriteOptions:
         late: what becomes of rows whose time is closed.
         rejects: a folder for rows that cannot be read.
         encodings: of columns in change events.
+        checkpoint: of a stream, if it was given as an option and not by a setting of Spark.
     """
 
     envelope: str | None
@@ -136,6 +137,7 @@ class WriteOptions:
     late: str | None
     rejects: str | None
     encodings: str | None
+    checkpoint: str | None
 
 
 def shape(options: Mapping[str, str]) -> Shape:
@@ -210,6 +212,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         late=given.get("late"),
         rejects=given.get("rejects"),
         encodings=given.get("encodings"),
+        checkpoint=given.get("checkpointLocation"),
     )
 
 

@@ -34,7 +34,7 @@ from tidelake.spark.source.place import opened
 from tidelake.spark.source.times import time_of
 from tidelake.spark.source.uploading import Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
-from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in
+from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in, planned_in
 from tidelake.spark.writing.token import TokenWriter, check_token
 
 SNAPSHOT = "snapshot"
@@ -101,7 +101,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         raise UsageError("option token is of batch writes: a stream is recognised by its checkpoint")
     with opened(options) as (_, collection):
         upload = Upload(collection, schema, chosen(collection, schema, overwrite, given))
-    return StreamWriter(upload, given.writer, given.take_over)
+    return StreamWriter(upload, given.writer, given.take_over, given.checkpoint)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -132,10 +132,17 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Of `df.writeStream`: one commit for a micro-batch, exactly once."""
 
-    def __init__(self, upload: Upload, writer: str | None = None, take_over: bool = False) -> None:
+    def __init__(
+        self,
+        upload: Upload,
+        writer: str | None = None,
+        take_over: bool = False,
+        checkpoint: str | None = None,
+    ) -> None:
         self.upload = upload
         self._writer = DEFAULT_WRITER if writer is None else writer
         self._take_over = take_over
+        self._checkpoint = checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """In a task: upload its rows. Only here Spark says which query this is."""
@@ -153,8 +160,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InternalError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
         with self.upload.target.opened() as collection:
             writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over)
-            # All that is known of the rows here, and the same when Spark repeats a batch.
-            content = f"{sum(message.rows for message in found)} rows"
+            # Without the checkpoint the number of rows is all that is known, and that may be another one of
+            # a batch that comes again, and the same one of another batch.
+            content = planned_in(self._checkpoint, batchId) or f"{sum(m.rows for m in found)} rows"
             if not is_in(writer, batchId, content):
                 self.upload.commit(collection, found, Numbered(writer, batchId, lambda _answer: content))
 

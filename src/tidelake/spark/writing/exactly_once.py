@@ -16,8 +16,10 @@ the last one planned at another moment, comes from a checkpoint that is older th
 that was put back), whose rows may be others: it is refused, never taken for done.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -37,7 +39,9 @@ from tidelake.state.append import other_content
 
 DEFAULT_WRITER = "spark"
 QUERY_ID = "sql.streaming.queryId"
-_RUN = " by run "
+_PLANNED, _RUN = "planned at ", " by run "
+# What Spark writes into the checkpoint when it plans a micro-batch: the metadata come first.
+_MOMENT = re.compile(r'"batchTimestampMs":(\d+)')
 
 
 @dataclass(frozen=True)
@@ -197,10 +201,30 @@ def planned_by(frame: DataFrame, query: str, batch: int) -> str:
         found = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
         running = found.get(context._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
         moment = running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()
-        return f"planned at {moment}{_RUN}{running.runId().toString()}"
+        return f"{_PLANNED}{moment}{_RUN}{running.runId().toString()}"
     except (PySparkException, Py4JError, AttributeError):
         # Not in Spark's public interface: another version may keep it elsewhere.
         return ""
+
+
+def planned_in(checkpoint: str | None, batch: int) -> str:
+    """When Spark planned a micro-batch, as `planned_by` says, for a process that has only the checkpoint.
+
+    Args:
+        checkpoint: its place, as it was given to Spark.
+        batch: the number.
+
+    Returns:
+        Empty if this process cannot read it: it is on another file system, or it is no option of the stream.
+    """
+    if checkpoint is None:
+        return ""
+    place = re.sub(r"^file:(//(?=/))?", "", checkpoint)
+    try:
+        found = _MOMENT.search((Path(place) / "offsets" / str(batch)).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return "" if found is None else _PLANNED + found[1]
 
 
 def is_in(writer: Writer, batch: int, content: str = "") -> bool:
