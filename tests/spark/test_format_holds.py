@@ -1,7 +1,9 @@
 """What the format reads is held: for how long, by whom, and who lets go of it."""
 
+import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -25,7 +27,7 @@ from tidelake.lake.lake import open_lake
 from tidelake.spark import release
 from tidelake.spark.columns import frame_schema
 from tidelake.spark.reading.frames import _Read
-from tidelake.spark.reading.holds import Lasting, kept
+from tidelake.spark.reading.holds import Lasting, _released_all, hold_plans, kept
 from tidelake.spark.source.batch import BatchReader, ReadTask
 
 HASTY = Config(inline_part_bytes=0, merge_budget_s=0.0, garbage_age_s=0.0, retry_deadline_s=0.1)
@@ -123,6 +125,32 @@ def test_a_frame_of_another_application_is_not_released(spark: Any, tmp_path: Pa
     assert load(spark, c).count() == 2
     assert release(c) == 1
     assert list(holds_of(c)) == [theirs]
+
+
+def test_frames_of_a_lake_that_was_closed_are_released_like_others(tmp_path: Path) -> None:
+    lake = open_lake(tmp_path / "lake", config=HASTY)
+    c = lake.create("c", SCHEMA, key=["k"])
+    c.append(pa.table({"k": [1], "v": ["x"]}))
+    other = made(tmp_path / "other")
+    for held in (c, other):
+        hold_plans(held, [held.plan(None, 1)], 3_600)
+    lake.close()
+    assert release() == 2 and release() == 0
+    assert not holds_of(other) and not holds_of(tidelake.open(tmp_path / "lake").collection("c"))
+
+
+def test_a_lake_that_is_gone_keeps_no_other_hold(tmp_path: Path) -> None:
+    theirs = sorted((made(tmp_path / place) for place in "ab"), key=lambda c: c.id)
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for c in theirs:
+        c.hold([c.plan(None, 1)], 60, "theirs", owner="spark-0")
+        (folder / c.id).write_text(json.dumps(c.lake_url))
+    shutil.rmtree(theirs[0].lake_url.removeprefix("file://"))
+    assert _released_all("spark-0", folder) == 1 and not holds_of(theirs[1])
+    assert not list(folder.iterdir())
+    folder.rmdir()
+    assert _released_all("spark-0", folder) == 0
 
 
 # In a worker

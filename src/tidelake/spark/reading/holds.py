@@ -16,9 +16,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,11 +28,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelake.env import Env
-from tidelake.errors import CollectionNotFound, NotALake, OutcomeUnknown, StoreUnavailable, TidelakeError
+from tidelake.errors import (
+    Closed,
+    CollectionNotFound,
+    NotALake,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+)
 from tidelake.lake.collection import Collection
 from tidelake.lake.readers import duration_s
 from tidelake.shard.lease import extend_states, release_owned, shard_by_id
 from tidelake.shard.runs.plan import ReadPlan
+from tidelake.shard.shard import Shard
+from tidelake.state.holds import close_hold
 
 HOLD_FOR = timedelta(days=1)
 # Of the time that a hold lasts: how old it may get before a task that still reads extends it.
@@ -103,7 +113,7 @@ def released_afterwards() -> Iterator[None]:
             # Somebody may have released all meanwhile.
             if held in _held:
                 _held.remove(held)
-                held.collection.release(held.hold)
+                _let_go(held)
 
 
 def hold_for_application(collection: Collection, plan: ReadPlan, hold_for_s: float) -> Lasting | None:
@@ -182,20 +192,43 @@ def _released_frames(collection: Collection | None) -> int:
     """Release what this process' own DataFrames hold; how many there were."""
     wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
     for held in wanted:
-        _held.remove(held)
         # A fork has a copy of the list; the holds are its parent's.
         if held.pid == os.getpid():
-            held.collection.release(held.hold)
+            _let_go(held)
+        if held in _held:
+            _held.remove(held)
     return len(wanted)
+
+
+def _let_go(held: _Held) -> None:
+    try:
+        held.collection.release(held.hold)
+    except Closed:
+        # The DataFrame can be read after its lake was closed, and so it is still held.
+        _in_shard(held.collection.lake_url, held.collection.id, partial(_close, hold=held.hold))
+
+
+def _close(shard: Shard, hold: str) -> int:
+    shard.run(partial(close_hold, hold_id=hold))
+    return 1
+
+
+def _in_shard(url: str, shard_id: str, release: Callable[[Shard], int]) -> int:
+    """What a release in a shard of a lake answers; 0 if either is gone, and what was held with it."""
+    try:
+        with shard_by_id(url, shard_id) as shard:
+            return release(shard)
+    except (CollectionNotFound, NotALake):
+        return 0
 
 
 def _released_all(owner: str, folder: Path) -> int:
     """Release what an application holds in all collections that its planners have noted."""
     count = 0
-    for note in sorted(folder.iterdir()):
+    # Whoever tidies up temporary files may have taken the folder: then the holds expire.
+    for note in sorted(folder.iterdir()) if folder.is_dir() else ():
         url = json.loads(note.read_text(encoding="utf-8"))
-        with contextlib.suppress(CollectionNotFound), shard_by_id(url, note.name) as shard:
-            count += release_owned(shard, owner)
+        count += _in_shard(url, note.name, partial(release_owned, owner=owner))
         note.unlink()
     return count
 
@@ -213,10 +246,12 @@ def _folder(owner: str) -> Path:
 
 
 def _release_at_exit() -> None:
-    while _held:
-        # Best effort: the lake may be closed, or out of reach. The hold expires.
+    for held in _held:
+        # Best effort: the lake may be out of reach. The hold expires.
         with contextlib.suppress(TidelakeError):
-            _released_frames(_held[-1].collection)
+            if held.pid == os.getpid():
+                _let_go(held)
+    _held.clear()
     while _followed:
         (owner, pid), folder = _followed.popitem()
         if pid != os.getpid():
