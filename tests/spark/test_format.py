@@ -442,6 +442,15 @@ def test_views_and_sql_over_them(spark: Any, tmp_path: Path) -> None:
     assert spark.table("one").columns == ["v"] and spark.table("one").count() == 3
 
 
+def test_spark_drops_the_options_of_a_query_over_a_view(spark: Any, tmp_path: Path) -> None:
+    """A trap of Spark, which docs/spark.md tells of. If this fails, tell no more of it."""
+    path = unquote(urlsplit(path_of(numbered(tmp_path))).path)
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW now USING tidelake OPTIONS (path '{path}')")
+    newest = sorted(map(tuple, spark.table("now").collect()))
+    assert sorted(map(tuple, spark.sql("SELECT * FROM now WITH (asOf = 0)").collect())) == newest
+    assert sorted(map(tuple, spark.read.option("asOf", 0).table("now").collect())) == newest
+
+
 # Registration and errors
 
 
