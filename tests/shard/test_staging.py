@@ -13,6 +13,7 @@ from tidelake.data.encode import encode_key
 from tidelake.errors import UploadExpired
 from tidelake.model import names
 from tidelake.shard.spec import stores_of
+from tidelake.shard.writing import staging as staging_module
 from tidelake.shard.writing.staging import Staging
 
 SCHEMA = pa.schema([pa.field("x", pa.float64()), pa.field("k", pa.string()), ("v", pa.int64())])
@@ -81,6 +82,36 @@ def test_a_task_with_more_than_fits_into_memory_makes_several_runs(c):
     stored = staging.put([wide] * 10, lambda batch: batch)
     assert len(stored) > 2
     assert sum(batch.num_rows for batch in staging.rows(stored)) == 20_000
+
+
+def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
+    blobs = type(stores_of(c.uploader().spec).blobs)
+    original, opened = blobs.open, []
+
+    def noted(self, name):
+        opened[:] = [file for file in opened if not file.closed]
+        opened.append(original(self, name))
+        assert len(opened) <= 4
+        return opened[-1]
+
+    monkeypatch.setattr(blobs, "open", noted)
+    monkeypatch.setattr(staging_module, "_RUNS_MAX", 4)
+    staging, rng = staging_of(c), Random(7)
+    # Each key once, so that no order is by chance; in all more than a run may be large.
+    order = list(range(4000))
+    rng.shuffle(order)
+    stored = []
+    for i in range(0, len(order), 200):
+        named = [f"{k:06}" + "k" * 600 for k in order[i : i + 200]]
+        task = pa.RecordBatch.from_pydict({"x": [1.0] * len(named), "k": named})
+        stored += staging.put([task], keys)
+    assert len(stored) == 20
+    for _ in range(2):
+        found = [text[:6] for batch in staging.rows(stored) for text in batch.column(1).to_pylist()]
+        assert found == [f"{k:06}" for k in range(len(order))]
+        assert all(file.closed for file in opened)
+    listed = {entry.name for entry in stores_of(c.uploader().spec).blobs.list(names.parts(c.id))}
+    assert listed == set(stored)
 
 
 def test_without_rows_nothing_is_stored(c):

@@ -32,7 +32,7 @@ def sorted_run(rows: pa.Table, keys: pa.RecordBatch, schema: Schema) -> pa.Table
 
 
 def merged(runs: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """The rows of runs made by `sorted_run`, in ascending order of their keys, without that column."""
+    """One run of the rows of several, in ascending order of their keys."""
     heads = [head for run in runs if (head := _Head.of(iter(run))) is not None]
     while heads:
         # What is at or before the least last key is not preceded by anything to come.
@@ -40,8 +40,13 @@ def merged(runs: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]
         taken = [head.take(cut) for head in heads]
         joined = pa.Table.from_batches([piece for piece, _ in taken if piece.num_rows])
         ordered = joined.take(pc.sort_indices(joined.column(KEY))) if len(heads) > 1 else joined
-        yield from ordered.drop_columns([KEY]).combine_chunks().to_batches()
+        yield from ordered.combine_chunks().to_batches()
         heads = [head for _, head in taken if head is not None]
+
+
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a run as they were given to `sorted_run`."""
+    return batch.drop_columns([KEY])
 
 
 class _Head:

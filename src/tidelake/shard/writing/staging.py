@@ -5,13 +5,13 @@ under names of parts that no state ever names, so that collection removes what i
 know what the rows mean. Invariant: what is read back is what was staged, in ascending order of keys.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelake.data.keyruns import merged, sorted_run
+from tidelake.data.keyruns import merged, plain, sorted_run
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, UploadExpired
 from tidelake.model import names
@@ -21,6 +21,8 @@ from tidelake.state.codec import decode_record, encode_record
 # A run is sorted in memory: the rows, the same sorted, their encoding.
 _RUN_SHARE = 8
 _BATCH_ROWS = 4096
+# Runs that are read at once; of more, some are merged first. Bounds open files, and what is held of them.
+_RUNS_MAX = 64
 
 Keys = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -54,47 +56,73 @@ class Staging:
         Returns:
             Names for `rows`. Memory: `merge_memory_bytes`.
         """
-        stored: list[str] = []
-        blobs = stores_of(self.spec).blobs
-        for run in self._runs(batches, keys):
-            name = names.part(self.spec.shard_id, self.spec.seqno, Env().ids.fresh())
-            blobs.put(name, _encoded(run))
-            stored.append(name)
-        return tuple(stored)
+        return tuple([self._put(run) for run in self._runs(batches, keys)])
+
+    def _put(self, run: pa.Table) -> str:
+        name = names.part(self.spec.shard_id, self.spec.seqno, Env().ids.fresh())
+        stores_of(self.spec).blobs.put(name, _encoded(run))
+        return name
 
     def _runs(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> Iterator[pa.Table]:
+        for held in self._pieces(batches):
+            rows = pa.concat_batches(held)
+            yield sorted_run(pa.Table.from_batches([rows]), keys(rows), self.spec.schema)
+
+    def _pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+        """The same batches in lists, each of which fits into memory several times."""
         held: list[pa.RecordBatch] = []
         size, most = 0, self.spec.config.merge_memory_bytes // _RUN_SHARE
         for batch in batches:
             if held and size + batch.nbytes > most:
-                yield self._sorted(held, keys)
+                yield held
                 held, size = [], 0
             held.append(batch)
             size += batch.nbytes
         if any(batch.num_rows for batch in held):
-            yield self._sorted(held, keys)
-
-    def _sorted(self, held: Sequence[pa.RecordBatch], keys: Keys) -> pa.Table:
-        rows = pa.concat_batches(held)
-        return sorted_run(pa.Table.from_batches([rows]), keys(rows), self.spec.schema)
+            yield held
 
     def rows(self, stored: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of runs, in ascending order of keys. One `open` a run.
 
-        A few thousand rows of each run are held.
+        A few thousand rows of each run are held. More than 64 runs are merged in several steps, each of which
+        stores all rows once more, for as long as they are read here.
 
         Raises:
             UploadExpired: a run was staged so long ago that it is gone.
         """
+        runs: list[tuple[str, ...]] = [(name,) for name in stored]
+        made: list[str] = []
+        try:
+            while len(runs) > _RUNS_MAX:
+                groups = [runs[i : i + _RUNS_MAX] for i in range(0, len(runs), _RUNS_MAX)]
+                runs = [self._put_merged(group, made) for group in groups]
+            with closing(self._merged(runs)) as found:
+                yield from map(plain, found)
+        finally:
+            self.discard(made)
+
+    def _put_merged(self, runs: Sequence[Sequence[str]], made: list[str]) -> tuple[str, ...]:
+        """Make one run of several, in as many objects as memory asks for, and note their names."""
+        stored: list[str] = []
+        with closing(self._merged(runs)) as found:
+            for held in self._pieces(found):
+                stored.append(self._put(pa.Table.from_batches(held).combine_chunks()))
+                made.append(stored[-1])
+        return tuple(stored)
+
+    def _merged(self, runs: Sequence[Sequence[str]]) -> Generator[pa.RecordBatch]:
+        with ExitStack() as opened:
+            yield from merged([opened.enter_context(closing(self._read(run))) for run in runs])
+
+    def _read(self, run: Sequence[str]) -> Generator[pa.RecordBatch]:
+        """One run: objects whose rows follow each other."""
         blobs = stores_of(self.spec).blobs
-        with ExitStack() as files:
-            runs = []
-            for name in stored:
-                try:
-                    runs.append(pa.ipc.open_stream(files.enter_context(blobs.open(name))))
-                except BlobNotFound as error:
-                    raise UploadExpired(name, names.uploaded_at(name) or 0, self.spec.seqno) from error
-            yield from merged(runs)
+        for name in run:
+            try:
+                with blobs.open(name) as file:
+                    yield from pa.ipc.open_stream(file)
+            except BlobNotFound as error:
+                raise UploadExpired(name, names.uploaded_at(name) or 0, self.spec.seqno) from error
 
     def discard(self, stored: Sequence[str]) -> None:
         """Delete runs that are no longer needed. What the store does not delete is left to collection."""
