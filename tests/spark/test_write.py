@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
 from tidelake.model.frontier import Frontier
-from tidelake.spark import append, write
+from tidelake.spark import append, sink, write
 from tidelake.spark.envelopes.append import Append
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.testing import tables
@@ -124,6 +124,20 @@ def test_envelopes_are_known_by_name_and_take_only_their_options(spark: Any, tmp
     with pytest.raises(UsageError, match="late='drop' is unknown"):
         write(c, frame, "append", late="drop")
     assert write(c, frame, Append(), upper=7).appended.upper == Frontier.of(7)
+
+
+def test_bad_arguments_are_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
+    c, frame = make(tmp_path), rows(spark, (1, "a"))
+    for nothing in (None, 5, Append):
+        with pytest.raises(UsageError, match=r"an envelope is one of append, .*, and not"):
+            write(c, frame, nothing)  # type: ignore[arg-type]
+    # Spark would take a text for a column to sort by.
+    for ranges in (0, -1, "v", 1.5):
+        with pytest.raises(UsageError, match="must be a number of key ranges, 1 or more"):
+            write(c, frame, ranges=ranges)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="writer name '' must be a non-empty text"):
+        sink(c, writer="")
+    assert not c.state().writers
 
 
 def test_the_time_of_the_commit_is_later_if_another_writer_is_faster(

@@ -18,6 +18,7 @@ from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer
 
 
+@runtime_checkable
 class Envelope(Protocol):
     """What rows mean."""
 

@@ -39,6 +39,9 @@ def named(envelope: EnvelopeLike, options: Mapping[str, object] | None = None) -
     """
     given = {name: value for name, value in (options or {}).items() if value is not None}
     if not isinstance(envelope, str):
+        other: object = envelope
+        if not isinstance(other, Envelope) or isinstance(other, type):
+            raise UsageError(f"an envelope is one of {', '.join(sorted(_NAMED))}, and not {other!r}")
         if given:
             raise UsageError(
                 f"{', '.join(sorted(given))}: {envelope!r} is made already, and takes no more options"

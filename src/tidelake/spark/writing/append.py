@@ -116,6 +116,9 @@ def write(
         and end is not None
     ):
         made = replace(made, interval=(start, end))
+    count: object = ranges
+    if count is not None and (not isinstance(count, int) or count < 1):
+        raise UsageError(f"ranges={count!r} must be a number of key ranges, 1 or more")
     numbered: Numbered | None = None
     if token is not None:
         tokens = TokenWriter(collection, token)

@@ -30,6 +30,7 @@ from tidelake.config import Config
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import open_lake
+from tidelake.lake.names import check_name
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
@@ -169,6 +170,8 @@ def sink(
         UsageError: the checkpoint is not the one that this writer name belongs to, or is an older one.
         WriterFenced: the same query was started elsewhere.
     """
+    # Before a query is started, whose error would be a text.
+    check_name(writer, "writer name")
     return Sink(collection, named(envelope, options), writer, take_over, progress, query)
 
 
