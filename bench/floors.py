@@ -16,8 +16,8 @@ FLOORS = {
 }
 # Likewise, at most.
 CEILINGS = {
-    ("spark_writes", "micro-batch", "helper_over_worker_ms"): 100.0,
-    ("spark_writes", "micro-batch", "format_over_worker_ms"): 100.0,
+    ("spark_writes", "micro-batch", "helper_over_empty_ms"): 100.0,
+    ("spark_writes", "micro-batch", "format_over_noop_ms"): 100.0,
 }
 
 

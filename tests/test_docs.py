@@ -189,6 +189,7 @@ def test_every_command_stands_on_the_first_page() -> None:
     assert [name for name in cli.commands if not re.search(rf"`{name}`|tidelake {name}\b", page)] == []
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.parametrize("example", sorted((REPOSITORY / "docs" / "examples").glob("*.py")), ids=_name)
 def test_the_notebook_runs(example: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_bounds_are_judged_where_there_is_a_number() -> None:
     assert list(judged({"spark": {"compacted": {"rows": 1}}, "kernels": {}})) == []
     found = {
         "spark": {"compacted": {"helper_to_plain": 0.8, "format_to_plain": 0.49}},
-        "spark_writes": {"micro-batch": {"helper_over_worker_ms": 100.0, "format_over_worker_ms": 101.0}},
+        "spark_writes": {"micro-batch": {"helper_over_empty_ms": 100.0, "format_over_noop_ms": 101.0}},
     }
     assert [(bound["value"], bound["kept"]) for bound in judged(found)] == [
         (0.8, True),

@@ -50,7 +50,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize(
     "kills",
-    [1, pytest.param(6, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.soak)],
+    [pytest.param(6, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.soak)],
 )
 def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> None:
     lake = tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0))

@@ -98,6 +98,18 @@ def task_bytes_max(spark: SparkSession) -> int | None:
     return size or None
 
 
+def estimated_bytes(frame: DataFrame) -> int | None:
+    """How large a frame is by Spark's own estimate, before anything runs; None where it does not tell.
+
+    Of files it is their size, of what is not known far too much. Spark Connect does not tell.
+    """
+    if remote(frame.sparkSession):
+        return None
+    # PySpark has no other way to it.
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    return int(str(plan.stats().sizeInBytes()))
+
+
 @contextlib.contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
     """Name the jobs that are started inside, for Spark's own pages. Does nothing under Spark Connect."""

@@ -21,8 +21,12 @@ from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
 from tidelake.spark.envelopes.append import TakeTime, check_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
-from tidelake.spark.tasks import ArrowMap, slots
+from tidelake.spark.tasks import ArrowMap, estimated_bytes, slots
 from tidelake.spark.uploads import Answer, answered
+
+# To bring keys together costs as much as one task takes to sort so much, and to look all of that up.
+_FRAME_BYTES = 16 << 20
+_LOOKED_UP_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,11 @@ class Upsert:
     def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:
         """Equal keys into one task, near ones too, so that each task reads a part of the collection only.
 
-        The frame is sampled for that, and so evaluated twice. Tasks are as many as run at once.
+        The frame is sampled for that, and so evaluated twice. Tasks are as many as run at once; one, and no
+        sample, if Spark says that the frame is small, and looking everything up is no long work.
         """
         by = [_sorted_as_stored(frame.schema[name]) for name in collection.key]
-        count = slots(frame.sparkSession)
+        count = 1 if _small(frame, collection) else slots(frame.sparkSession)
         met = frame.repartitionByRange(count, *by) if count > 1 else frame.coalesce(1)
         # So that a task needs memory for some of its events only.
         return met.sortWithinPartitions(*by)
@@ -170,6 +175,13 @@ class _UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
+
+
+def _small(frame: DataFrame, collection: Collection) -> bool:
+    size_bytes = estimated_bytes(frame)
+    if size_bytes is None or size_bytes > _FRAME_BYTES:
+        return False
+    return collection.state().spine.totals.size_bytes <= _LOOKED_UP_BYTES
 
 
 def _sorted_as_stored(field: t.StructField) -> Column:
