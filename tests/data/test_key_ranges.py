@@ -63,6 +63,14 @@ def test_bytes_limit_ranges_as_well():
     assert 8 <= len(found) <= 12
 
 
+def test_no_more_is_held_than_the_bytes_of_a_range_and_what_comes_next():
+    keys, taken = [(i, "x") for i in range(100)], []
+    pieces = tables(keys, 20)
+    counted = (taken.append(piece) or piece for piece in pieces)
+    next(key_ranges(counted, SCHEMA, Limits(1000, 3 * pieces[0].nbytes)))
+    assert len(taken) == 4
+
+
 def test_a_key_that_comes_back_is_refused():
     keys = [(i, "x") for i in range(30)]
     with pytest.raises(UsageError, match="must come sorted by k, s, nulls last"):

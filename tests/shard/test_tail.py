@@ -429,3 +429,14 @@ def test_what_cannot_be_followed_is_refused():
             c.tail(hold_for=hold_for)
     with pytest.raises(UsageError, match="total order: follow the collection with listen"):
         lake.create("t", SCHEMA, key=["id"], time="tuple(2)").tail()
+
+
+def test_times_are_counted_under_the_schema_that_is_read_under():
+    lake = Place().lake(config=Config(merge_budget_s=0))
+    c = lake.create("c", SCHEMA.append(pa.field("n", pa.int64())), key=["id"])
+    times = pa.array(range(300), pa.int64())
+    c.append(pa.table({"id": times, "v": ["x"] * 300, "n": times, "_time": times}), upper=300)
+    tail = c.tail(poll_s=0.0, columns=["id"], where="n >= 0 OR v = 'x'", schema_id=c.state().schema_id)
+    start = tail.begin(Frontier.of(100))
+    c.evolve(SCHEMA)
+    assert tail.step(start, Limits(rows=2)) == Frontier.of(102)

@@ -19,8 +19,11 @@ import tidelake
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.spark import ingest_change_files, write
-from tidelake.spark.envelopes.changes import ChangeParser
+from tidelake.spark.envelopes.changes import TIME, ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
+from tidelake.spark.envelopes.read import BEST, GONE, NOTE
+from tidelake.spark.envelopes.settle import event_schema
+from tidelake.spark.uploads import total
 
 SAMPLES = Path(__file__).with_name("debezium")
 SCHEMA = pa.schema(
@@ -231,3 +234,16 @@ def test_options_are_checked_when_the_envelope_is_made(options: Any, reason: str
     with pytest.raises(UsageError) as caught:
         Debezium(**options)
     assert reason in str(caught.value)
+
+
+def test_late_events_advance_to_the_upper_that_their_old_rows_were_looked_up_at(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    c = tidelake.open(tmp_path / "lake").create("c", schema, key=["id"])
+    read = c.upper
+    # Another writer is faster than the envelope.
+    c.append(pa.table({"id": [1], "v": ["old"], "_time": [4]}))
+    columns = event_schema(c.schema)
+    event = {"id": 1, "v": "new", TIME: 3, GONE: False, BEST: bytes(48), NOTE: None}
+    work = Debezium(old_rows="stored", late="advance").work(c, columns.names, read)
+    answer = total(pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([event], schema=columns)]))))
+    assert (answer.rows, answer.late, answer.time_lower) == (2, 1, 5)

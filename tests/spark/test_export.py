@@ -16,6 +16,7 @@ from tidelake.cli.main import main
 from tidelake.config import Config
 from tidelake.errors import NotYetClosed, UsageError
 from tidelake.spark import ExportReport, export
+from tidelake.spark.jobs.export import _Parquet
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("a.b", pa.int32())])
 
@@ -108,6 +109,45 @@ def test_an_export_that_fails_leaves_what_was_there(
         export(spark, collection, str(out), changes=(0, 1), with_diff=False, mode="overwrite")
     assert sum(written(out).values()) == 4 and beside(out) == {"out"}
     assert not collection.state().holds
+
+
+class NoSecondRename:
+    """A file system of Hadoop that refuses the second rename."""
+
+    def __init__(self, files: Any) -> None:
+        self._files, self._renames = files, 0
+
+    def rename(self, old: Any, new: Any) -> bool:
+        self._renames += 1
+        return self._renames != 2 and self._files.rename(old, new)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+
+def test_an_export_that_cannot_be_moved_leaves_what_was_there(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    out = tmp_path / "out"
+    export(spark, collection, str(out))
+    target = _Parquet(spark, str(out), "overwrite")
+    target._files = NoSecondRename(target._files)
+    with pytest.raises(UsageError, match="cannot be moved"):
+        target.write(spark.range(1))
+    assert sum(written(out).values()) == 4 and beside(out) == {"out"}
+
+
+def test_a_row_that_is_there_too_often_to_be_repeated_fails_the_export(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection
+) -> None:
+    collection.append(rows([9], [2**32 + 1]))
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(Exception, match=r"more often than 2\^31 - 1 times"):
+            export(spark, collection, str(tmp_path / "out"))
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert beside(tmp_path / "out") == set()
 
 
 def test_nothing_stays_held_by_an_export(spark: Any, tmp_path: Path, collection: tidelake.Collection) -> None:

@@ -144,6 +144,28 @@ def test_columns_and_filters_reach_the_scan(spark: Any, tmp_path: Path) -> None:
     ]
 
 
+def test_filters_find_nan_and_both_zeros_in_what_is_scanned(spark: Any, tmp_path: Path) -> None:
+    schema = pa.schema([SCHEMA.field("k"), ("d", pa.float64()), ("f", pa.float32())])
+    c = made(tmp_path, schema)
+    floats = [math.nan if k == 500 else float(k % 2) for k in range(1000)]
+    c.append(pa.table({"k": range(1000), "d": floats, "f": pa.array(floats, pa.float32())}))
+    frame = snapshot(spark, c)
+    assert shape(frame) == (True, False)
+    for name in ("d", "f"):
+        found = [
+            frame.where(f"{name} {condition}").count()
+            for condition in (
+                "> 5",
+                "= double('NaN')",
+                "in (double('NaN'), 7)",
+                "= -0.0D",
+                "<=> -0.0D",
+                "<= 1",
+            )
+        ]
+        assert found == [1, 1, 1, 499, 499, 999]
+
+
 def test_only_what_spark_reads_to_the_same_values_is_scanned() -> None:
     assert readable(PLAIN)
     odd = [pa.uint8(), pa.uint64(), pa.float16(), pa.date64(), pa.binary(4), pa.duration("us")]

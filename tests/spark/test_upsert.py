@@ -5,6 +5,7 @@ import math
 import random
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,22 @@ def test_what_another_writer_commits_meanwhile_is_taken_into_account(
     meddler.append(lambda other: other.upsert(pa.table({"id": [1, 3], "v": ["x", "z"]})))
     replace(c, rows(spark, (1, "b"), (4, "d")))
     assert held(c) == {(1, "b"): 1, (4, "d"): 1}
+
+
+def test_a_dump_is_compared_with_what_another_writer_commits_while_it_is_stored(
+    spark: Any, tmp_path: Path, by_value: None
+) -> None:
+    c, lake = make(tmp_path, config=TINY), str(tmp_path / "lake")
+    upsert(c, rows(spark, (1, "a")))
+
+    def meddling(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        tidelake.open(lake).collection("c").upsert(pa.table({"id": [1, 3], "v": ["x", "z"]}))
+
+    frame = rows(spark, (1, "a"), (2, "b")).coalesce(1).mapInArrow(meddling, "id bigint, v string")
+    done = replace(c, frame)
+    assert held(c) == {(1, "a"): 1, (2, "b"): 1}
+    assert (done.lower, done.upper) == (Frontier.of(2), Frontier.of(3))
 
 
 def test_two_drivers_at_once_lose_no_row(spark: Any, tmp_path: Path) -> None:

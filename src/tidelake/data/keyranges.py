@@ -52,7 +52,7 @@ def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: Limits) -> It
         UsageError: a key comes after a greater one, with more rows between them than fit into memory.
     """
     held: list[pa.Table] = []
-    most = limits.rows
+    most = 0
     done: bytes | None = None
     for table in tables:
         held.append(table)

@@ -254,7 +254,13 @@ class Tail:
         asked = Updates(frontier_of(lower), frontier_of(upper))
         column = self._shard.spec.domain.columns[0]
         found = query.streamed(
-            self._shard, state, asked, Lease(self._shard), wanted=Wanted((), self._wanted.where)
+            self._shard,
+            state,
+            asked,
+            Lease(self._shard),
+            # The very rows that a plan gives: under the newest schema others may match.
+            schema_id=self._schema_id,
+            wanted=Wanted((), self._wanted.where),
         )
         times, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for batch in found:

@@ -139,13 +139,15 @@ class Debezium:
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""
-        floor = lower.elements[0]
+        # What is looked up has an upper of its own, which may be a later one.
+        upserter = StoreSettled.upserter(collection) if self.old_rows == "stored" else None
+        floor = (lower if upserter is None else upserter.lower).elements[0]
         if not isinstance(floor, int):
             raise UsageError(f"times of {collection.domain} cannot be read from change events")
         parser = self.parser(collection, floor)
-        if self.old_rows == "events":
+        if upserter is None:
             return StoreChanges(collection.uploader().to_bytes(), parser, tuple(columns), self.rejects)
-        return StoreSettled(StoreSettled.upserter(collection), parser, tuple(columns), self.rejects)
+        return StoreSettled(upserter.to_bytes(), parser, tuple(columns), self.rejects)
 
     def _encodings(self) -> tuple[tuple[str, Encoding], ...]:
         found = []

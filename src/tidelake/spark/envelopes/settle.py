@@ -35,7 +35,7 @@ class StoreSettled:
 
     Attributes:
         upload: bytes of the upserter.
-        parser: with the lower of the append; tells what to do with late events.
+        parser: with the lower of the upserter; tells what to do with late events.
         columns: of what comes.
         rejects_to: where rejects are kept.
     """
@@ -46,11 +46,10 @@ class StoreSettled:
     rejects_to: str | None
 
     @staticmethod
-    def upserter(collection: Collection) -> bytes:
+    def upserter(collection: Collection) -> Upserter:
         """For `upload`."""
         # Two lines of one place are one key twice only if they say the same.
-        made = collection.upserter(order_by=BEST, delete_column=GONE, rows_count=False)
-        return made.to_bytes()
+        return collection.upserter(order_by=BEST, delete_column=GONE, rows_count=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""

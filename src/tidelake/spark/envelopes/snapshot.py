@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from tidelake.errors import UsageError
+from tidelake.errors import UpdateNotBeyondLower, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
@@ -76,9 +76,8 @@ class Snapshot:
         self, collection: Collection, staged: Answer, lower: Frontier, spark: SparkSession | None
     ) -> Answer:
         """As `Staged`."""
-        at = commit_time(collection, lower) if self.time is None else self.time
         count = 1 if spark is None else slots(spark)
-        todo = collection.replacements(staged.uploads, time=at, parallelism=count)
+        at, todo = self._planned(collection, staged, lower, count)
         tasks = [task.to_bytes() for task in todo]
         if spark is None:
             rows = (batch for task in tasks for batch in _Compare()(task))
@@ -89,6 +88,20 @@ class Snapshot:
             answer.see_times(at, at)
         answer.events = staged.rows
         return answer
+
+    def _planned(
+        self, collection: Collection, staged: Answer, lower: Frontier, count: int
+    ) -> tuple[int, list[Replacement]]:
+        """The time of the change, and the tasks that find out what it is."""
+        while True:
+            at = commit_time(collection, lower) if self.time is None else self.time
+            try:
+                return at, collection.replacements(staged.uploads, time=at, parallelism=count)
+            except UpdateNotBeyondLower:
+                lower = collection.upper
+                # Whoever closed the time that was picked, and not all of them, only moved it.
+                if self.time is not None or lower.closed:
+                    raise
 
     def discard(self, collection: Collection, staged: Answer) -> None:
         """As `Staged`."""

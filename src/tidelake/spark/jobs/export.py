@@ -157,9 +157,18 @@ def _column(name: str) -> Any:
 
 
 def _expanded(frame: DataFrame) -> DataFrame:
-    """Each row as often as its multiplicity says; one that is negative fails the job."""
+    """Each row as often as its multiplicity says; one that is negative, or no int of Spark, fails the job."""
     refused = f.raise_error(f.lit("a row has a negative multiplicity: export it with with_diff=True"))
-    times = f.when(f.col(DIFF) < 0, refused.cast("int")).otherwise(f.col(DIFF).cast("int"))
+    # A cast cuts it off where the session is not in ANSI mode.
+    huge = f.raise_error(
+        f.lit("a row is there more often than 2^31 - 1 times: export it with with_diff=True")
+    )
+    diff = f.col(DIFF)
+    times = (
+        f.when(diff < 0, refused.cast("int"))
+        .when(diff >= 2**31, huge.cast("int"))
+        .otherwise(diff.cast("int"))
+    )
     names = [name for name in frame.columns if name != DIFF]
     # The one column that cannot be in a collection stands for the copies.
     repeated = frame.select(*map(_column, names), f.explode(f.array_repeat(f.lit(0), times)).alias(DIFF))
@@ -236,19 +245,29 @@ class _Parquet:
         if not self._there(self._path):
             self._rename(written, self._path)
             return
-        with self._aside() as before:
-            self._rename(self._path, before)
+        before = self._beside()
+        self._rename(self._path, before)
+        try:
             self._rename(written, self._path)
+        except BaseException:
+            self._rename(before, self._path)
+            raise
+        self._call("delete", before, True)
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[str]:
-        """A name beside the target that readers of directories skip; what is there in the end is removed."""
-        folder, _, name = self._path.rpartition("/")
-        path = f"{folder}/_{name}.{Env().ids.fresh()}" if folder else f"_{name}.{Env().ids.fresh()}"
+        """A name beside the target; what is there in the end is removed."""
+        path = self._beside()
         try:
             yield path
         finally:
             self._call("delete", path, True)
+
+    def _beside(self) -> str:
+        """A fresh name beside the target that readers of directories skip."""
+        folder, _, name = self._path.rpartition("/")
+        fresh = f"_{name}.{Env().ids.fresh()}"
+        return f"{folder}/{fresh}" if folder else fresh
 
     def _there(self, path: str) -> bool:
         return bool(self._call("exists", path))

@@ -103,6 +103,8 @@ def write(
                 answer = collect(columns.mapInArrow(work, answer_schema()))
             if isinstance(envelope, Staged):
                 staged = answer if staged is None else staged
+                # Others went on while the rows were stored.
+                start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, staged, start, frame.sparkSession)
         appended = (
             commit(collection, answer, start, upper, rebases=envelope.rebases, numbered=numbered)
