@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from decimal import Decimal
@@ -21,7 +22,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark import IngestReport, ingest, ingest_change_files, write
 from tidelake.spark.envelopes import read
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.rejects import keep
+from tidelake.spark.writing.commit import Numbered, commit
+from tidelake.spark.writing.rejects import Batch, keep
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -92,7 +94,8 @@ def test_lines_that_cannot_be_read_are_kept_with_file_line_and_reason(landing: L
         assert reason in told["reason"]
         assert told["line"] == json.dumps(line) if not isinstance(line, bytes) else line == b"\xff" or "{"
     assert kept[1]["base64"] == "/w==" and "line" not in kept[1]
-    assert [file.name for file in landing.rejects.iterdir()] == ["c-spark-ingest-00000000.jsonl"]
+    (kept,) = landing.rejects.iterdir()
+    assert re.fullmatch("c-spark-ingest-[0-9a-f]{12}-00000000.jsonl", kept.name)
 
 
 def test_a_batch_that_is_done_again_keeps_its_rejects_once(landing: Landing) -> None:
@@ -159,9 +162,23 @@ def test_rejects_without_a_number_are_named_by_what_they_are(tmp_path: Path) -> 
     keep(Answer(rejects_to=str(tmp_path)), "c/ä", None)
     (file,) = tmp_path.iterdir()
     assert file.read_text() == "a\nb\n"
-    keep(answer, "c", ("w/1", 3))
-    keep(answer, "c", ("w_1", 3))
+    keep(answer, "c", Batch("id", "w/1", "q", 3))
+    keep(answer, "c", Batch("id", "w_1", "q", 3))
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("after", [("l", "q2"), ("other", "q1")])
+@pytest.mark.parametrize("lines", [(), ("b",)])
+def test_rejects_stay_when_a_query_takes_over_or_another_collection_has_the_name(
+    tmp_path: Path, after: tuple[str, str], lines: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "rejects"
+    for (lake, query), rejects in ((("l", "q1"), ("a",)), (after, lines)):
+        c = tidelake.open(tmp_path / lake).create("c", SCHEMA, key=["id"])
+        writer = c.writer("spark-ingest", owner=query, take_over=True)
+        answer = Answer(rejects=rejects, rejects_to=str(folder))
+        commit(c, answer, c.upper, rebases=True, numbered=Numbered(writer, 0))
+    assert sorted(file.read_text() for file in folder.iterdir()) == [f"{line}\n" for line in ("a", *lines)]
 
 
 def test_lines_are_numbered_over_batches_and_files() -> None:
