@@ -204,6 +204,22 @@ def test_a_line_that_cannot_be_read(line: Any, reason: str) -> None:
     message.encode()
 
 
+def test_the_first_line_that_cannot_be_read_is_named_whatever_follows() -> None:
+    bad = [event(after=row(id=i, ok=1)) for i in range(200)]
+    with pytest.raises(InvalidUpdates, match=r"1 is a whole number, not bool.*\"id\": 0, "):
+        parse(*bad, event(after=row(), time=1), parser=ChangeParser(SCHEMA, lower=2))
+
+
+def test_a_delete_that_names_no_row_is_a_reject_and_no_event() -> None:
+    parser = ChangeParser(SCHEMA, ("id",), lower=6, late="advance", old_rows="stored", rejects=True)
+    lines = pa.array([json.dumps(event("d", time)).encode() for time in (5, 6, 9)], pa.binary())
+    parsed = parser.parse(lines, str, pa.array(['{"id": 1}', '{"id": 2}', None]))
+    assert [(reject.line, "no key" in reject.reason) for reject in parsed.rejects] == [(2, True)]
+    assert (parsed.events, parsed.late, parsed.time_upper, parsed.rows.num_rows) == (2, 1, 6, 2)
+    alone = parser.parse(lines.slice(0, 1), str)
+    assert (len(alone.rejects), alone.events, alone.late, alone.time_upper) == (1, 0, 0, None)
+
+
 def test_late_events() -> None:
     lines = (event(after=row(), time=5), event(after=row(), time=8), {"op": "h", "source": {"lsn": 1}})
     with pytest.raises(InvalidUpdates, match="its time 5 is late, all times before 6 are closed"):
