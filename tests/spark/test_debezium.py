@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.envelopes import columns as as_columns
 from tidelake.spark.envelopes.changes import ChangeParser, Parsed, place
 
 SCHEMA = pa.schema(
@@ -218,6 +219,25 @@ def test_a_delete_that_names_no_row_is_a_reject_and_no_event() -> None:
     assert (parsed.events, parsed.late, parsed.time_upper, parsed.rows.num_rows) == (2, 1, 6, 2)
     alone = parser.parse(lines.slice(0, 1), str)
     assert (len(alone.rejects), alone.events, alone.late, alone.time_upper) == (1, 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar("__debezium_unavailable_value"),
+        pa.scalar("__debezium_unavailable_value", pa.large_string()),
+        pa.scalar(b"__debezium_unavailable_value"),
+        pa.scalar(b"__debezium_unavailable_value", pa.large_binary()),
+    ],
+)
+def test_a_value_that_the_source_left_out_is_refused_in_columns(value: pa.Scalar) -> None:
+    fields = pa.struct([pa.field("id", pa.int64(), nullable=False), pa.field("v", value.type)])
+    parser = ChangeParser(pa.schema(list(fields)), ("id",))
+    after = pa.array([{"id": 1, "v": value.as_py()}, {"id": 2, "v": value.as_py()[:5]}], fields)
+    ops, times = pa.array(["c", "c"]), pa.array([7, 7], pa.int64())
+    found, bad = as_columns.events(ops, (pa.nulls(2, fields), after), times, None, parser.layout)
+    assert found.lines.tolist() == [1]
+    assert [(reject.line, "left the value out" in reject.reason) for reject in bad] == [(0, True)]
 
 
 def test_late_events() -> None:
