@@ -139,6 +139,13 @@ def test_rejects_of_an_attempt_that_failed_go_when_the_lines_were_mended(landing
     assert landing.state() == {(1, "a"): 1, (2, "b"): 1}
 
 
+def test_rejects_are_not_kept_where_they_would_be_taken_next(landing: Landing) -> None:
+    landing.put(create(1, "a", 3), b"{")
+    with pytest.raises(UsageError, match="is the directory that is read"):
+        landing.run(rejects=landing.root / "." / "rejects" / ".." / "in")
+    assert len(list(landing.directory.iterdir())) == 1
+
+
 def test_nothing_is_appended_when_rejects_cannot_be_kept(landing: Landing) -> None:
     landing.rejects.write_text("a file, and no folder")
     landing.put(create(1, "a", 3), b"{")
@@ -315,6 +322,18 @@ def test_rows_of_files_are_taken_once(landing: Landing, format_: Any) -> None:
     assert landing.state() == {(1, "a"): 1, (2, None): 1}
     assert report.batches == 0
     assert landing.c.upper == Frontier.of(6)
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet"])
+def test_a_column_may_be_called_as_what_spark_tells_of_files(landing: Landing, format_: Any) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("file", pa.string())])
+    c = tidelake.open(landing.root / "lake").create("files", schema, key=["id"])
+    rows_file(landing, format_, [{"id": 1, "file": "a", "_time": 4}, {"id": 2, "file": "b", "_time": 5}])
+    for _ in range(2):
+        check = landing.root / "check"
+        report = ingest(landing.spark, c, landing.directory, check, envelope="append", format=format_)
+    assert c.snapshot().read_all()["file"].to_pylist() == ["a", "b"]
+    assert report.batches == 0
 
 
 def test_rows_with_counts_and_new_rows_of_keys_are_taken(landing: Landing) -> None:
