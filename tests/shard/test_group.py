@@ -364,6 +364,31 @@ def test_a_leader_that_is_interrupted_while_it_decides_leaves_the_others_to_the_
     bay.check()
 
 
+class Odd(Exception):
+    """Cannot be copied: what it is made from is not what it holds."""
+
+    def __init__(self, text, *, code):
+        super().__init__(text)
+        self.code = code
+
+
+@pytest.mark.parametrize("error", [Odd("gone", code=7), StoreUnavailable("gone")])
+def test_all_hear_the_error_of_the_store_also_if_it_cannot_be_copied(bay, error):
+    def failing(_write):
+        raise error
+
+    bay.start("first", offer(bay, 1))
+    for name in ("second", "third"):
+        bay.start(name, offer(bay, ord(name[0])))
+    bay.then = [failing] * 2
+    answers = bay.finish()
+    assert not isinstance(answers["first"], BaseException)
+    heard = [answers["second"], answers["third"]]
+    assert [(type(one), str(one)) for one in heard] == [(type(error), str(error))] * 2
+    assert ids(bay.c) == {0: 1, 1: 1}
+    bay.check()
+
+
 def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
     line = Group()._line
     leader, waiting, gone, last = (Request() for _ in range(4))

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.spark.envelopes import columns as as_columns
 from tidelake.spark.envelopes.changes import ChangeParser, Parsed, place
 
 SCHEMA = pa.schema(
@@ -202,6 +203,41 @@ def test_a_line_that_cannot_be_read(line: Any, reason: str) -> None:
     assert f"line={text.decode('utf-8', 'backslashreplace')[:190]}" in message
     assert len(message) < 700
     message.encode()
+
+
+def test_the_first_line_that_cannot_be_read_is_named_whatever_follows() -> None:
+    bad = [event(after=row(id=i, ok=1)) for i in range(200)]
+    with pytest.raises(InvalidUpdates, match=r"1 is a whole number, not bool.*\"id\": 0, "):
+        parse(*bad, event(after=row(), time=1), parser=ChangeParser(SCHEMA, lower=2))
+
+
+def test_a_delete_that_names_no_row_is_a_reject_and_no_event() -> None:
+    parser = ChangeParser(SCHEMA, ("id",), lower=6, late="advance", old_rows="stored", rejects=True)
+    lines = pa.array([json.dumps(event("d", time)).encode() for time in (5, 6, 9)], pa.binary())
+    parsed = parser.parse(lines, str, pa.array(['{"id": 1}', '{"id": 2}', None]))
+    assert [(reject.line, "no key" in reject.reason) for reject in parsed.rejects] == [(2, True)]
+    assert (parsed.events, parsed.late, parsed.time_upper, parsed.rows.num_rows) == (2, 1, 6, 2)
+    alone = parser.parse(lines.slice(0, 1), str)
+    assert (len(alone.rejects), alone.events, alone.late, alone.time_upper) == (1, 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar("__debezium_unavailable_value"),
+        pa.scalar("__debezium_unavailable_value", pa.large_string()),
+        pa.scalar(b"__debezium_unavailable_value"),
+        pa.scalar(b"__debezium_unavailable_value", pa.large_binary()),
+    ],
+)
+def test_a_value_that_the_source_left_out_is_refused_in_columns(value: pa.Scalar) -> None:
+    fields = pa.struct([pa.field("id", pa.int64(), nullable=False), pa.field("v", value.type)])
+    parser = ChangeParser(pa.schema(list(fields)), ("id",))
+    after = pa.array([{"id": 1, "v": value.as_py()}, {"id": 2, "v": value.as_py()[:5]}], fields)
+    ops, times = pa.array(["c", "c"]), pa.array([7, 7], pa.int64())
+    found, bad = as_columns.events(ops, (pa.nulls(2, fields), after), times, None, parser.layout)
+    assert found.lines.tolist() == [1]
+    assert [(reject.line, "left the value out" in reject.reason) for reject in bad] == [(0, True)]
 
 
 def test_late_events() -> None:

@@ -376,6 +376,16 @@ def test_a_sink_can_be_sent_to_another_process(helper: Stream) -> None:
     assert helper.c.state().writers["spark"].owner == "q"
 
 
+def test_a_sink_that_is_sent_to_another_process_goes_on_with_its_collection(tmp_path: Path) -> None:
+    import pickle
+
+    lake = tidelake.open(tmp_path / "lake")
+    c, _ = (lake.create(name, stream_source.SCHEMA, key=["id"]) for name in ("c", "d"))
+    sent = pickle.dumps(sink(c, "append", query="q"))
+    lake.swap("c", "d")
+    assert pickle.loads(sent).collection.id == c.id
+
+
 def test_only_the_last_batch_may_come_again_and_only_as_it_was(tmp_path: Path) -> None:
     c = tidelake.open(tmp_path / "lake").create("c", stream_source.SCHEMA, key=["id"])
     writer = c.writer("w", owner="q")

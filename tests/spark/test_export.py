@@ -16,7 +16,7 @@ from tidelake.cli.main import main
 from tidelake.config import Config
 from tidelake.errors import NotYetClosed, UsageError
 from tidelake.spark import ExportReport, export
-from tidelake.spark.jobs.export import _Parquet
+from tidelake.spark.jobs import export as export_job
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("a.b", pa.int32())])
 
@@ -111,32 +111,6 @@ def test_an_export_that_fails_leaves_what_was_there(
     assert not collection.state().holds
 
 
-class NoSecondRename:
-    """A file system of Hadoop that refuses the second rename."""
-
-    def __init__(self, files: Any) -> None:
-        self._files, self._renames = files, 0
-
-    def rename(self, old: Any, new: Any) -> bool:
-        self._renames += 1
-        return self._renames != 2 and self._files.rename(old, new)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
-
-
-def test_an_export_that_cannot_be_moved_leaves_what_was_there(
-    spark: Any, tmp_path: Path, collection: tidelake.Collection
-) -> None:
-    out = tmp_path / "out"
-    export(spark, collection, str(out))
-    target = _Parquet(spark, str(out), "overwrite")
-    target._files = NoSecondRename(target._files)
-    with pytest.raises(UsageError, match="cannot be moved"):
-        target.write(spark.range(1))
-    assert sum(written(out).values()) == 4 and beside(out) == {"out"}
-
-
 def test_a_row_that_is_there_too_often_to_be_repeated_fails_the_export(
     spark: Any, tmp_path: Path, collection: tidelake.Collection
 ) -> None:
@@ -148,6 +122,38 @@ def test_a_row_that_is_there_too_often_to_be_repeated_fails_the_export(
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
     assert beside(tmp_path / "out") == set()
+
+
+def test_what_was_there_comes_back_when_the_new_export_cannot_be_moved(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, moved = tmp_path / "out", []
+    export(spark, collection, str(out), as_of=0)
+    before = written(out)
+    rename = export_job._Parquet._rename
+
+    def fails_second(self: Any, old: str, new: str) -> None:
+        moved.append(new)
+        if len(moved) == 2:
+            raise UsageError("the disk is gone")
+        rename(self, old, new)
+
+    monkeypatch.setattr(export_job._Parquet, "_rename", fails_second)
+    with pytest.raises(UsageError, match="disk is gone"):
+        export(spark, collection, str(out), mode="overwrite")
+    assert written(out) == before and beside(out) == {"out"}
+
+
+@pytest.mark.parametrize("place", ["lake", "lake/objects", ".", "out/../lake", "link"])
+@pytest.mark.parametrize("format_", ["parquet", "delta"])
+def test_a_lake_is_not_exported_over(
+    spark: Any, tmp_path: Path, collection: tidelake.Collection, place: str, format_: Any
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    for path in (str(tmp_path / place), f"file://{tmp_path}/{place}"):
+        with pytest.raises(UsageError, match="in one another"):
+            export(spark, collection, path, format=format_, mode="overwrite")
+    assert collection.snapshot(0).read_all().num_rows == 3
 
 
 def test_nothing_stays_held_by_an_export(spark: Any, tmp_path: Path, collection: tidelake.Collection) -> None:

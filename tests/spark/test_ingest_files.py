@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from decimal import Decimal
@@ -21,7 +22,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark import IngestReport, ingest, ingest_change_files, write
 from tidelake.spark.envelopes import read
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.rejects import keep
+from tidelake.spark.writing.commit import Numbered, commit
+from tidelake.spark.writing.rejects import Batch, keep
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -92,7 +94,8 @@ def test_lines_that_cannot_be_read_are_kept_with_file_line_and_reason(landing: L
         assert reason in told["reason"]
         assert told["line"] == json.dumps(line) if not isinstance(line, bytes) else line == b"\xff" or "{"
     assert kept[1]["base64"] == "/w==" and "line" not in kept[1]
-    assert [file.name for file in landing.rejects.iterdir()] == ["c-spark-ingest-00000000.jsonl"]
+    (kept,) = landing.rejects.iterdir()
+    assert re.fullmatch("c-spark-ingest-[0-9a-f]{12}-00000000.jsonl", kept.name)
 
 
 def test_a_batch_that_is_done_again_keeps_its_rejects_once(landing: Landing) -> None:
@@ -136,6 +139,13 @@ def test_rejects_of_an_attempt_that_failed_go_when_the_lines_were_mended(landing
     assert landing.state() == {(1, "a"): 1, (2, "b"): 1}
 
 
+def test_rejects_are_not_kept_where_they_would_be_taken_next(landing: Landing) -> None:
+    landing.put(create(1, "a", 3), b"{")
+    with pytest.raises(UsageError, match="is the directory that is read"):
+        landing.run(rejects=landing.root / "." / "rejects" / ".." / "in")
+    assert len(list(landing.directory.iterdir())) == 1
+
+
 def test_nothing_is_appended_when_rejects_cannot_be_kept(landing: Landing) -> None:
     landing.rejects.write_text("a file, and no folder")
     landing.put(create(1, "a", 3), b"{")
@@ -159,9 +169,23 @@ def test_rejects_without_a_number_are_named_by_what_they_are(tmp_path: Path) -> 
     keep(Answer(rejects_to=str(tmp_path)), "c/ä", None)
     (file,) = tmp_path.iterdir()
     assert file.read_text() == "a\nb\n"
-    keep(answer, "c", ("w/1", 3))
-    keep(answer, "c", ("w_1", 3))
+    keep(answer, "c", Batch("id", "w/1", "q", 3))
+    keep(answer, "c", Batch("id", "w_1", "q", 3))
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("after", [("l", "q2"), ("other", "q1")])
+@pytest.mark.parametrize("lines", [(), ("b",)])
+def test_rejects_stay_when_a_query_takes_over_or_another_collection_has_the_name(
+    tmp_path: Path, after: tuple[str, str], lines: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "rejects"
+    for (lake, query), rejects in ((("l", "q1"), ("a",)), (after, lines)):
+        c = tidelake.open(tmp_path / lake).create("c", SCHEMA, key=["id"])
+        writer = c.writer("spark-ingest", owner=query, take_over=True)
+        answer = Answer(rejects=rejects, rejects_to=str(folder))
+        commit(c, answer, c.upper, rebases=True, numbered=Numbered(writer, 0))
+    assert sorted(file.read_text() for file in folder.iterdir()) == [f"{line}\n" for line in ("a", *lines)]
 
 
 def test_lines_are_numbered_over_batches_and_files() -> None:
@@ -298,6 +322,18 @@ def test_rows_of_files_are_taken_once(landing: Landing, format_: Any) -> None:
     assert landing.state() == {(1, "a"): 1, (2, None): 1}
     assert report.batches == 0
     assert landing.c.upper == Frontier.of(6)
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet"])
+def test_a_column_may_be_called_as_what_spark_tells_of_files(landing: Landing, format_: Any) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("file", pa.string())])
+    c = tidelake.open(landing.root / "lake").create("files", schema, key=["id"])
+    rows_file(landing, format_, [{"id": 1, "file": "a", "_time": 4}, {"id": 2, "file": "b", "_time": 5}])
+    for _ in range(2):
+        check = landing.root / "check"
+        report = ingest(landing.spark, c, landing.directory, check, envelope="append", format=format_)
+    assert c.snapshot().read_all()["file"].to_pylist() == ["a", "b"]
+    assert report.batches == 0
 
 
 def test_rows_with_counts_and_new_rows_of_keys_are_taken(landing: Landing) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -14,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 import tidelake
-from tidelake.errors import InternalError, UsageError
+from tidelake.errors import CollectionDropped, InternalError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.names import parts
 from tidelake.shard.spec import stores_of
@@ -223,3 +224,27 @@ def test_options_of_the_other_kind_of_write_are_refused(place: Place) -> None:
             batch_writer({"path": place.path, **options}, DDL, False)
     with pytest.raises(UsageError, match="a stream is recognised by its checkpoint"):
         stream_writer({"path": place.path, "token": "t"}, DDL, False)
+
+
+@pytest.mark.parametrize("envelope", ["append", "upsert", "snapshot"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_write_goes_on_with_its_collection_when_names_change(
+    tmp_path: Path, envelope: str, stream: bool
+) -> None:
+    lake = tidelake.open(tmp_path / "lake")
+    first, other = (lake.create(name, stream_source.SCHEMA, key=["id"]) for name in ("c", "d"))
+    options = {"path": f"{tmp_path}/lake/c", "envelope": envelope}
+    make = stream_writer if stream else batch_writer
+    task = pickle.loads(pickle.dumps(make(options, DDL, overwrite=False)))
+    message = task.upload.store(
+        iter([pa.record_batch({"id": pa.array([1, 2]), "v": ["a", "b"]})]), "q" * stream
+    )
+    lake.swap("c", "d")
+    # As Spark does for a stream: from the options again.
+    writer = make(options, DDL, overwrite=False) if stream else task
+    writer.commit([message], *([0] if stream else []))
+    assert tables.netted(first.snapshot().read_all(), first.domain, 0) == {(1, "a"): 1, (2, "b"): 1}
+    assert other.upper == Frontier.of(0)
+    lake.drop("d")
+    with pytest.raises(CollectionDropped):
+        writer.commit([message], *([1] if stream else []))

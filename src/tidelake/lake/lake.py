@@ -217,12 +217,28 @@ class Lake:
         """
         return Collection(name, self._shard(name))
 
+    def same_collection(self, id_: str, name: str) -> Collection:
+        """Open the collection of an id, whatever it is called by now: for a job of several processes.
+
+        Args:
+            id_: `Collection.id` of one that was open before.
+            name: that it had then; messages call it so.
+
+        Raises:
+            CollectionDropped: it was dropped since.
+        """
+        self._gate.check()
+        return Collection(name, self._undropped(name, id_))
+
     def _shard(self, name: str) -> Shard:
         self._gate.check()
         _check_text(name)
         shard_id = self._catalog.look([name]).shards.get(name)
         if shard_id is None:
             raise self._not_found(name)
+        return self._undropped(name, shard_id)
+
+    def _undropped(self, name: str, shard_id: str) -> Shard:
         try:
             return self._named(name, shard_id)
         except CollectionDropped as error:

@@ -26,6 +26,7 @@ class Writer:
 
     Attributes:
         name: of the writer.
+        owner: whose sequence numbers these are, such as a streaming query's id; may be empty.
         epoch: of this handle; a later `Writer` of the same name has a higher one.
         last_sequence: number of the last append of this name that is in; None before the first, -1 if this
             owner took the name over and has not written yet.
@@ -37,6 +38,7 @@ class Writer:
         self.name = check_name(name, "writer name")
         if owner != "":
             check_name(owner, f"owner of writer {name!r}")
+        self.owner = owner
         command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over)
         record = shard.run(command)
         self.epoch = record.epoch

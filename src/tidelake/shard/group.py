@@ -44,11 +44,7 @@ class Request:
 
     def fail(self, error: Exception) -> None:
         """Tell of an error that all hear of who were to be carried out together."""
-        if self.gate is not None:
-            # It is raised by several threads, and each writes into what it raises.
-            copied = copy.copy(error)
-            copied.__cause__, error = error, copied
-        self.error = error
+        self.error = error if self.gate is None else _copied(error)
         self.answered = True
 
     def check(self) -> None:
@@ -169,6 +165,17 @@ class _Line:
                 self._leader = self._waiting.pop(0) if self._waiting else None
                 if self._leader is not None:
                     _open(self._leader)
+
+
+def _copied(error: Exception) -> Exception:
+    """An error for one of several threads that raise it: each writes into what it raises."""
+    try:
+        copied = copy.copy(error)
+    except Exception:
+        # Of a store, perhaps, which makes its errors in a way of its own.
+        return error
+    copied.__cause__ = error
+    return copied
 
 
 def _open(request: Request) -> None:

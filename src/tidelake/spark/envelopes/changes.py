@@ -207,25 +207,28 @@ class ChangeParser:
         bad.sort(key=operator.attrgetter("line"))
         if bad and not self.rejects:
             fail(bad[0])
-        ends = [int(times.max()) for times in (found.times, found.marks) if len(times)]
+        # Of some events it is found out last that they cannot be read.
+        events = ~np.isin(found.lines, [reject.line for reject in bad])
+        ends = [int(times.max()) for times in (found.times[events], found.marks) if len(times)]
         return Parsed(
             rows,
-            len(found.lines),
+            int(events.sum()),
             found.heartbeats,
             found.tombstones,
-            len(late),
+            int((found.times[events] < self.lower).sum()),
             max(ends, default=None),
             tuple(bad),
         )
 
     def _spans(self, lines: pa.Array, start: int, bad: list[Reject]) -> list[Events]:
         """The events of lines, by blocks where that is possible; `start` is the number of the first."""
-        if not len(lines):
+        if not len(lines) or (bad and not self.rejects):
+            # What follows a line that fails all is not looked at.
             return []
         try:
             found = self._blocks.read(lines)
         except Unsure:
-            if len(lines) > _LINES_MIN and (self.rejects or not bad):
+            if len(lines) > _LINES_MIN:
                 half = len(lines) // 2
                 first = self._spans(lines.slice(0, half), start, bad)
                 return first + self._spans(lines.slice(half), start + half, bad)

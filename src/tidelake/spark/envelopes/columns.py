@@ -95,8 +95,18 @@ def _check_values(rows: pa.StructArray, side: str, schema: pa.Schema, there: Mas
         inner = _null_inside(values, wanted.type)
         if inner is not None:
             reasons.add(inner & there, f"{where}: holds a null where none is allowed")
-        if pa.types.is_string(values.type):
-            reasons.add(_is(values, UNAVAILABLE) & there, f"{where}: the source left the value out: {FULL}")
+        left_out = _left_out(values)
+        if left_out is not None:
+            reasons.add(left_out & there, f"{where}: the source left the value out: {FULL}")
+
+
+def _left_out(values: pa.Array) -> Mask | None:
+    """Where the connector put its word for a value that did not change; None: no type for it."""
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return _is(values, UNAVAILABLE)
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return _is(values, tuple(word.encode() for word in UNAVAILABLE))
+    return None
 
 
 def _null_inside(values: pa.Array, kind: pa.DataType) -> Mask | None:
@@ -126,8 +136,8 @@ def _null(values: pa.Array) -> Mask:
     return found
 
 
-def _is(values: pa.Array, among: tuple[str, ...]) -> Mask:
-    found: Mask = pc.is_in(values, value_set=pa.array(among)).to_numpy(zero_copy_only=False)
+def _is(values: pa.Array, among: tuple[str, ...] | tuple[bytes, ...]) -> Mask:
+    found: Mask = pc.is_in(values, value_set=pa.array(among, values.type)).to_numpy(zero_copy_only=False)
     return found
 
 

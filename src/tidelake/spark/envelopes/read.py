@@ -104,7 +104,6 @@ class EventReader:
         begins = np.append(True, (codes[1:] != codes[:-1]) | (blocks[1:] != blocks[:-1]))
         at = np.flatnonzero(begins)
         lengths = np.diff(np.append(at, len(codes)))
-        lengths = np.diff(np.append(at, len(codes)))
         numbers: npt.NDArray[np.int64] = np.arange(1, len(codes) + 1) - np.repeat(at, lengths)
         if self._last[0] == (files[0].as_py(), int(blocks[0])):
             numbers[: at[1] if len(at) > 1 else len(codes)] += self._last[1]

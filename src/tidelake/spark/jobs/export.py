@@ -8,9 +8,11 @@ INVARIANT: a Parquet export is there as a whole or not at all: it is written bes
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -91,10 +93,13 @@ def export(
         timeout_s: how long to wait for the times to be closed.
 
     Raises:
-        UsageError: there is something at `path`, or the format's package is not installed; nothing ran.
+        UsageError: there is something at `path`, or it and the lake are in one another, or the format's
+            package is not installed; nothing ran.
         HistoryCompacted, NotYetClosed: as of reads.
     """
     _check(format, mode, as_of, changes)
+    if format != "iceberg":
+        _check_apart(path, collection.lake_url)
     clock = Env().clock
     started_s = clock.monotonic_s()
     target = _Parquet(spark, path, mode) if format == "parquet" else None
@@ -130,6 +135,17 @@ def _check(format_: str, mode: str, as_of: Time | None, changes: tuple[Time, Tim
         raise UsageError("give as_of or changes, not both")
     if changes is not None and len(changes) != 2:
         raise UsageError(f"changes={changes!r} must be two times: after the first, through the second")
+
+
+def _check_apart(path: str, lake_url: str) -> None:
+    """Refuse a place in the lake, or around it: to overwrite that is to delete the lake."""
+    scheme = urlsplit(path).scheme
+    if scheme not in ("", "file") or urlsplit(lake_url).scheme != "file":
+        return
+    place = os.path.realpath(urlsplit(path).path if scheme else path)
+    lake = os.path.realpath(unquote(urlsplit(lake_url).path))
+    if os.path.commonpath([place, lake]) in (place, lake):
+        raise UsageError(f"{path!r} and the lake at {lake!r} are in one another: choose a place beside it")
 
 
 def _read(
@@ -245,14 +261,13 @@ class _Parquet:
         if not self._there(self._path):
             self._rename(written, self._path)
             return
-        before = self._beside()
-        self._rename(self._path, before)
-        try:
-            self._rename(written, self._path)
-        except BaseException:
-            self._rename(before, self._path)
-            raise
-        self._call("delete", before, True)
+        with self._aside() as before:
+            self._rename(self._path, before)
+            try:
+                self._rename(written, self._path)
+            except BaseException:
+                self._rename(before, self._path)
+                raise
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[str]:

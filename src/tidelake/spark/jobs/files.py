@@ -27,7 +27,8 @@ from tidelake.spark.envelopes.changes import as_bytes, place, shown
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 Format: TypeAlias = Literal["text", "jsonl", "csv", "parquet"]
-FILE = "file"
+# The column of files: as the envelope `debezium` takes it, and beside rows that may have any column.
+FILE, ROWS_FILE = "file", "_tidelake_file"
 # What a worker raised, in the text of Spark's exception.
 _RAISED = re.compile(r"tidelake\.errors\.(\w+): (.*)")
 
@@ -45,9 +46,11 @@ def rows_of(
     collection: Collection,
     directory: str,
     format: Format,  # noqa: A002 - as Spark calls it
+    *,
     files: int | None,
+    file_column: str,
 ) -> DataFrame:
-    """The rows of new files, with a column more: their file.
+    """The rows of new files, with a column more, `file_column`: their file.
 
     Columns are those of the files that are there. Of texts, those that the collection knows are of its types;
     others are, of CSV, texts, and of JSON as in the first line. No value may be anything else.
@@ -57,7 +60,7 @@ def rows_of(
     """
     if format not in get_args(Format):
         raise UsageError(f"format={format!r} is unknown: use {', '.join(get_args(Format))}")
-    file = f.col("_metadata.file_path").alias(FILE)
+    file = f.col("_metadata.file_path").alias(file_column)
     known = collection.update_schema
     try:
         if format == "parquet":
@@ -72,7 +75,7 @@ def rows_of(
             reader = reader.option("mode", "FAILFAST")
             found = _loaded(reader, directory).select("*", file)
             wanted = pa.schema([_known(known, name, pa.string()) for name in names])
-            return _mapped(found, _CastTexts(wanted, frame_arrow(wanted)), wanted)
+            return _mapped(found, _CastTexts(wanted, frame_arrow(wanted), file_column), wanted, file_column)
         first = spark.read.text(_literal(directory)).where("trim(value) != ''").first()
     except AnalysisException as error:
         if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
@@ -84,11 +87,11 @@ def rows_of(
         raise UsageError(f"there are no rows at {directory!r} yet to take columns from: put a file there")
     lines = _loaded(_reader(spark, "text", files), directory).where("trim(value) != ''").select("value", file)
     wanted = _first_columns(first[0], known, directory)
-    return _mapped(lines, _ReadLines(wanted, frame_arrow(wanted)), wanted)
+    return _mapped(lines, _ReadLines(wanted, frame_arrow(wanted), file_column), wanted, file_column)
 
 
-def _mapped(frame: DataFrame, work: ArrowMap, schema: pa.Schema) -> DataFrame:
-    output = pa.schema([*schema, pa.field(FILE, pa.string())])
+def _mapped(frame: DataFrame, work: ArrowMap, schema: pa.Schema, file_column: str) -> DataFrame:
+    output = pa.schema([*schema, pa.field(file_column, pa.string())])
     # By position: mapInArrow takes a dot in a name for a path.
     columns = frame.select(*(f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(frame.columns)))
     return columns.mapInArrow(work, frame_schema(output))
@@ -122,6 +125,7 @@ class _ReadLines:
 
     schema: pa.Schema
     output: pa.Schema
+    file_column: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         one_thread()
@@ -133,7 +137,7 @@ class _ReadLines:
             except BadLine as bad:
                 where, text = place(batch.column(1)[bad.line].as_py()), shown(lines[bad.line].as_py())
                 raise InvalidUpdates(f"cannot read a row: {bad.reason}; {where} line={text}") from None
-            yield convert(rows, self.output).append_column(FILE, batch.column(1))
+            yield convert(rows, self.output).append_column(self.file_column, batch.column(1))
 
 
 @dataclass(frozen=True)
@@ -142,13 +146,14 @@ class _CastTexts:
 
     schema: pa.Schema
     output: pa.Schema
+    file_column: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         one_thread()
         for batch in batches:
             columns = [self._column(batch, i) for i in range(len(self.schema))]
             rows = pa.RecordBatch.from_arrays(columns, names=self.schema.names)
-            yield convert(rows, self.output).append_column(FILE, batch.column(len(self.schema)))
+            yield convert(rows, self.output).append_column(self.file_column, batch.column(len(self.schema)))
 
     def _column(self, batch: pa.RecordBatch, index: int) -> pa.Array:
         texts, wanted = batch.column(index), self.schema.field(index)

@@ -33,7 +33,7 @@ from tidelake.spark.envelopes.changes import Late, OldRows
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import EnvelopeLike, named
-from tidelake.spark.jobs.files import FILE, Format, ours, rows_of, text_of
+from tidelake.spark.jobs.files import FILE, ROWS_FILE, Format, ours, rows_of, text_of
 from tidelake.spark.tasks import remote
 from tidelake.spark.writing.commit import Numbered, write
 from tidelake.spark.writing.exactly_once import is_in, query_of
@@ -154,15 +154,18 @@ def ingest(
         raise UsageError("an ingest needs a session with a driver of its own, not one of Spark Connect")
     made = named(envelope, options)
     folder, most = os.fspath(directory), max_files_per_trigger
+    kept = made.rejects if isinstance(made, Debezium) else None
+    if kept is not None and os.path.realpath(kept) == os.path.realpath(folder):
+        raise UsageError(f"rejects={kept!r} is the directory that is read: what is kept would be taken next")
     kind: Format = "text" if format is None else format
     if kind == "text":
         if not isinstance(made, Debezium):
             raise UsageError("lines of text are change events: give format='jsonl', 'csv' or 'parquet'")
         frame = text_of(spark, folder, most)
     else:
-        frame = rows_of(spark, collection, folder, kind, most)
+        frame = rows_of(spark, collection, folder, kind, files=most, file_column=_file_column(made))
     # Before a query is started, whose error would be a text.
-    made.check((frame if kind == "text" else frame.drop(FILE)).schema, collection)
+    made.check((frame if kind == "text" else frame.drop(_file_column(made))).schema, collection)
     sink = _Sink(collection, made, writer, take_over, progress)
     stream = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
     query = (stream.trigger(availableNow=True) if available_now else stream).start()
@@ -258,17 +261,17 @@ class _Sink:
     def _ingest(self, writer: Writer, frame: DataFrame, batch: int) -> IngestedBatch:
         lines = isinstance(self.envelope, Debezium) and "value" in frame.columns
         if is_in(writer, batch):
-            if content_of(_files(frame)) != writer.last_content:
+            if content_of(self._files(frame)) != writer.last_content:
                 # A driver that died before it finished its last batch repeats that one, with the same files.
                 # A checkpoint that is older than the collection gives its number to new files; to take them
                 # for repeated would lose them without a word.
                 raise UsageError(other_content(writer.name, batch))
             return IngestedBatch(batch, True, self.collection.upper)
         # Lines come with their files. Of other rows, they are asked for.
-        files = None if lines else _files(frame)
+        files = None if lines else self._files(frame)
         written = write(
             self.collection,
-            frame if lines else frame.drop(FILE),
+            frame if lines else frame.drop(_file_column(self.envelope)),
             self.envelope,
             numbered=Numbered(
                 writer, batch, lambda answer: content_of(answer.files if files is None else files)
@@ -289,7 +292,11 @@ class _Sink:
             len(answer.files if files is None else files),
         )
 
+    def _files(self, frame: DataFrame) -> tuple[str, ...]:
+        """The files that a micro-batch is made of, but for those without a row."""
+        return tuple(row[0] for row in frame.select(_file_column(self.envelope)).distinct().collect())
 
-def _files(frame: DataFrame) -> tuple[str, ...]:
-    """The files that a micro-batch is made of, but for those without a row."""
-    return tuple(row[0] for row in frame.select(FILE).distinct().collect())
+
+def _file_column(envelope: Envelope) -> str:
+    """Where a micro-batch has the file of each row."""
+    return FILE if isinstance(envelope, Debezium) else ROWS_FILE

@@ -32,7 +32,7 @@ from tidelake.spark.envelopes.named import named
 from tidelake.spark.source.options import WriteOptions, write_options
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.times import time_of
-from tidelake.spark.source.uploading import Upload, Uploaded
+from tidelake.spark.source.uploading import Target, Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in, planned_in
 from tidelake.spark.writing.token import TokenWriter, check_token
@@ -116,14 +116,15 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: append once, unless the token is in."""
-        with self.upload.target.opened() as collection:
+        found = _uploaded(messages)
+        with _target(found, self.upload.target).opened() as collection:
             numbered: Numbered | None = None
             if self._token is not None:
                 tokens = TokenWriter(collection, self._token)
                 if tokens.done() is not None:
                     return
                 numbered = tokens.open()
-            self.upload.commit(collection, _uploaded(messages), numbered)
+            self.upload.commit(collection, found, numbered)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: what the tasks uploaded may have been published, and is else found by collection."""
@@ -158,7 +159,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         queries = {message.query for message in found}
         if len(queries) != 1:
             raise InternalError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
-        with self.upload.target.opened() as collection:
+        with _target(found, self.upload.target).opened() as collection:
             writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over)
             # Without the checkpoint the number of rows is all that is known, and that may be another one of
             # a batch that comes again, and the same one of another batch.
@@ -176,3 +177,11 @@ def _uploaded(messages: Sequence[WriterCommitMessage | None]) -> list[Uploaded]:
     if len(found) != len(messages):
         raise InternalError(f"{len(messages) - len(found)} of {len(messages)} tasks sent no message")
     return found
+
+
+def _target(found: Sequence[Uploaded], planned: Target) -> Target:
+    """Where the tasks stored the rows: a stream's writer is made anew, by name, for the commit."""
+    targets = {message.target for message in found} or {planned}
+    if len(targets) != 1:
+        raise InternalError(f"the tasks of one write stored rows for {len(targets)} collections")
+    return targets.pop()

@@ -39,12 +39,14 @@ class Uploaded(WriterCommitMessage):
         staged: names of runs of staged rows.
         rows: that the task was given.
         query: id of the streaming query; empty for a batch write.
+        target: for which the rows were stored.
     """
 
     answers: bytes
     staged: tuple[str, ...]
     rows: int
     query: str
+    target: "Target"
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,13 @@ class Target:
 
     Attributes:
         url: of the lake.
-        name: of the collection.
+        id: of the collection.
+        name: that it had when the write began; another collection may have it by now.
         config: settings of the lake.
     """
 
     url: str
+    id: str
     name: str
     config: Config
 
@@ -65,7 +69,7 @@ class Target:
     def opened(self) -> Iterator[Collection]:
         """The collection, in a lake of this process, which is closed afterwards."""
         with open_lake(self.url, create=False, config=self.config) as lake:
-            yield lake.collection(self.name)
+            yield lake.same_collection(self.id, self.name)
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,14 @@ class _Plan:
     """What a task does with its rows.
 
     Attributes:
+        target: where they go.
         work: of the envelope; None: the rows are staged.
         staging: bytes of it.
         names: of the columns.
         key: the key columns.
     """
 
+    target: Target
     work: ArrowMap | None
     staging: bytes
     names: tuple[str, ...]
@@ -100,7 +106,7 @@ class _Plan:
             return b""
 
         done = answered(stage) if self.work is None else self.work(counted())
-        return Uploaded(answers_to_bytes(done), staged, rows, query)
+        return Uploaded(answers_to_bytes(done), staged, rows, query, self.target)
 
     def _keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return convert(batch.rename_columns(self.names), self.key)
@@ -118,7 +124,7 @@ class Upload:
         collection.state()
         envelope.check(schema, collection)
         spec = collection.uploader().spec
-        self.target = Target(spec.url, collection.name, spec.config)
+        self.target = Target(spec.url, collection.id, collection.name, spec.config)
         self.envelope = envelope
         self.names = tuple(schema.names)
         self._plan: _Plan | None = None
@@ -142,7 +148,8 @@ class Upload:
                 if not self.stages:
                     work = self.envelope.work(collection, self.names, open_upper(collection))
                 fields = pa.schema([collection.schema.field(name) for name in key])
-                self._plan = _Plan(work, Staging(uploader.spec).to_bytes(), self.names, fields)
+                staging = Staging(uploader.spec).to_bytes()
+                self._plan = _Plan(self.target, work, staging, self.names, fields)
         return self._plan
 
     def store(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Uploaded:

@@ -23,7 +23,7 @@ from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope, Staged
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer, answer_schema, collect
-from tidelake.spark.writing.rejects import keep
+from tidelake.spark.writing.rejects import Batch, keep
 from tidelake.state.append import Appended
 
 
@@ -186,7 +186,10 @@ def _append(
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
         raise UpdateNotBeyondLower(answer.time_lower, lower)
-    keep(answer, collection.name, None if numbered is None else (numbered.writer.name, numbered.sequence))
+    batch: Batch | None = None
+    if numbered is not None:
+        batch = Batch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
+    keep(answer, collection.name, batch)
     if numbered is None:
         return collection.append_uploaded(answer.uploads, lower=lower, upper=upper, advance=answer.advances)
     return numbered.writer.append_uploaded(

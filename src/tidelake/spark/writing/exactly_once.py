@@ -107,7 +107,7 @@ class Sink:
         """For Spark Connect, whose server calls the function in a process of its own."""
         spec = self.collection.uploader().spec
         rest = (self.envelope, self.writer, self.take_over, self.progress, self.query)
-        return _reopened, (spec.url, spec.config, self.collection.name, *rest)
+        return _reopened, (spec.url, spec.config, self.collection.id, self.collection.name, *rest)
 
     def _take(self, frame: DataFrame, batch: int) -> WrittenBatch:
         query = query_of(frame) if self.query is None else self.query
@@ -131,8 +131,8 @@ class Sink:
         return self._opened[1]
 
 
-def _reopened(url: str, config: Config, name: str, *rest: Any) -> Sink:
-    return Sink(open_lake(url, create=False, config=config).collection(name), *rest)
+def _reopened(url: str, config: Config, id_: str, name: str, *rest: Any) -> Sink:
+    return Sink(open_lake(url, create=False, config=config).same_collection(id_, name), *rest)
 
 
 def sink(

@@ -4,26 +4,45 @@ Owns the files of that folder: JSON lines of `file`, `number` (the line, from 1)
 begin, in bytes), `reason` and `line`, or `base64` if the line is no text.
 
 INVARIANT: a file is whole and flushed before the rest of its batch is appended, and a batch that is done
-again has the same file. So what is not in the collection is in the folder, once.
+again has the same file, which no other batch has: of another collection of this name, or of another query
+that took the writer over. So what is not in the collection is in the folder, once.
 """
 
 import hashlib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidelake.errors import StoreUnavailable
 from tidelake.spark.uploads import Answer
 
 
-def keep(answer: Answer, collection: str, batch: tuple[str, int] | None) -> None:
+@dataclass(frozen=True)
+class Batch:
+    """A batch that a writer numbers.
+
+    Attributes:
+        collection: id of it.
+        writer: name of the writer.
+        owner: whose numbers these are.
+        number: of the batch.
+    """
+
+    collection: str
+    writer: str
+    owner: str
+    number: int
+
+
+def keep(answer: Answer, collection: str, batch: Batch | None) -> None:
     """Store the rejects of a batch, if a folder was given.
 
     Args:
         answer: of all tasks.
         collection: its name.
-        batch: writer and number; None of an append that has none: then the file is named by what is in it.
+        batch: None of an append that has no number: then the file is named by what is in it.
 
     Raises:
         StoreUnavailable: the folder cannot be written to. Nothing was appended.
@@ -45,11 +64,15 @@ def keep(answer: Answer, collection: str, batch: tuple[str, int] | None) -> None
         ) from error
 
 
-def _name(lines: Sequence[str], collection: str, batch: tuple[str, int] | None) -> str:
+def _name(lines: Sequence[str], collection: str, batch: Batch | None) -> str:
     if batch is None:
-        digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
-        return f"{_plain(collection)}-{digest}"
-    return f"{_plain(collection)}-{_plain(batch[0])}-{batch[1]:08}"
+        return f"{_plain(collection)}-{_digest(lines)}"
+    whose = _digest((batch.collection, batch.owner))[:12]
+    return f"{_plain(collection)}-{_plain(batch.writer)}-{whose}-{batch.number:08}"
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
 
 
 def _plain(name: str) -> str:
