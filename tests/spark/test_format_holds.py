@@ -132,6 +132,7 @@ def test_frames_of_a_lake_that_was_closed_are_released_like_others(tmp_path: Pat
     c = lake.create("c", SCHEMA, key=["k"])
     c.append(pa.table({"k": [1], "v": ["x"]}))
     other = made(tmp_path / "other")
+    release()  # what other tests of this process hold
     for held in (c, other):
         hold_plans(held, [held.plan(None, 1)], 3_600)
     lake.close()
