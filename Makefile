@@ -8,8 +8,8 @@ ARGS ?=
 RUN := .venv/bin/python -m
 WITH_JAVA := JAVA_HOME="$$(setup/java.sh)" && export JAVA_HOME &&
 PYTEST := $(WITH_JAVA) $(RUN) pytest
-# Tests that use Spark share one worker, and so one session: tests/conftest.py puts them together.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadgroup
+# Each worker that gets tests of Spark starts a session of its own.
+PARALLEL := --numprocesses auto --maxprocesses 4
 
 help:   ## this list
 	@sed -n 's/^\([a-z-]*\): *[a-z]* *## /\1	/p' Makefile | expand -t 14

@@ -1,4 +1,4 @@
-"""What all tests share: the seed, Hypothesis profiles, real data, and one worker for Spark."""
+"""What all tests share: the seed, Hypothesis profiles, and real data."""
 
 import os
 from pathlib import Path
@@ -36,12 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     return f"seed: {os.environ[SEED]} (again: {SEED}={os.environ[SEED]})"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,9 +7,6 @@ from shards import SCHEMA, Place, rows
 from tidelake.config import Config
 from tidelake.shard.runs import upload
 
-# One worker for all: the shard of 10,000 appends is made once, and the tests follow each other.
-pytestmark = pytest.mark.xdist_group("costs")
-
 CALLS = ("log.head", "log.scan", "log.compare_and_set", "blob.get", "blob.put", "blob.list", "blob.open")
 
 

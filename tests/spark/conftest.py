@@ -9,7 +9,6 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before the one that gives all of Spark's tests one worker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):

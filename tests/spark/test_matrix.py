@@ -140,44 +140,19 @@ def run(engine: str, history: History, root: Path, looks: int = 9) -> Run:
     )
 
 
-@pytest.fixture(scope="session")
-def dotgov(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> History:
-    return real_history(shared_data / "dotgov", tmp_path_factory.mktemp("matrix") / "dotgov", files=8)
-
-
-@pytest.fixture(scope="session", params=["local", "cluster", "connect"])
-def taken(request: pytest.FixtureRequest, dotgov: History, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run(request.param, dotgov, tmp_path_factory.mktemp(request.param))
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("path", PATHS)
-def test_dotgov_is_the_truth_by_every_path_and_engine(taken: Run, path: str) -> None:
-    taken.check(path)
-
-
-@pytest.mark.full
-def test_tasks_failed_and_were_tried_again(taken: Run) -> None:
-    assert taken.tasks["injected"] >= 3, taken.tasks
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("taken", ["cluster"], indirect=True)
-def test_the_cluster_gave_slow_tasks_to_another_worker(taken: Run) -> None:
-    assert taken.tasks["speculative"] >= 1, taken.tasks
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("taken", ["cluster"], indirect=True)
-def test_executors_have_the_core_package_alone_and_both_workers_work(taken: Run) -> None:
-    assert taken.found["workers"] == {"packages": [""], "slots": 4}
-    assert all(taken.tasks[host] for host in HOSTS), taken.tasks
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("taken", ["connect"], indirect=True)
-def test_connect_knows_how_many_tasks_run_at_once(taken: Run) -> None:
-    assert taken.found["workers"]["slots"] == 2
+@pytest.mark.parametrize("engine", ["local", "cluster", "connect"])
+def test_dotgov_is_the_truth_by_every_path(shared_data: Path, tmp_path: Path, engine: str) -> None:
+    done = run(engine, real_history(shared_data / "dotgov", tmp_path / "dotgov", files=8), tmp_path / engine)
+    done.check(*PATHS)
+    assert done.tasks["injected"] >= 3, done.tasks
+    if engine == "cluster":
+        assert done.tasks["speculative"] >= 1, done.tasks
+        # Executors have the core package alone, and both workers work.
+        assert done.found["workers"] == {"packages": [""], "slots": 4}
+        assert all(done.tasks[host] for host in HOSTS), done.tasks
+    if engine == "connect":
+        assert done.found["workers"]["slots"] == 2
 
 
 def test_a_small_history_is_the_truth_by_every_path(tmp_path: Path) -> None:
