@@ -198,12 +198,12 @@ def _bring_to_rest(lake):
     """Maintain until a check has nothing to tell: the killed left claims, holds and uploads to grow old."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
+        lake.collect()  # first: what is half dropped is in the list, and cannot be opened
         for name in lake.list():
             c = lake.collection(name)
             c.advance_since(c.last_time())
             complete = c.maintain().complete
             c.collect(thorough=True)
-        lake.collect()
         findings, left = lake.fsck().findings, _beside(lake)
         if complete and not findings and not left:
             return
