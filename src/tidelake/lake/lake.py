@@ -26,8 +26,8 @@ from tidelake.lake.fsck import Watch as FsckWatch
 from tidelake.lake.gate import GatedVersionLog
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_list, check_name, not_found
-from tidelake.lake.readers import duration_s
 from tidelake.lake.renaming import check_renames, refuse_gone, renamed
+from tidelake.lake.spans import duration_s
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch

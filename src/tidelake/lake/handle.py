@@ -1,0 +1,90 @@
+"""What every part of a collection's handle knows: its shard, what it is called, and its times."""
+
+import pyarrow as pa
+
+from tidelake.data.types import row_schema, update_schema
+from tidelake.errors import NotYetClosed, UsageError
+from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.shard import Shard
+from tidelake.state.state import ShardState
+
+
+class Handle:
+    """Of one collection.
+
+    Attributes:
+        name: in the lake; it is part of messages.
+    """
+
+    def __init__(self, name: str, shard: Shard) -> None:
+        self.name = name
+        self._shard = shard
+        shard.title = name
+
+    @property
+    def id(self) -> str:
+        """The id of its shard, which no other collection ever has."""
+        return self._shard.spec.shard_id
+
+    @property
+    def lake_url(self) -> str:
+        """Where its lake is, for other processes."""
+        return self._shard.spec.url
+
+    @property
+    def domain(self) -> TimeDomain:
+        """The unit of its times."""
+        return self._shard.spec.domain
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Key columns, then value columns, of the newest schema that this handle has seen."""
+        return row_schema(self._shard.spec.schema)
+
+    @property
+    def update_schema(self) -> pa.Schema:
+        """The columns of an update: key, value, `_time` (or `_time_0`, ...) and `_diff`."""
+        return update_schema(self._shard.spec.schema, self.domain)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Names of the key columns."""
+        return tuple(column.name for column in self._shard.spec.schema.key)
+
+    @property
+    def since(self) -> Frontier:
+        """Reads before it are refused. One log scan."""
+        return self._shard.state().since
+
+    @property
+    def upper(self) -> Frontier:
+        """Times beyond it are still open. One log scan."""
+        return self._shard.state().upper
+
+    def state(self) -> ShardState:
+        """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
+        return self._shard.state()
+
+    def last_time(self) -> Time:
+        """The last closed time. One log scan.
+
+        Raises:
+            UsageError: there is no single one: times are tuples, or all are closed.
+            NotYetClosed: none is closed yet.
+        """
+        upper = self._shard.alive().upper
+        if not self.domain.total_order or upper.closed:
+            raise UsageError(
+                f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
+            )
+        if upper.less_equal(self.domain.minimum):
+            # Not worth a wait: whoever asks for no time wants what is there, and nothing is.
+            raise NotYetClosed(self.domain.minimum, upper.elements[0], 0)
+        last: Time = upper.just_before().elements[0]
+        return last
+
+    def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
+        """A frontier from a time, a list of times or a frontier; the times are checked."""
+        return frontier(value, self.domain, name)

@@ -1,0 +1,231 @@
+"""Reads of a collection: contents, look-ups, changes, what follows, and plans of them for other processes.
+
+Owns the arguments; how rows are found is `tidelake.shard.reading`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import pyarrow as pa
+
+from tidelake.data.ingest import as_table
+from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.lake.frontiers import FrontierLike
+from tidelake.lake.handle import Handle
+from tidelake.lake.intervals import IntervalReads
+from tidelake.lake.names import check_name
+from tidelake.lake.readers import CollectionReader
+from tidelake.lake.spans import duration_s, patience
+from tidelake.lake.wanted import wanted
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf, Query
+from tidelake.model.selection import Wanted
+from tidelake.model.time import Time
+from tidelake.shard.reading import query
+from tidelake.shard.reading.lookup import lookup
+from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.reading.tail import Tail
+from tidelake.shard.runs.plan import ReadPlan
+
+R = TypeVar("R")
+
+
+class Reads(Handle, IntervalReads):
+    """A handle that reads."""
+
+    def snapshot(
+        self,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+        schema_id: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
+
+        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. What is read is
+        kept for as long as the stream is read, or somebody has it; it writes nothing unless that is long.
+
+        Rows have the columns of the newest schema, whatever it was at `as_of`; or those of the one with
+        `schema_id`, as far as they are there today: what was added since is left out, what was dropped
+        since is null.
+
+        Args:
+            as_of: the time.
+            columns: those to give, in this order, before the times and `_diff`; default: all. Rows that are
+                equal in them stay apart, each with its own multiplicity.
+            where: SQL that is true of the rows to give, such as `price > 10 AND name LIKE 'a%'`: see "Some
+                rows and columns" in docs/guide.md. What cannot match is not read.
+            timeout_s: how long to wait for the time to be closed.
+            schema_id: to read under.
+
+        Raises:
+            UsageError: there is no such column, or the condition is not supported; says what to write.
+            IncompatibleSchema: a column of that schema was widened since, or may be null since.
+            HistoryCompacted: `as_of` is before `since`.
+            NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
+                once if no time was closed yet and none was asked for.
+        """
+        patience_s = patience(timeout_s)
+        asked_for = wanted(columns, where)
+
+        def ask(asked: Query) -> pa.RecordBatchReader:
+            return query.stream(self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for)
+
+        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+
+    def lookup(
+        self,
+        keys: object,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> pa.Table:
+        """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` gives them.
+
+        Args:
+            keys: a table in any Arrow form with the key columns; a key may come several times.
+            as_of: the time.
+            columns: as `snapshot`, and so are the other arguments and errors.
+            where: which of the rows.
+            timeout_s: how long to wait for the time to be closed.
+
+        Returns:
+            In memory: sorted by key, then value, with multiplicities in `_diff`. Keys without rows give
+            none. One log scan, and for each part that may hold one of the keys an `open`, a read or two of
+            its footer, and reads of the row groups that may hold one.
+
+        Raises:
+            InvalidUpdates: the table is none of keys; names the column and the row.
+        """
+        patience_s, asked_for, given = patience(timeout_s), wanted(columns, where), as_table(keys)
+
+        def ask(asked: AsOf) -> pa.Table:
+            return lookup(self._shard, given, asked, patience_s, wanted=asked_for)
+
+        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+
+    def _at_last(self, ask: Callable[[AsOf], R]) -> R:
+        """Ask for the contents at the last closed time, whichever that is when the answer is planned."""
+        while True:
+            try:
+                return ask(AsOf(self.last_time()))
+            except HistoryCompacted:
+                # Others appended and moved `since` in between: there is a later last time now.
+                continue
+
+    def _read(self, asked: Query, patience_s: float | None, rows: Wanted) -> pa.RecordBatchReader:
+        return query.stream(self._shard, asked, patience_s, wanted=rows)
+
+    def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
+        """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
+
+        Keeps a hold from the first step to the last. Stops after `timeout_s` without news (default: never).
+
+        Raises:
+            HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
+        """
+        at, patience_s = self.domain.check(as_of, "as_of"), patience(timeout_s)
+        since, start = self._shard.alive().since, Frontier.past(at)
+        if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
+            raise HistoryCompacted(at, since)
+        return self._listened(at, start.just_before(), patience_s)
+
+    def _listened(self, at: Time, hold: Frontier, patience_s: float | None) -> Iterator[Step]:
+        with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
+            yield from reader.listen(at, patience_s)
+
+    def tail(
+        self,
+        hold: str | None = None,
+        *,
+        hold_for: timedelta | float = timedelta(days=1),
+        poll_s: float = 0.5,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        schema_id: int | None = None,
+    ) -> Tail:
+        """Follow the collection in steps that can be repeated, across processes; for stream processors.
+
+        No store call. See `tidelake.shard.reading.tail`.
+
+        Args:
+            hold: the id of its hold, to take a tail up again; default: a fresh one.
+            hold_for: how long history is kept for it while no process follows; in seconds, if no timedelta.
+            poll_s: least pause between two looks at the log.
+            columns: as for `snapshot`.
+            where: as for `snapshot`.
+            schema_id: as for `snapshot`.
+
+        Raises:
+            UsageError: times are tuples, or an argument is none.
+        """
+        lasts_s = duration_s(hold_for, "hold_for")
+        if lasts_s < 1:
+            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
+        return Tail(
+            self._shard,
+            hold or self._shard.env.ids.fresh(),
+            f"stream of {self.name}",
+            hold_for_s=lasts_s,
+            poll_s=duration_s(poll_s, "poll_s"),
+            wanted=wanted(columns, where),
+            schema_id=schema_id,
+        )
+
+    def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
+        """Hold history from `since` on (default: the current one), and what is read, until it is closed.
+
+        A process that dies leaves its hold behind for `lease_s`. One log write.
+        """
+        check_name(purpose, "purpose of a reader")
+        start = None if since is None else self.frontier(since, "since")
+        return CollectionReader(Reader(self._shard, purpose, start), self.domain, self.last_time)
+
+    def plan(
+        self,
+        asked: Query | None,
+        parallelism: int,
+        timeout_s: float | None = None,
+        schema_id: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        task_bytes_max: int | None = None,
+        as_stored: bool = False,
+    ) -> ReadPlan:
+        """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
+
+        None asks for the contents at the last closed time; `schema_id`, `columns` and `where` as for
+        `snapshot`. Tasks that are carried out later than `garbage_age_s` from now need `hold`.
+
+        Args:
+            asked: the query.
+            parallelism: tasks at most.
+            timeout_s: how long to wait for its times to be closed.
+            schema_id: to read under.
+            columns: to give.
+            where: SQL that is true of the rows to give.
+            task_bytes_max: more tasks, so that none reads much more stored bytes than this.
+            as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
+                `ReadPlan.as_stored`.
+        """
+        patience_s, asked_for = patience(timeout_s), wanted(columns, where)
+
+        def ask(of: Query) -> ReadPlan:
+            return query.plan(
+                self._shard,
+                of,
+                parallelism,
+                patience_s,
+                schema_id=schema_id,
+                wanted=asked_for,
+                task_bytes_max=task_bytes_max,
+                as_stored=as_stored,
+            )
+
+        return self._at_last(ask) if asked is None else ask(asked)

@@ -1,0 +1,58 @@
+"""Spans of time, as users write them."""
+
+from datetime import timedelta
+
+from tidelake.errors import UsageError
+from tidelake.model.time import TIME_MAX, TimeDomain
+
+_LONGEST_S = 100 * 366 * 86_400
+_PER_UNIT = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
+
+
+def patience(timeout_s: object) -> float | None:
+    """A patience in seconds, checked."""
+    if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
+        return None if timeout_s is None else float(timeout_s)
+    raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")
+
+
+def duration_s(duration: object, name: str) -> float:
+    """A span of wall-clock time in seconds, from that or a timedelta."""
+    value = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_S:
+        raise UsageError(
+            f"{name}={duration!r} must be a timedelta, or a number of seconds that is not negative, and at "
+            "most a hundred years"
+        )
+    return float(value)
+
+
+def window(wanted: object, domain: TimeDomain) -> int | None:
+    """A window of history in units of the collection's time.
+
+    Raises:
+        UsageError: it is none; says what to give instead.
+    """
+    if wanted is None:
+        return None
+    if not domain.total_order:
+        raise UsageError(
+            f"times of unit {domain} have no length, so there is no window of them: call advance_since"
+        )
+    asked = wanted
+    if isinstance(wanted, timedelta):
+        unit = _PER_UNIT.get(domain.unit)
+        if unit is None:
+            raise UsageError(
+                f"retention {wanted} is a span of a clock, and times are a {domain}: give a number"
+            )
+        wanted = wanted // unit
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        shown = asked if isinstance(asked, timedelta) else repr(asked)
+        raise UsageError(
+            f"retention {shown} must be a whole number of at least 1, a timedelta of at least one unit of "
+            "the times, or None to keep all"
+        )
+    if wanted > TIME_MAX:
+        raise UsageError(f"retention {asked!r} is longer than all time: give None to keep all")
+    return wanted
