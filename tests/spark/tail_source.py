@@ -12,6 +12,9 @@ NAME = "größe \U0001f30a'\"`"
 SCHEMA = pa.schema([pa.field("ключ", pa.int64(), nullable=False), ("v ü", pa.string())])
 LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+# Spark forgets offsets of all but the last 100 batches otherwise, and a quick machine does more in one test.
+RETAINED = 1_000_000
+
 
 def stream(spark, url, **options):
     """A streaming DataFrame of the collection; its rows have `_time` and `_diff`."""
@@ -26,6 +29,7 @@ def to_parquet(frame, root, trigger):
     """A query of a frame into an exactly-once sink of files; its checkpoint is beside."""
     # On a local disk; half of the time of a small batch is Spark's own bookkeeping otherwise.
     frame.sparkSession.conf.set("spark.sql.streaming.checkpointFileManagerClass", LOCAL_FILES)
+    frame.sparkSession.conf.set("spark.sql.streaming.minBatchesToRetain", RETAINED)
     writer = frame.writeStream.format("parquet").option("path", str(root / "out"))
     return writer.option("checkpointLocation", str(root / "checkpoint")).trigger(**trigger).start()
 
