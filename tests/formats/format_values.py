@@ -25,9 +25,11 @@ from tidelake.state.state import (
     CriticalHold,
     Delta,
     Edits,
+    Fork,
     Hold,
     MergeClaim,
     Move,
+    Origin,
     Retention,
     Rollup,
     ShardState,
@@ -146,6 +148,10 @@ TOMBSTONE = replace(
     ),
     dropped=True,
 )
+# A fork, which has forks as well.
+FORKED = replace(
+    TOMBSTONE, forks=pmap({"3a" * 16: Fork(9, 80), "3b" * 16: Fork(11, 2**62)}), origin=Origin("4a" * 16, 77)
+)
 
 
 def delta(edits, seqno=14):
@@ -203,11 +209,13 @@ DELTAS = {
     "dropped": Edits(
         since=Move(F(2), Frontier()), critical={"wächter": None}, holds={"1a" * 16: None}, dropped=True
     ),
+    "forks": Edits(forks={"3a" * 16: None, "3c" * 16: Fork(13, 90)}),
+    "let-go": Edits(let_go=True),
 }
 
 # Of three commands that were committed together.
 TOGETHER = replace(delta(DELTAS["append"]), more=(DELTAS["hold"], DELTAS["retention"]))
-STATES = {"full": STATE, "first": FIRST_STATE, "tombstone": TOMBSTONE}
+STATES = {"full": STATE, "first": FIRST_STATE, "tombstone": TOMBSTONE, "forked": FORKED}
 
 SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)
 NEEDED = [Source(Run((part(1), INLINE), True), F(0), F(5)), Source(Run((REWRITTEN,)), F(5), Frontier())]

@@ -53,11 +53,21 @@ def test_every_kept_record_has_its_values():
     assert kept == set(NAMES) == set(expected("records"))
 
 
+def known_then(found, then):
+    """A value without the fields that there were not when it was written: these hold nothing."""
+    if isinstance(found, dict) and isinstance(then, dict):
+        return {k: known_then(v, then.get(k)) for k, v in found.items() if k in then or v}
+    if isinstance(found, list) and isinstance(then, list) and len(found) == len(then):
+        return [known_then(a, b) for a, b in zip(found, then, strict=True)]
+    return found
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_record_is_read_as_what_it_was(name):
     value = decoded(name, (V1 / "records" / name).read_bytes())
     # By way of JSON, which has no tuples.
-    assert json.loads(json.dumps(plain(value))) == expected("records")[name]
+    then = expected("records")[name]
+    assert known_then(json.loads(json.dumps(plain(value))), then) == then
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,9 +93,8 @@ def changed_fields(values, default):
 def test_the_kept_records_set_every_field_of_edits_and_states():
     assert changed_fields(DELTAS.values(), Edits()) == {f.name for f in dataclasses.fields(Edits)}
     names = {f.name for f in dataclasses.fields(ShardState)}
-    full = STATES["full"]
-    unset = {name for name in names if not getattr(full, name)}
-    assert unset == {"dropped"} and STATES["tombstone"].dropped
+    unset = {name for name in names if not any(getattr(state, name) for state in STATES.values())}
+    assert not unset
 
 
 # --- Parts ---

@@ -8,7 +8,7 @@ by people.
 """
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TypeVar
 
 import msgspec
@@ -26,8 +26,10 @@ from tidelake.state.state import (
     CriticalHold,
     Delta,
     Edits,
+    Fork,
     Hold,
     MergeClaim,
+    Origin,
     Retention,
     Rollup,
     ShardState,
@@ -42,7 +44,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Image:
-    """A whole state, with plain containers in the order of their keys."""
+    """A whole state, with plain containers in the order of their keys.
+
+    What has a default here is left out where it holds nothing else, as it was before there was such a field.
+    """
 
     shard_id: str
     domain: TimeDomain
@@ -70,6 +75,8 @@ class _Image:
     claims: dict[str, MergeClaim]
     chunks: dict[str, tuple[Part, ...]]
     written: Written
+    forks: dict[str, Fork] = field(default_factory=dict)
+    origin: Origin | None = None
 
 
 def encode_record(kind: str, value: object) -> bytes:
@@ -104,8 +111,10 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
 
 def _body(value: object) -> bytes:
     """The JSON of a value. Of edits only what changes: most of them touch two fields of many."""
+    if isinstance(value, _Image):
+        return msgspec.json.encode({name: held for name, held in vars(value).items() if _is_held(name, held)})
     if isinstance(value, Delta):
-        body = {field.name: getattr(value, field.name) for field in fields(Delta) if field.name != "more"}
+        body = {one.name: getattr(value, one.name) for one in fields(Delta) if one.name != "more"}
         body["edits"] = _changed(value.edits)
         if value.more:
             body["more"] = [_changed(edits) for edits in value.more]
@@ -113,11 +122,21 @@ def _body(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
+# What holds nothing but its default is not written.
+_OPTIONAL = {
+    one.name for one in fields(_Image) if one.default is not MISSING or one.default_factory is not MISSING
+}
+
+
+def _is_held(name: str, held: object) -> bool:
+    return name not in _OPTIONAL or bool(held)
+
+
 def _changed(edits: Edits) -> dict[str, object]:
     return {
-        field.name: edit
-        for field in fields(Edits)
-        if (edit := getattr(edits, field.name)) != getattr(_NO_EDITS, field.name)
+        one.name: edit
+        for one in fields(Edits)
+        if (edit := getattr(edits, one.name)) != getattr(_NO_EDITS, one.name)
     }
 
 
@@ -167,6 +186,8 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.claims.items())),
             dict(sorted(state.chunks.items())),
             state.written,
+            dict(sorted(state.forks.items())),
+            state.origin,
         ),
     )
 
@@ -197,6 +218,8 @@ def decode_state(data: bytes, name: str) -> ShardState:
         pmap(image.claims),
         pmap(image.chunks),
         image.written,
+        pmap(image.forks),
+        image.origin,
     )
     try:
         check_state(state)

@@ -1,6 +1,7 @@
 """The end of a shard: a tombstone, which names nothing and holds nothing.
 
-All parts become garbage in the same step. Collection deletes them, and at last the log.
+All parts become garbage in the same step. Collection deletes them, and at last the log; but not while forks
+need them.
 """
 
 from dataclasses import replace
@@ -68,7 +69,7 @@ def vanished(state: ShardState) -> ShardState:
     if isinstance(outcome, Commit):
         delta = Delta(state.shard_id, state.seqno + 1, state.committed_ms, "", state.rollup, outcome.edits)
         state = apply(state, delta)
-    return replace(state, garbage=pmap(), doomed=pmap())
+    return replace(state, garbage=pmap(), doomed=pmap(), forks=pmap(), origin=None)
 
 
 def _moved(before: Frontier, after: Frontier) -> Move | None:

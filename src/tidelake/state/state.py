@@ -123,6 +123,32 @@ class MergeClaim:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """A pin without a lease: another shard has begun as a version of this one, and needs its parts.
+
+    Attributes:
+        seqno: of that version. No part that it names is collected while the fork is noted.
+        noted_ms: wall clock of when that was asked for, before there was any fork.
+    """
+
+    seqno: int
+    noted_ms: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The shard that a fork began from, and that keeps the parts which are not the fork's own.
+
+    Attributes:
+        shard_id: of the other shard.
+        seqno: of the version that it keeps for the fork.
+    """
+
+    shard_id: str
+    seqno: int
+
+
+@dataclass(frozen=True)
 class Written:
     """What was written into the shard over its whole life: by appends, and again by merges."""
 
@@ -181,6 +207,8 @@ class ShardState:
         claims: merges that processes have taken on, by name.
         chunks: the finished parts of each finished chunk of a claim, by its key.
         written: in all.
+        forks: what other shards need of this one, by their ids. A tombstone has them as well.
+        origin: of a fork that may need parts of the shard it began from; None: of any other shard.
     """
 
     shard_id: str
@@ -205,6 +233,8 @@ class ShardState:
     claims: PMap[str, MergeClaim] = field(default_factory=pmap)
     chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
     written: Written = Written()
+    forks: PMap[str, Fork] = field(default_factory=pmap)
+    origin: Origin | None = None
 
     @property
     def minimum(self) -> Frontier:
@@ -252,6 +282,8 @@ class Edits:
         claims: new or changed claims by name; None removes one.
         chunks: finished chunks by their keys; None removes one.
         written: the new totals, if they change.
+        forks: new ones by their shards' ids; None removes one.
+        let_go: whether a fork needs its origin no longer.
     """
 
     since: Move | None = None
@@ -271,6 +303,8 @@ class Edits:
     claims: dict[str, MergeClaim | None] = field(default_factory=dict)
     chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
     written: Written | None = None
+    forks: dict[str, Fork | None] = field(default_factory=dict)
+    let_go: bool = False
 
 
 @dataclass(frozen=True)
@@ -401,6 +435,8 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         claims=_edited(state.claims, edits.claims, name),
         chunks=_edited(state.chunks, edits.chunks, name),
         written=edits.written or state.written,
+        forks=_edited(state.forks, edits.forks, name),
+        origin=None if edits.let_go else state.origin,
     )
 
 
