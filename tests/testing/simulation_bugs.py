@@ -98,6 +98,16 @@ def collection_that_ignores_holds():
         yield
 
 
+@contextmanager
+def collection_that_ignores_forks():
+    """Garbage is free though a fork needs it; nor does the rule look that forbids it."""
+    with (
+        replaced(collection_commands, fork_pins=lambda state: []),
+        replaced(invariants, fork_pins=lambda state: []),
+    ):
+        yield
+
+
 def collection_without_an_age_limit():
     """Garbage is free at once: a short read that has no hold loses its parts."""
     free = collection_commands.free

@@ -45,7 +45,7 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
 def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
     """Make a shard a tombstone that was made before a time and is as it was made; False for any other.
 
-    A copy of another shard begins with rows. Nobody counts on it before it is confirmed.
+    A copy or fork of another shard begins with rows. Nobody counts on it before it is confirmed.
     """
     if state.seqno > 0 or state.committed_ms > before_ms:
         return NoOp(False)

@@ -227,4 +227,7 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         rollup=FIRST,
         claims=pmap(),
         chunks=pmap(),
+        # All of its parts are its own.
+        forks=pmap(),
+        origin=None,
     )
