@@ -1,7 +1,9 @@
 """The name of a shard that was made whole before anybody knew of it: a copy, or a fork.
 
 The name is given by one change of the catalog, so that readers see all of it or nothing; then the shard
-commits that it has one, and until then it is taken for what a crash has left once it is old.
+commits that it has one, and until then it is taken for what a crash has left once it is old. Whoever takes
+it for that makes it a tombstone, moves the catalog on, and only then deletes it: so a name that is given
+after a look at the catalog and then one at the shard leads to a shard.
 """
 
 from collections.abc import Callable
@@ -66,6 +68,8 @@ def give_name(
         except CollectionExists:
             discard()
             raise
+        if not History(shard_id, stores, env).is_alive():
+            raise CollectionDropped(name)
         if catalog.set(listing, name, shard_id):
             break
     try:

@@ -227,7 +227,7 @@ class LakeCheck:
             self._tell("unfinished-shard" if unfinished else "unnamed-shard", shard_id, message)
             ending = self.leftovers.ending(shard_id)
             if unfinished and self.repair and ending.abandon(state.committed_ms):
-                ending.remove()
+                self.leftovers.remove(ending)
                 self._repaired()
 
     def _opened(self, shard_id: str) -> Known | None:
@@ -276,7 +276,7 @@ class LakeCheck:
         if self.repair:
             if name:
                 self.catalog.unname(shard_id, name)
-            self.leftovers.ending(shard_id).remove()
+            self.leftovers.remove(self.leftovers.ending(shard_id))
             self._repaired()
 
     def _unknown(self, shard_id: str, stored: _Stored, *, removable: bool) -> None:

@@ -167,6 +167,7 @@ class Lake:
         Raises:
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped or renamed, and not `allow_recreate`.
+            CollectionDropped: this process slept for too long between two steps: call again.
         """
         self._gate.check()
         check_name(name, "collection name")
@@ -188,6 +189,9 @@ class Lake:
             # The shard first: a name never leads to nothing.
             together = self._together.setdefault(spec.shard_id, Together(self._env.clock))
             made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
+            if not self._leftovers.ending(spec.shard_id).is_alive():
+                # This process slept, and it was taken for what a crash has left.
+                raise CollectionDropped(name)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, made)
 

@@ -4,7 +4,8 @@ Three things are found, each by what cannot change any more: tombstones; shards 
 backup left before they had a name; and objects whose shard has no log. Must not touch anything that a name
 leads to.
 
-INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set. While the catalog has
+INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set; and if it may never have
+had a name, nobody can give it one when its log goes: a name never leads to nothing. While the catalog has
 never named anything no objects without a log go: all logs may have been lost, the catalog's among them.
 """
 
@@ -27,6 +28,12 @@ class Leftovers:
         """The end of one shard."""
         return Ending(self._stores, self._env, self._config, shard_id)
 
+    def remove(self, ending: Ending) -> Removed:
+        """Remove a tombstone that has no name, also if somebody may be about to give it one."""
+        if ending.is_newborn():
+            self._catalog.rule_out(ending.shard_id)
+        return ending.remove()
+
     def tombstones(self) -> Removed:
         """Finish drops, and remove shards that never got a name. A listing of the keys, a call each."""
         # Listed first: whoever has made a shard since, and named it, is in the catalog that is read next.
@@ -42,7 +49,7 @@ class Leftovers:
                     self._catalog.unname(key, named[key])
             elif key in named or not ending.abandon(made_before_ms):
                 continue
-            gone = ending.remove()
+            gone = self.remove(ending)
             removed = removed.plus(gone)
             lent += [] if gone.shards else [ending]
         return removed.plus(_unlent(lent)) if removed.shards else removed

@@ -80,7 +80,15 @@ class History:
         All entries of a tombstone say it. One whose forks let go was dropped earlier than the last one says.
         """
         head = self._stores.log.head(self.shard_id)
-        if head is None or codec.is_state(head.data):
+        return None if head is None else self._ended_ms(head)
+
+    def is_alive(self) -> bool:
+        """Whether there is such a shard, and it is no tombstone. One store call."""
+        head = self._stores.log.head(self.shard_id)
+        return head is not None and self._ended_ms(head) is None
+
+    def _ended_ms(self, head: Entry) -> int | None:
+        if codec.is_state(head.data):
             return None
         newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
         return newest.committed_ms if newest.dropped else None

@@ -45,11 +45,15 @@ class Removed:
 
 
 class Ending:
-    """Ends one shard."""
+    """Ends one shard.
+
+    Attributes:
+        shard_id: of the shard.
+    """
 
     def __init__(self, stores: Stores, env: Env, config: Config, shard_id: str) -> None:
         self._stores = stores
-        self._shard_id = shard_id
+        self.shard_id = shard_id
         self._history = History(shard_id, stores, env)
         self._machine = Machine(self._history, config, env)
         self._lending = Lending(stores, env, config)
@@ -76,6 +80,15 @@ class Ending:
         """Whether its log says that it was dropped. One store call."""
         return self.dropped_ms() is not None
 
+    def is_alive(self) -> bool:
+        """Whether it is there, and no tombstone. One store call."""
+        return self._history.is_alive()
+
+    def is_newborn(self) -> bool:
+        """Whether it was dropped before anybody had written to it. One store call."""
+        head = self._stores.log.head(self.shard_id)
+        return head is not None and head.seqno <= 1
+
     def dropped_ms(self) -> int | None:
         """When it was dropped; None: it was not, or is gone. One store call."""
         return self._history.dropped_ms()
@@ -89,9 +102,9 @@ class Ending:
             InternalError: it is none. Nothing was deleted.
         """
         if not self.is_tombstone():
-            if self._stores.log.head(self._shard_id) is None:
+            if self._stores.log.head(self.shard_id) is None:
                 return Removed()
-            raise InternalError(f"shard {self._shard_id} was not dropped, and is to be removed")
+            raise InternalError(f"shard {self.shard_id} was not dropped, and is to be removed")
         state = self._last()
         if state is not None and self._lending.settle(state):
             state = self._last()
@@ -100,7 +113,7 @@ class Ending:
         if state is not None:
             self._lending.return_borrowed(state)
         removed = self._deleted(keep=frozenset())
-        return removed.plus(Removed(int(self._stores.log.delete(self._shard_id))))
+        return removed.plus(Removed(int(self._stores.log.delete(self.shard_id))))
 
     def _last(self) -> ShardState | None:
         """The tombstone; None if somebody is at deleting it, who has seen that nobody needs it."""
@@ -112,7 +125,7 @@ class Ending:
 
     def _deleted(self, keep: frozenset[str]) -> Removed:
         blobs = size_bytes = 0
-        for info in self._stores.blobs.list(f"{self._shard_id}/"):
+        for info in self._stores.blobs.list(f"{self.shard_id}/"):
             if info.name not in keep and self._stores.blobs.delete(info.name):
                 blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
         return Removed(0, blobs, size_bytes)
