@@ -112,6 +112,35 @@ class CollectionDropped(CollectionNotFound):
         return f"collection {self.collection!r} was dropped: nothing of it can be read or written"
 
 
+class CollectionInGroup(UsageError):
+    """The collection is written to by transactions of its group only. Nothing was written."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return (
+            f"collection {self.collection!r} belongs to a group, since it was written or sealed together "
+            "with others: use lake.write, lake.stage or lake.seal, also for it alone, or take it out of the "
+            "group with lake.leave"
+        )
+
+
+class TransactionExpired(TidelakeError):
+    """A transaction took so long that it was given up. Nothing of it is in."""
+
+    def __init__(self, transaction: str) -> None:
+        super().__init__(transaction)
+        self.transaction = transaction
+
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.transaction} was given up: more than the setting upload_age_s went by before "
+            "its commit; nothing of it is in, write it again"
+        )
+
+
 class CollectionInUse(UsageError):
     """Others hold the collection. Nothing was written."""
 

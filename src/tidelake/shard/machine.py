@@ -20,6 +20,7 @@ from tidelake.config import Config
 from tidelake.env import Clock, Env
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     CollectionNotFound,
     CorruptionError,
     InternalError,
@@ -257,7 +258,9 @@ class Machine:
 
     def named(self, error: TidelakeError) -> TidelakeError:
         """An error of a state, which knows the shard by its id only, as people know it."""
-        return CollectionDropped(self.title) if isinstance(error, CollectionDropped) else error
+        if isinstance(error, CollectionDropped | CollectionInGroup):
+            return type(error)(self.title)
+        return error
 
     def _rollup_due(self, known: Known) -> bool:
         """Whether a rollup pays.

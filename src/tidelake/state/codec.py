@@ -21,6 +21,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import Garbage, Sweep
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
 from tidelake.state.staged import Staged, Staging
@@ -72,11 +73,15 @@ class _Image:
     chunks: dict[str, tuple[Part, ...]]
     written: Written
     staged: dict[str, Staged] = field(default_factory=dict)
+    group: str = ""
+    memberships: dict[str, Membership] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    expired: int = 0
 
 
 # Fields that came later, with the format that they came with. A record that has none of them is written as
 # it was before, so that older versions go on reading what they understand.
-_SINCE = {"staged": 2}
+_SINCE = {"staged": 2, "group": 2, "memberships": 2, "decisions": 2, "expired": 2}
 FORMAT = max(_SINCE.values())
 
 
@@ -189,6 +194,10 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.chunks.items())),
             state.written,
             dict(sorted(state.staged.batches.items())),
+            state.group,
+            dict(sorted(state.memberships.items())),
+            dict(sorted(state.decisions.items())),
+            state.expired,
         ),
     )
 
@@ -220,6 +229,10 @@ def decode_state(data: bytes, name: str) -> ShardState:
         pmap(image.chunks),
         image.written,
         Staging.of(image.staged),
+        image.group,
+        pmap(image.memberships),
+        pmap(image.decisions),
+        image.expired,
     )
     try:
         check_state(state)

@@ -75,12 +75,15 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_schemas(after, max(before.schemas) + 1)
     if edits.claims or edits.chunks:
         _check_claims(after)
+    _check_group(before, after, edits)
     _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
     if edits.staged:
-        come = [staged for staged in edits.staged.values() if staged is not None]
-        _require(all(one.added == after.seqno for one in come), "staged-numbered", "seqno", after.seqno)
+        come = {name: staged for name, staged in edits.staged.items() if staged is not None}
+        for name, one in come.items():
+            added = before.staged.batches[name].added if name in before.staged.batches else after.seqno
+            _require(one.added == added, "staged-numbered", name, "at", one.added)
         _check_names([part.name for part in arriving(edits)])
-        for one in come:
+        for one in come.values():
             _check_batch(one.batch, after)
     if edits.staged or edits.upper is not None:
         # Whatever closes or drains times looks at all that is staged.
@@ -95,6 +98,20 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
         if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
+
+
+def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """What a group has decided stays so, and reaches every member before it is forgotten by this log."""
+    _require(before.expired <= after.expired, "expired-never-goes-back", "to", after.expired)
+    for name, decision in edits.decisions.items():
+        _require((decision is None) == (name in before.decisions), "decided-once", "transaction", name)
+        if decision is not None:
+            strangers = [id_ for id_ in decision.members if id_ not in after.memberships]
+            _require(not strangers, "members-decide", "transaction", name, "writes to", strangers)
+    for id_, member in edits.memberships.items():
+        old = before.memberships.get(id_)
+        if old is not None and member is not None:
+            _require(old.upper <= member.upper, "member-upper-never-goes-back", id_, "to", member.upper)
 
 
 def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:

@@ -19,6 +19,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineEdit, SpineId
 from tidelake.state.staged import Staged, Staging
 
@@ -184,6 +185,10 @@ class ShardState:
         chunks: the finished parts of each finished chunk of a claim, by its key.
         written: in all.
         staged: batches at times that the spine does not have yet.
+        group: id of the group of collections that it belongs to, whose transactions alone write to it.
+        memberships: of collections in this group, if it is one, by their ids.
+        decisions: transactions that some members may not have applied yet, by id.
+        expired: transactions that began before this seqno of the group are not decided any more.
     """
 
     shard_id: str
@@ -209,6 +214,10 @@ class ShardState:
     chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
     written: Written = Written()
     staged: Staging = UNSTAGED
+    group: str = ""
+    memberships: PMap[str, Membership] = field(default_factory=pmap)
+    decisions: PMap[str, Decision] = field(default_factory=pmap)
+    expired: int = 0
 
     @property
     def minimum(self) -> Frontier:
@@ -226,9 +235,11 @@ class ShardState:
         yield from (staged.batch for staged in self.staged)
 
     def parts(self) -> Iterator[Part]:
-        """All parts of these."""
+        """All parts of these, and of what awaits a transaction."""
         for batch in self.batches():
             yield from batch.parts()
+        for staged, _ in self.staged.awaiting():
+            yield from staged.batch.parts()
 
     @property
     def schema_id(self) -> int:
@@ -271,7 +282,11 @@ class Edits:
         claims: new or changed claims by name; None removes one.
         chunks: finished chunks by their keys; None removes one.
         written: the new totals, if they change.
-        staged: new staged batches by name; None removes one.
+        staged: new or changed staged batches by name; None removes one.
+        group: the new one, if it changes; empty: it leaves its group.
+        memberships: new or changed ones by id; None removes one.
+        decisions: new ones by id; None removes one.
+        expired: the new one, if it changes.
     """
 
     since: Move | None = None
@@ -292,6 +307,10 @@ class Edits:
     chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
     written: Written | None = None
     staged: dict[str, Staged | None] = field(default_factory=dict)
+    group: str | None = None
+    memberships: dict[str, Membership | None] = field(default_factory=dict)
+    decisions: dict[str, Decision | None] = field(default_factory=dict)
+    expired: int | None = None
 
 
 @dataclass(frozen=True)
@@ -424,6 +443,10 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         chunks=_edited(state.chunks, edits.chunks, name),
         written=edits.written or state.written,
         staged=staged,
+        group=state.group if edits.group is None else edits.group,
+        memberships=_edited(state.memberships, edits.memberships, name),
+        decisions=_edited(state.decisions, edits.decisions, name),
+        expired=state.expired if edits.expired is None else edits.expired,
     )
 
 

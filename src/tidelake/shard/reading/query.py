@@ -158,7 +158,7 @@ def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
 
 def ready(shard: Shard, query: Query, timeout_s: float | None) -> ShardState:
     """The first state seen that knows the whole answer. Errors as `stream`."""
-    state = shard.alive()
+    state = shard.readable()
     check_since(query, state)
     closed, asked = _closed(query)
     if not closed(state):
@@ -233,7 +233,7 @@ def wait(
     deadline_s = clock.monotonic_s() + patience_s
     pause_s = 0.005
     while True:
-        state = shard.alive()
+        state = shard.readable()
         if reached(state):
             return state
         left_s = deadline_s - clock.monotonic_s()

@@ -24,6 +24,7 @@ from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
 from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState
+from tidelake.state.transactions import seen_through
 
 _DOWNGRADE_EVERY_S = 60.0
 
@@ -116,8 +117,9 @@ class Reader:
         pinned = self._pinned
         if pinned is None or not query.answers(pinned, asked):
             query.ready(self._shard, asked, timeout_s)
-            _, pinned = self._lease.pin()
-            self._pinned = pinned
+            view = self._shard.view()
+            _, state = self._lease.pin()
+            self._pinned = pinned = seen_through(state, view)
         query.check_since(asked, pinned)
         return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
 
@@ -162,7 +164,7 @@ class Reader:
 
     def _alive(self) -> ShardState:
         """The newest state. One log scan."""
-        state = self._shard.state()
+        state = self._shard.readable()
         self._lease.check(state)
         return state
 
