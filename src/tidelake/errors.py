@@ -16,6 +16,7 @@ names the thing and, where there is one, the remedy.
     │   ├── CollectionExists          a name is taken (by another schema, or was dropped)
     │   ├── CollectionNotFound        no collection of that name
     │   │   └── CollectionDropped     it was there, and was dropped
+    │   ├── CollectionInGroup         transactions alone write to it: use lake.write, lake.stage, lake.seal
     │   ├── CollectionInUse           others hold it: close these readers, or use force
     │   ├── NotALake                  the directory holds no lake
     │   └── Closed                    the lake was closed
@@ -24,6 +25,7 @@ names the thing and, where there is one, the remedy.
     ├── HistoryCompacted              ask for a later time
     ├── NotYetClosed                  ask again later: the time is not final yet
     ├── UploadExpired                 the upload is older than the limit: upload again
+    ├── TransactionExpired            it took too long, and is not in: write it again
     ├── WriterFenced                  a newer writer of this name took over: stop
     ├── LeaseExpired                  the hold is gone: open a new reader
     ├── StoreUnavailable              the store did certainly not do it: try again later

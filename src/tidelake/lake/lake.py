@@ -19,15 +19,17 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.lake.backup import BackupReport, copy_collection
-from tidelake.lake.catalog import Catalog
+from tidelake.lake.catalog import SHARD_ID, Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.fsck import FsckReport, LakeCheck
 from tidelake.lake.fsck import Watch as FsckWatch
 from tidelake.lake.gate import GatedVersionLog
+from tidelake.lake.groups import Groups
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_list, check_name, not_found
 from tidelake.lake.renaming import check_renames, refuse_gone, renamed
 from tidelake.lake.spans import duration_s
+from tidelake.lake.together import WritesTogether
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch
@@ -64,7 +66,7 @@ def open_lake(
 _LOOKS = 4
 
 
-class Lake:
+class Lake(WritesTogether):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
@@ -75,6 +77,7 @@ class Lake:
         self._env = env
         self._catalog = Catalog(self._stores, env, url, config)
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
+        super().__init__(self._gate, Groups(self._stores, env, url, config, self._open), self._shard, env)
         self._upkeep: list[Upkeep] = []
         self._keeper = keeper_of(env, config)
         self._together: WeakValueDictionary[str, Together] = WeakValueDictionary()
@@ -363,6 +366,8 @@ class Lake:
         """
         self._gate.check()
         self._catalog.collect()
+        named = {shard_id for shard_id in self._catalog.read().shards.values() if shard_id is not None}
+        self._groups.collect(frozenset(self._stores.log.keys()) - named - {SHARD_ID})
         return self._leftovers.tombstones().plus(self._leftovers.objects())
 
     def fsck(

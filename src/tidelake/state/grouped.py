@@ -25,10 +25,10 @@ class Membership:
 
 @dataclass(frozen=True)
 class Decision:
-    """A transaction that is in.
+    """What became of a transaction.
 
     Attributes:
-        members: ids of the collections for which it staged something.
+        members: ids of the collections for which it staged something that is in now; none: it never comes in.
         time: that all of it is advanced to; None: it has its own times.
     """
 

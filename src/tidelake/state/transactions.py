@@ -220,6 +220,14 @@ def forget(
     return Commit(Edits(decisions=dict.fromkeys(sorted(gone)), memberships=dict.fromkeys(sorted(left))), None)
 
 
+def refuse(state: ShardState, _now_ms: int, transaction: str) -> Outcome[bool]:
+    """Decide that a transaction never comes in; False if it is in."""
+    decided = state.decisions.get(transaction)
+    if decided is not None:
+        return NoOp(not decided.members)
+    return Commit(Edits(decisions={transaction: Decision((), None)}), True)
+
+
 def expire(state: ShardState, _now_ms: int, before: int) -> Outcome[None]:
     """Decide no transaction any more that began before a seqno."""
     return NoOp(None) if before <= state.expired else Commit(Edits(expired=before), None)
@@ -237,8 +245,11 @@ def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None 
     known = settled(state.writers.get(claim.writer), claim) if claim else None
     if known is not None:
         return known
-    if wanted.id in state.decisions:
+    decided = state.decisions.get(wanted.id)
+    if decided is not None and decided.members:
         return NoOp(Appended(state.upper, state.upper, already=True))
+    if decided is not None:
+        return Refused(TransactionExpired(wanted.id))
     if wanted.begun < state.expired:
         return Refused(TransactionExpired(wanted.id))
     ids = (*wanted.first, *wanted.seals)

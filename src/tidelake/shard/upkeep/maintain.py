@@ -28,7 +28,7 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.state import holds, maintenance
+from tidelake.state import holds, maintenance, transactions
 from tidelake.state.append import Appended
 from tidelake.state.merging import (
     MergeRequest,
@@ -140,6 +140,7 @@ class Maintainer:
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
         if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
         drained = Drainer(self._shard).run().rows_read
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
@@ -168,10 +169,18 @@ class Maintainer:
         collected = collector.run() if thorough else collector.run_if_due()
         return replace(report, collected=collected, drained=drained)
 
+    def _settle(self) -> None:
+        """Write down what transactions have decided for the shard."""
+        view = self._shard.view()
+        self._shard.state()
+        if view is not None and self._shard.known().group == view.group:
+            self._shard.run(partial(transactions.settle, view=view))
+
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
         if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
         Drainer(self._shard).run()
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
