@@ -17,7 +17,7 @@ from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_name
 from tidelake.lake.readers import CollectionReader
 from tidelake.lake.spans import duration_s, patience
-from tidelake.lake.wanted import wanted
+from tidelake.lake.wanted import streams, wanted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import Wanted
@@ -25,6 +25,7 @@ from tidelake.model.time import Time
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import lookup
 from tidelake.shard.reading.reader import Reader, Step
+from tidelake.shard.reading.split import split
 from tidelake.shard.reading.tail import Tail
 from tidelake.shard.runs.plan import ReadPlan
 
@@ -76,6 +77,38 @@ class Reads(Handle, IntervalReads):
 
         return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
 
+    def split_snapshot(
+        self,
+        n: int,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[pa.RecordBatchReader]:
+        """`snapshot` in `n` streams of about equal size, for as many threads; for other processes see `plan`.
+
+        All are of one version of the collection. Each is sorted and holds all rows of its keys; one after
+        the other they are the snapshot. Sizes are stored bytes, or, where those are few, rows. Where there
+        are fewer keys than streams, some are empty. What is read is kept until the last one ends.
+
+        Args:
+            n: how many.
+            as_of: as `snapshot`, and so are the other arguments and errors.
+            columns: to give.
+            where: which rows.
+            timeout_s: how long to wait for the time to be closed.
+
+        Returns:
+            One log scan and a read or two of each part; of small ones the keys are read as well.
+        """
+        streams_, patience_s, asked_for = streams(n), patience(timeout_s), wanted(columns, where)
+
+        def ask(asked: Query) -> list[pa.RecordBatchReader]:
+            return self._split(asked, streams_, patience_s, asked_for)
+
+        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+
     def lookup(
         self,
         keys: object,
@@ -120,6 +153,11 @@ class Reads(Handle, IntervalReads):
 
     def _read(self, asked: Query, patience_s: float | None, rows: Wanted) -> pa.RecordBatchReader:
         return query.stream(self._shard, asked, patience_s, wanted=rows)
+
+    def _split(
+        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+    ) -> list[pa.RecordBatchReader]:
+        return split(self._shard, asked, n, patience_s, wanted=rows)
 
     def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
         """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.

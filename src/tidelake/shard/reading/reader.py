@@ -22,6 +22,7 @@ from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
+from tidelake.shard.reading.split import split_of
 from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState
 
@@ -112,6 +113,18 @@ class Reader:
         Raises:
             LeaseExpired: the hold is gone.
         """
+        pinned = self._knowing(asked, timeout_s)
+        return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
+
+    def split(
+        self, asked: Query, n: int, timeout_s: float | None = None, wanted: Wanted | None = None
+    ) -> list[pa.RecordBatchReader]:
+        """The answer in `n` streams; see `tidelake.shard.reading.split`. State and errors as `stream`."""
+        pinned = self._knowing(asked, timeout_s)
+        return split_of(self._shard, pinned, asked, n, lease=self._lease, wanted=wanted or Wanted())
+
+    def _knowing(self, asked: Query, timeout_s: float | None) -> ShardState:
+        """A pinned state that knows the answer."""
         self._alive()
         pinned = self._pinned
         if pinned is None or not query.answers(pinned, asked):
@@ -119,7 +132,7 @@ class Reader:
             _, pinned = self._lease.pin()
             self._pinned = pinned
         query.check_since(asked, pinned)
-        return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
+        return pinned
 
     def listen(self, as_of: Time, timeout_s: float | None = None) -> Iterator[Step]:
         """Every time that is not at or before `as_of`, exactly once, in steps of the frontier.
