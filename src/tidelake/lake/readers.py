@@ -6,6 +6,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from tidelake.errors import UsageError
+from tidelake.lake.following import following
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_token
@@ -85,9 +86,22 @@ class CollectionReader(IntervalReads):
     ) -> list[pa.RecordBatchReader]:
         return self._reader.split(asked, n, patience_s, rows)
 
-    def listen(self, as_of: Time, timeout_s: float | None = None) -> Iterator[Step]:
-        """Every time after `as_of` once, in steps; see `Reader.listen`."""
-        return self._reader.listen(self._domain.check(as_of, "as_of"), patience(timeout_s))
+    def listen(
+        self,
+        as_of: Time,
+        timeout_s: float | None = None,
+        *,
+        until: FrontierLike | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> Iterator[Step]:
+        """Every time after `as_of` once, in steps; see `Collection.listen`.
+
+        Raises:
+            LeaseExpired: the hold is gone.
+        """
+        at = self._domain.check(as_of, "as_of")
+        return self._reader.listen(at, following(self._domain, timeout_s, until, columns, where))
 
     def downgrade(self, since: FrontierLike) -> None:
         """No longer hold history before `since`. One log write.
