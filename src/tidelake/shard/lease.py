@@ -296,7 +296,7 @@ def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> Ti
         # A stream may be read after its lake was closed, but nobody can be asked any more.
         return LeaseExpired(hold_id, name)
     hold = state.holds.get(hold_id)
-    named = any(part.name == name for member in state.spine for part in member.batch.parts())
+    named = any(part.name == name for part in state.parts())
     if named or (hold is not None and seqno in hold.pins):
         return CorruptionError(name, "named by the state but missing")
     return LeaseExpired(hold_id, name)

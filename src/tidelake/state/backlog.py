@@ -62,8 +62,7 @@ def frontier_of(end: int) -> Frontier:
 
 def spans(state: ShardState, lower: int, upper: int) -> tuple[Span, ...]:
     """What the state says of the updates of `[lower, upper)`, ascending. Costs O(parts)."""
-    parts = (part for member in state.spine for part in member.batch.parts())
-    return tuple(sorted(span for part in parts for span in _of_part(part, lower, upper)))
+    return tuple(sorted(span for part in state.parts() for span in _of_part(part, lower, upper)))
 
 
 def fitting(known: tuple[Span, ...], upper: int, limits: Limits) -> int | None:

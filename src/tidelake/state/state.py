@@ -14,12 +14,13 @@ from pyrsistent import PMap, pmap
 
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model import names
-from tidelake.model.batch import Part
+from tidelake.model.batch import HollowBatch, Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
 from tidelake.state.spine import Spine, SpineEdit, SpineId
+from tidelake.state.staged import Staged, Staging
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -151,6 +152,7 @@ class Rollup:
 
 FIRST = Rollup(0, "0" * 32, 0, 0)
 UNSWEPT = Sweep()
+UNSTAGED = Staging()
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class ShardState:
         upper: all times not beyond it are final.
         retained: history before it may go as far as its owner is concerned. Holds alone never let
             history go: a reader that comes, follows and leaves costs nobody else an as-of read.
-        spine: the batches.
+        spine: the batches, up to where closed times are drained.
         schemas: by id.
         writers: by name.
         holds: by id.
@@ -181,6 +183,7 @@ class ShardState:
         claims: merges that processes have taken on, by name.
         chunks: the finished parts of each finished chunk of a claim, by its key.
         written: in all.
+        staged: batches at times that the spine does not have yet.
     """
 
     shard_id: str
@@ -205,11 +208,27 @@ class ShardState:
     claims: PMap[str, MergeClaim] = field(default_factory=pmap)
     chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
     written: Written = Written()
+    staged: Staging = UNSTAGED
 
     @property
     def minimum(self) -> Frontier:
         """The frontier of the first time."""
         return Frontier((self.domain.minimum,))
+
+    @property
+    def drained(self) -> Frontier:
+        """Where the spine ends: at `upper`, or before it if updates between them are staged still."""
+        return self.spine.end(self.minimum)
+
+    def batches(self) -> Iterator[HollowBatch]:
+        """All that readers may see, of closed times and of open ones."""
+        yield from (member.batch for member in self.spine)
+        yield from (staged.batch for staged in self.staged)
+
+    def parts(self) -> Iterator[Part]:
+        """All parts of these."""
+        for batch in self.batches():
+            yield from batch.parts()
 
     @property
     def schema_id(self) -> int:
@@ -252,6 +271,7 @@ class Edits:
         claims: new or changed claims by name; None removes one.
         chunks: finished chunks by their keys; None removes one.
         written: the new totals, if they change.
+        staged: new staged batches by name; None removes one.
     """
 
     since: Move | None = None
@@ -271,6 +291,7 @@ class Edits:
     claims: dict[str, MergeClaim | None] = field(default_factory=dict)
     chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
     written: Written | None = None
+    staged: dict[str, Staged | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -371,6 +392,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
     name = f"{state.shard_id}@{seqno}"
     try:
         spine = state.spine.edited(edits.spine) if edits.spine else state.spine
+        staged = state.staged.edited(edits.staged) if edits.staged else state.staged
     except InternalError as error:
         raise CorruptionError(name, str(error)) from error
     dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
@@ -401,13 +423,14 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         claims=_edited(state.claims, edits.claims, name),
         chunks=_edited(state.chunks, edits.chunks, name),
         written=edits.written or state.written,
+        staged=staged,
     )
 
 
 def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
     """The blobs that a step takes out of the state."""
     seqno = state.seqno + 1
-    found = dict(leaving(state.spine, edits.spine, state.chunks, edits.chunks))
+    found = dict(leaving(state.spine, state.staged, state.chunks, edits))
     if edits.rollup is not None and state.rollup != FIRST:
         # Never a part of what a pin reads, but whoever opens the shard may be about to.
         found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ

@@ -8,7 +8,7 @@ INVARIANT: the new shard is one write, after all of its parts: there is no half 
 are objects of a shard without a log.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from tidelake.shard.history import History
 from tidelake.shard.shard import Shard
 from tidelake.state import holds
 from tidelake.state.spine import Spine
+from tidelake.state.staged import Staged, Staging
 from tidelake.state.state import FIRST, UNSWEPT, ShardState
 from tidelake.store.url import Stores
 
@@ -167,10 +168,10 @@ class ShardCopy:
 
     def _copied(self, state: ShardState, shard_id: str, watch: Watch | None) -> dict[str, Part]:
         """Copies of all parts of the spine, by the names of those that they were made from."""
-        total = sum(part.size_bytes for part in _parts(state) if part.inline is None)
+        total = sum(part.size_bytes for part in state.parts() if part.inline is None)
         copies: dict[str, Part] = {}
         done = 0
-        for part in _parts(state):
+        for part in state.parts():
             # Nobody knew any state of the new shard.
             name = names.part(shard_id, 0, self._env.ids.fresh())
             copies[part.name] = replace(part, name=name)
@@ -197,11 +198,6 @@ class ShardCopy:
         self._stores.blobs.put(name, data)
 
 
-def _parts(state: ShardState) -> Iterator[Part]:
-    for member in state.spine:
-        yield from member.batch.parts()
-
-
 def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: int) -> ShardState:
     """A first state with the contents of another one: without what belongs to its readers and its store."""
 
@@ -217,6 +213,9 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         seqno=0,
         committed_ms=now_ms,
         spine=Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges),
+        staged=Staging.of(
+            {staged.name: staged for staged in (Staged(batch(old.batch), 0) for old in state.staged)}
+        ),
         # Of no state of this shard; the newest one holds from its first.
         schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
         holds=pmap(),

@@ -147,7 +147,7 @@ def planned(
 
 def _version(state: ShardState) -> str:
     """A word for the stored parts that a state names."""
-    parts = (part for member in state.spine for part in member.batch.parts() if part.inline is None)
+    parts = (part for part in state.parts() if part.inline is None)
     return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
@@ -173,7 +173,7 @@ def answers(state: ShardState, query: Query) -> bool:
 
 
 def _sources(state: ShardState, query: Query) -> list[Source]:
-    return sources((member.batch for member in state.spine), query)
+    return sources(state.batches(), query)
 
 
 def any_stored(needed: list[Source]) -> bool:
