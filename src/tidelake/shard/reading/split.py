@@ -38,7 +38,7 @@ def split_of(
     # Asked for after the state, so that it knows the schemas of all parts.
     spec, blobs = shard.spec, shard.stores.blobs
     selection = bind(wanted, spec.schema)
-    found = sources((member.batch for member in state.spine), asked)
+    found = sources(state.batches(), asked)
     needed = matching(found, Scope(spec, where=selection.where))
     try:
         cuts = share_keys(spec, blobs, needed, asked, n, selection=selection)
