@@ -169,7 +169,8 @@ class Groups:
 
     def _made(self, like: Shard) -> Shard:
         spec = ShardSpec(self._url, self._env.ids.fresh(), like.spec.domain, 0, {0: _SCHEMA}, self._config)
-        return Shard.create(self._stores, self._env, spec)
+        Shard.create(self._stores, self._env, spec)
+        return self._open(spec.shard_id)
 
     def _left(self, shards: Mapping[str, Shard], known: Mapping[str, str]) -> bool:
         """Take collections out of groups that have no other; False if nothing changed.

@@ -6,7 +6,7 @@ from typing import TypeVar
 from tidelake.env import Env
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.gate import GatedVersionLog
+from tidelake.lake.gate import Gate
 from tidelake.lake.groups import Groups
 from tidelake.lake.names import check_name
 from tidelake.lake.transactions import Committed, Transaction
@@ -28,9 +28,7 @@ class WritesTogether:
         env: of this process.
     """
 
-    def __init__(
-        self, gate: GatedVersionLog, groups: Groups, opened: Callable[[str], Shard], env: Env
-    ) -> None:
+    def __init__(self, gate: Gate, groups: Groups, opened: Callable[[str], Shard], env: Env) -> None:
         self._open_gate, self._groups, self._opened, self._world = gate, groups, opened, env
 
     def transaction(
