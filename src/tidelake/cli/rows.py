@@ -149,8 +149,7 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
-        found = of.snapshot(at, columns=names, where=where, timeout_s=timeout_s)
+        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s)
         output.rows(found, limit, out, as_json)
 
 

@@ -32,6 +32,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.selection import Selection
 from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
+from tidelake.shard.machine import Together
 from tidelake.shard.reading.query import stream
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -69,13 +70,16 @@ class Listing:
 
 
 class Catalog:
-    """Reads and changes the list of collections."""
+    """Reads and changes the list of collections; commands on it are carried out `together`."""
 
-    def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
+    def __init__(
+        self, stores: Stores, env: Env, url: str, config: Config, together: Together | None = None
+    ) -> None:
         self._stores, self._env, self._url = stores, env, url
         self._config = replace(
             config, row_group_rows=min(config.row_group_rows, _ROW_GROUP_ROWS_MAX), merge_whole_rows=0
         )
+        self._together = together
         self._opened: Shard | None = None
 
     @property
@@ -89,11 +93,13 @@ class Catalog:
 
     def _open(self) -> Shard:
         try:
-            return Shard.open(self._stores, self._env, self._url, SHARD_ID, self._config)
+            return Shard.open(
+                self._stores, self._env, self._url, SHARD_ID, self._config, together=self._together
+            )
         except CollectionNotFound:
             self._check_new()
         spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: _STORED}, self._config)
-        return Shard.create(self._stores, self._env, spec)
+        return Shard.create(self._stores, self._env, spec, together=self._together)
 
     def _check_new(self) -> None:
         """Check that there was no catalog yet: it is made before the first shard.

@@ -20,6 +20,7 @@ from tidelake.errors import (
     StoreUnavailable,
 )
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
+from tidelake.lake.groups import is_group
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import not_found
 from tidelake.shard.checking.finding import Finding
@@ -219,6 +220,10 @@ class LakeCheck:
             # What its forks need is there, and nothing else is asked of it.
             self._shard(shard_id, "")
             self._shared("", state)
+            return
+        if is_group(state):
+            self._checked.append(self._shard(shard_id, f"group {shard_id}"))
+            return
         if not state.dropped and self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"

@@ -19,16 +19,18 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.lake.backup import BackupReport, copy_collection
-from tidelake.lake.catalog import Catalog
+from tidelake.lake.catalog import SHARD_ID, Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.forking import fork_collection
 from tidelake.lake.fsck import FsckReport, LakeCheck
 from tidelake.lake.fsck import Watch as FsckWatch
-from tidelake.lake.gate import GatedVersionLog
+from tidelake.lake.gate import Gate, GatedBlobStore, GatedVersionLog
+from tidelake.lake.groups import Groups
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_list, check_name, not_found
 from tidelake.lake.renaming import check_renames, refuse_gone, renamed
 from tidelake.lake.spans import duration_s
+from tidelake.lake.together import WritesTogether
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch
@@ -65,17 +67,20 @@ def open_lake(
 _LOOKS = 4
 
 
-class Lake:
+class Lake(WritesTogether):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
-        self._gate = GatedVersionLog(stores.log, url)
-        self._stores = Stores(stores.blobs, self._gate, stores.turns)
+        self._gate = gate = Gate(url)
+        self._stores = Stores(
+            GatedBlobStore(stores.blobs, gate), GatedVersionLog(stores.log, gate), stores.turns
+        )
         self._config = config
         self._env = env
-        self._catalog = Catalog(self._stores, env, url, config)
+        self._catalog = Catalog(self._stores, env, url, config, Together(env.clock, gate.command))
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
+        super().__init__(self._gate, Groups(self._stores, env, url, config, self._open), self._shard, env)
         self._upkeep: list[Upkeep] = []
         self._keeper = keeper_of(env, config)
         self._together: WeakValueDictionary[str, Together] = WeakValueDictionary()
@@ -92,15 +97,20 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Give up file handles. May be repeated.
+        """Finish what is under way, and give up holds and file handles. May be repeated.
 
-        Every other call answers `Closed` afterwards, also one on a collection, writer or reader that this
-        lake gave out. A stream of rows that was begun may be read to its end, but nothing is held for it any
-        more. Upkeep is stopped first.
+        Upkeep ends after the merge that it is at. Commands that other threads have begun are carried out and
+        answered: each is in, or answers `Closed`. Every other call answers `Closed` from then on, also one on
+        a collection, writer, builder or reader that this lake gave out. Readers give up their holds, by a log
+        write each; if the store does not do that, they expire. A stream of rows that was begun may be
+        read to its end, but nothing is held for it any more.
         """
         for upkeep in self._upkeep:
             upkeep.stop()
-        self._keeper.stop()
+        self._keeper.end()
+        self._gate.shut()
+        with self._gate.closing():
+            self._keeper.give_up()
         self._stores.close()
 
     def upkeep(
@@ -187,7 +197,7 @@ class Lake:
             if name in listing.shards and not allow_recreate:
                 refuse_gone(name)
             # The shard first: a name never leads to nothing.
-            together = self._together.setdefault(spec.shard_id, Together(self._env.clock))
+            together = self._together_on(spec.shard_id)
             made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
             if not self._leftovers.ending(spec.shard_id).is_alive():
                 # This process slept, and it was taken for what a crash has left.
@@ -266,8 +276,6 @@ class Lake:
             raise CollectionDropped(name) from error
 
     def _open(self, shard_id: str) -> Shard:
-        # Of two threads that come at once one may get its own, which only means more log writes.
-        together = self._together.setdefault(shard_id, Together(self._env.clock))
         return Shard.open(
             self._stores,
             self._env,
@@ -275,8 +283,12 @@ class Lake:
             shard_id,
             self._config,
             keeper=self._keeper,
-            together=together,
+            together=self._together_on(shard_id),
         )
+
+    def _together_on(self, shard_id: str) -> Together:
+        # Of two threads that come at once one may get its own, which only means more log writes.
+        return self._together.setdefault(shard_id, Together(self._env.clock, self._gate.command))
 
     def list(self) -> list[str]:
         """The names of all collections, ascending."""
@@ -406,6 +418,8 @@ class Lake:
         """
         self._gate.check()
         self._catalog.collect()
+        named = {shard_id for shard_id in self._catalog.read().shards.values() if shard_id is not None}
+        self._groups.collect(frozenset(self._stores.log.keys()) - named - {SHARD_ID})
         return self._leftovers.tombstones().plus(self._leftovers.objects())
 
     def fsck(

@@ -13,7 +13,8 @@ INVARIANT: no answer is given before all that it was decided on is durable.
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from tidelake.config import Config
 from tidelake.env import Clock, Env
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     CollectionNotFound,
     CorruptionError,
     InternalError,
@@ -45,11 +47,15 @@ class Together:
         looks: at the newest state.
         reliefs: merges that must come before an append.
         newest: a state that one of them has seen; none has committed a newer one.
+        command: what a command is carried out in, from its first call to its answer; the lake may refuse it.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, command: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self.commits, self.looks, self.reliefs = Group(clock), Group(), Group()
         self.newest: Known | None = None
+        self.command = command
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,8 @@ class Machine:
             CollectionDropped: it would write, and the shard is a tombstone.
         """
         asked: Asked[R] = Asked(self, command, alone=alone)
-        self.together.commits.run(asked, self._carry_out)
+        with self.together.command():
+            self.together.commits.run(asked, self._carry_out)
         return asked.done()
 
     def _carry_out(self, group: Sequence[Asked[Any]]) -> None:
@@ -258,7 +265,9 @@ class Machine:
 
     def named(self, error: TidelakeError) -> TidelakeError:
         """An error of a state, which knows the shard by its id only, as people know it."""
-        return CollectionDropped(self.title) if isinstance(error, CollectionDropped) else error
+        if isinstance(error, CollectionDropped | CollectionInGroup):
+            return type(error)(self.title)
+        return error
 
     def _rollup_due(self, known: Known) -> bool:
         """Whether a rollup pays.

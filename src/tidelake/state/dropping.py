@@ -37,6 +37,7 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
         critical=dict.fromkeys(state.critical),
         claims=dict.fromkeys(state.claims),
         chunks=dict.fromkeys(state.chunks),
+        staged=dict.fromkeys(state.staged.batches),
         dropped=True,
     )
     return Commit(edits, True)

@@ -121,8 +121,8 @@ class ShardCheck:
 
         sizes = {info.name: info.size_bytes for info in [*listed, *self._lent(state)]}
         check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
-        for member in state.spine:
-            check.batch(member.batch)
+        for batch in state.batches():
+            check.batch(batch)
         for parts in state.chunks.values():
             if parts:
                 check.run(Run(parts))

@@ -40,7 +40,7 @@ def lookup(
     schema, given = shown(spec, selection), _keys(keys, spec)
     if not given.num_rows:
         return schema.empty_table()
-    needed = sources((member.batch for member in state.spine), query)
+    needed = sources(state.batches(), query)
     among = KeySet.of(given, spec.schema)
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection, among=among)
     if any_stored(needed):

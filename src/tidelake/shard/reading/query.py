@@ -147,7 +147,7 @@ def planned(
 
 def _version(state: ShardState) -> str:
     """A word for the stored parts that a state names."""
-    parts = (part for member in state.spine for part in member.batch.parts() if part.inline is None)
+    parts = (part for part in state.parts() if part.inline is None)
     return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
@@ -158,7 +158,7 @@ def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
 
 def ready(shard: Shard, query: Query, timeout_s: float | None) -> ShardState:
     """The first state seen that knows the whole answer. Errors as `stream`."""
-    state = shard.alive()
+    state = shard.readable()
     check_since(query, state)
     closed, asked = _closed(query)
     if not closed(state):
@@ -173,7 +173,7 @@ def answers(state: ShardState, query: Query) -> bool:
 
 
 def _sources(state: ShardState, query: Query) -> list[Source]:
-    return sources((member.batch for member in state.spine), query)
+    return sources(state.batches(), query)
 
 
 def any_stored(needed: list[Source]) -> bool:
@@ -233,7 +233,7 @@ def wait(
     deadline_s = clock.monotonic_s() + patience_s
     pause_s = 0.005
     while True:
-        state = shard.alive()
+        state = shard.readable()
         if reached(state):
             return state
         left_s = deadline_s - clock.monotonic_s()

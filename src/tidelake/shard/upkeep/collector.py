@@ -240,7 +240,7 @@ def _pause_s(age_ms: int) -> float:
 
 def _unnamed(parts: Iterable[BlobInfo], state: ShardState) -> Iterator[tuple[int, BlobInfo]]:
     """The stored parts that a state does not name, with the seqno that their uploaders knew."""
-    named = {part.name for member in state.spine for part in member.batch.parts()}
+    named = {part.name for part in state.parts()}
     named.update(part.name for chunk in state.chunks.values() for part in chunk)
     for info in parts:
         at = names.uploaded_at(info.name)

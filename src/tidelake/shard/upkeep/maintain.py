@@ -22,11 +22,14 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.shard.asked import Done
 from tidelake.shard.group import Request
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
-from tidelake.state import holds, maintenance
+from tidelake.shard.upkeep.drainer import Drainer
+from tidelake.state import holds, maintenance, transactions
+from tidelake.state.append import Appended
 from tidelake.state.forking import is_borrowed
 from tidelake.state.merging import (
     MergeRequest,
@@ -63,6 +66,7 @@ class MaintenanceReport:
         refused: results that did not fit any more, or merges that others were at.
         seconds: wall clock.
         complete: nothing was left to do.
+        drained: updates that were read to bring staged ones of closed times into the spine.
         collected: what was deleted.
     """
 
@@ -74,6 +78,7 @@ class MaintenanceReport:
     refused: int = 0
     seconds: float = 0.0
     complete: bool = True
+    drained: int = 0
     collected: CollectReport = field(default_factory=CollectReport)
 
     def plus(self, merge: MergeReport) -> "MaintenanceReport":
@@ -134,9 +139,11 @@ class Maintainer:
         if thorough:
             self._shard.run(holds.end_expired_holds)
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
-        first = self._shard.state()
-        if first.dropped:
+        if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
+        drained = Drainer(self._shard).run().rows_read
+        first = self._shard.known()
         end, since = first.spine.next_id, first.since
         policy = settled(self._shard) if thorough else eager(self._shard)
 
@@ -160,13 +167,23 @@ class Maintainer:
         if thorough and report.complete:
             self._compactor.end_expired()
         collector = Collector(self._shard)
-        return replace(report, collected=collector.run() if thorough else collector.run_if_due())
+        collected = collector.run() if thorough else collector.run_if_due()
+        return replace(report, collected=collected, drained=drained)
+
+    def _settle(self) -> None:
+        """Write down what transactions have decided for the shard."""
+        view = self._shard.view()
+        self._shard.state()
+        if view is not None and self._shard.known().group == view.group:
+            self._shard.run(partial(transactions.settle, view=view))
 
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
-        first = self._shard.state()
-        if first.dropped:
+        if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
+        Drainer(self._shard).run()
+        first = self._shard.known()
         end, since = first.spine.next_id, first.since
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -200,6 +217,7 @@ class Maintainer:
         """What an append may do afterwards: merges that are short enough, or one chunk of a longer one."""
         clock, policy = self._shard.env.clock, eager(self._shard)
         deadline_s = clock.monotonic_s() + seconds
+        Drainer(self._shard).run(int(seconds * _ROWS_PER_S))
         chunk_rows = max(1, int(seconds * _ROWS_PER_S))
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -330,6 +348,13 @@ def eager(shard: Shard) -> Policy:
 def settled(shard: Shard) -> Policy:
     """What is worth a merge in a shard at rest: one run for each spine batch."""
     return Policy(shard.spec.config.merge_fan_in, shard.spec.config.fold_rows)
+
+
+def tend_if_due(shard: Shard, done: Done[Appended]) -> None:
+    """`tend` after an append that leaves something to do, or finds something begun."""
+    state = shard.known()
+    if done.merges_due or state.claims or state.drained != state.upper:
+        tend(shard)
 
 
 def tend(shard: Shard) -> None:

@@ -7,13 +7,14 @@ error it is not certain, and they stay.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     IncompatibleSchema,
     InlineFull,
     InvalidUpdates,
@@ -33,12 +34,13 @@ from tidelake.shard.asked import Done
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upkeep.maintain import admit, make_room, tend
+from tidelake.shard.upkeep.maintain import admit, make_room, tend_if_due
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed, expected
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
 REFUSALS = (
+    CollectionInGroup,
     UpperMismatch,
     WriterFenced,
     UpdateNotBeyondLower,
@@ -49,6 +51,7 @@ REFUSALS = (
 )
 
 
+R = TypeVar("R")
 Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
 
 
@@ -125,7 +128,7 @@ def _append_timed(
     return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, claim))
 
 
-def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], Appended]) -> Appended:
+def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
     """An append, tried again if the schema under which it was refused is not the newest one.
 
     SUBTLE: what is caught here says that nothing was written: the table did not fit, or the state refused.
@@ -272,8 +275,7 @@ def settle(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
             done = attempt(runs)
         except InlineFull:
             done = _stored_first(shard, runs, attempt)
-    if done.merges_due or shard.known().claims:
-        tend(shard)
+    tend_if_due(shard, done)
     return replace(done.result, waited_s=waited_s) if waited_s else done.result
 
 

@@ -123,7 +123,7 @@ def _check_no_copy_is_in(shard: Shard, lower: Frontier, sent: Sequence[Part]) ->
     state = shard.known()
     if state.upper != lower:
         raise UpperMismatch(lower, state.upper)
-    known = {part.name for item in state.spine for part in item.batch.parts()}
+    known = {part.name for part in state.parts()}
     for part in sent:
         if part.name in known or part.name in state.garbage or part.name in state.doomed:
             raise UsageError(f"a copy of this batch was appended before: part {part.name} is in already")

@@ -109,7 +109,7 @@ def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim |
         check_open(state, at)
         table = normalized(spec, given, at)
         new = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
-        old = sources((member.batch for member in state.spine), AsOf(at))
+        old = sources(state.batches(), AsOf(at))
         return _Difference(differences(spec, shard.stores.blobs, old, new.to_batches(), at=at), time)
 
     return _written(shard, difference, claim)

@@ -82,7 +82,7 @@ class Upserter:
         if time is not None and not state.upper.less_equal(time):
             raise UpdateNotBeyondLower(time, state.upper)
         # At the upper, which no update has reached: that is before it, whatever was folded.
-        needed = sources((member.batch for member in state.spine), AsOf(state.upper.elements[0]))
+        needed = sources(state.batches(), AsOf(state.upper.elements[0]))
         return cls(spec, tuple(needed), state.upper, columns, time, rows_count, advance)
 
     def to_bytes(self) -> bytes:
