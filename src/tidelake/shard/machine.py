@@ -43,11 +43,13 @@ class Together:
         commits: commands.
         looks: at the newest state.
         reliefs: merges that must come before an append.
+        gathers: of staged batches, before more are staged.
         newest: a state that one of them has seen; none has committed a newer one.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.commits, self.looks, self.reliefs = Group(clock), Group(), Group()
+        self.commits, self.looks = Group(clock), Group()
+        self.reliefs, self.gathers = Group(), Group()
         self.newest: Known | None = None
 
 

@@ -82,6 +82,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_names([part.name for part in arriving(edits)])
         for one in come:
             _check_batch(one.batch, after)
+        if before.upper == after.upper and not after.dropped:
+            _check_drained(before, edits)
     if edits.staged or edits.upper is not None:
         # Whatever closes or drains times looks at all that is staged.
         _check_staged(after, after.staged)
@@ -191,7 +193,20 @@ def _check_claims(state: ShardState) -> None:
     _check_names([part.name for parts in state.chunks.values() for part in parts])
 
 
-def _diff_sum(items: list[Member]) -> int | None:
+def _check_drained(before: ShardState, edits: Edits) -> None:
+    """What leaves the staged batches while no time is closed stays: in the spine, or staged again."""
+    gone: list[Member | Staged] = [before.staged.batches[n] for n, one in edits.staged.items() if one is None]
+    if not gone:
+        return
+    come: list[Member | Staged] = [one for one in edits.staged.values() if one is not None]
+    if edits.spine is not None:
+        gone += [before.spine.members[id_.lo] for id_ in edits.spine.members_gone]
+        come += edits.spine.members
+    old, new = _diff_sum(gone), _diff_sum(come)
+    _require(old is None or new is None or old == new, "drain-keeps-diffs", old, "became", new)
+
+
+def _diff_sum(items: Iterable[Member | Staged]) -> int | None:
     total = 0
     for item in items:
         diff_sum = item.batch.diff_sum

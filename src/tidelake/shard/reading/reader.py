@@ -102,12 +102,17 @@ class Reader:
         )
 
     def stream(
-        self, asked: Query, timeout_s: float | None = None, wanted: Wanted | None = None
+        self,
+        asked: Query,
+        timeout_s: float | None = None,
+        wanted: Wanted | None = None,
+        *,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
         """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
 
-        One log scan, and one log write if another state is pinned. Errors as
-        `tidelake.shard.reading.query.stream`.
+        What is `staged` for open times comes from the newest state in any case. One log scan, and one log
+        write if another state is pinned. Errors as `tidelake.shard.reading.query.stream`.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -115,7 +120,7 @@ class Reader:
         self._alive()
         pinned = self._pinned
         if pinned is None or not query.answers(pinned, asked):
-            query.ready(self._shard, asked, timeout_s)
+            query.ready(self._shard, asked, timeout_s, staged=staged)
             _, pinned = self._lease.pin()
             self._pinned = pinned
         query.check_since(asked, pinned)
