@@ -7,7 +7,7 @@ that it was made for: later old rows may be others.
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from tidelake.data.types import update_schema
 from tidelake.data.upsert import Rules, resolve
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, UpdateNotBeyondLower, UpperMismatch
+from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
@@ -45,7 +46,7 @@ class Upserter:
         needed: the runs of the state.
         lower: its upper, from which on events have their times.
         columns: what orders events, and what removes.
-        time: of all events; None: they have times of their own.
+        time: of all events; None: they have times of their own, or get one at the commit.
         rows_count: whether of equally good events the later row wins; else they must be equal.
         advance: whether events whose times are closed happen at `lower`; else they are refused.
     """
@@ -81,9 +82,16 @@ class Upserter:
             raise UpperMismatch("any frontier", state.upper)
         if time is not None and not state.upper.less_equal(time):
             raise UpdateNotBeyondLower(time, state.upper)
-        # At the upper, which no update has reached: that is before it, whatever was folded.
-        needed = sources(state.batches(), AsOf(state.upper.elements[0]))
-        return cls(spec, tuple(needed), state.upper, columns, time, rows_count, advance)
+        made = cls(spec, (), state.upper, columns, time, rows_count, advance)
+        return replace(made, needed=tuple(sources(state.batches(), AsOf(made.as_of))))
+
+    @property
+    def as_of(self) -> int:
+        """The time of the contents that events meet: theirs, with what is staged for it, or the upper.
+
+        No update of the spine has reached the upper: that is before it, whatever was folded.
+        """
+        return times.parts(self.lower.elements[0] if self.time is None else self.time)[0]
 
     def to_bytes(self) -> bytes:
         """A form for another process: a reference and descriptions of parts; no credentials."""
@@ -139,7 +147,7 @@ class Upserter:
             yield events, resolve(events, old, spec.schema, spec.domain, rules)
 
     def _old(self, blobs: BlobStore, keys: KeySet) -> Generator[pa.RecordBatch]:
-        return rows(self.spec, blobs, list(self.needed), AsOf(self.lower.elements[0]), among=keys)
+        return rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=keys)
 
     def _events(self, given: object) -> pa.Table:
         spec = self.spec

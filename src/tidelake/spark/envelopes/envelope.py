@@ -53,20 +53,20 @@ class Envelope(Protocol):
 
 
 @runtime_checkable
-class Staged(Protocol):
+class Compared(Protocol):
     """An envelope whose rows are stored first, whatever the upper is, and compared with what is there."""
 
     def difference(
-        self, collection: Collection, staged: Answer, lower: Frontier, spark: SparkSession | None
+        self, collection: Collection, stored: Answer, lower: Frontier, spark: SparkSession | None
     ) -> Answer:
         """What is to be appended at an upper in the place of what the tasks uploaded.
 
         Args:
             collection: to compare with.
-            staged: what the tasks did.
+            stored: what the tasks did.
             lower: the upper.
             spark: whose workers do it; None: this process.
         """
 
-    def discard(self, collection: Collection, staged: Answer) -> None:
+    def discard(self, collection: Collection, stored: Answer) -> None:
         """Delete what the tasks uploaded, which is appended nowhere."""

@@ -5,7 +5,7 @@ made, in the driver, before anything runs; its tasks upload, and the driver comm
 messages describe, by the loop of all other writes.
 
 A data source cannot ask Spark for a distribution: rows arrive as they are spread. That is enough for
-envelopes whose rows mean themselves. For those whose rows must meet, the tasks stage rows, sorted by key,
+envelopes whose rows mean themselves. For those whose rows must meet, the tasks hand rows over, sorted by key,
 and the commit merges these and carries out the envelope's work, in one process and bounded memory. Large
 writes of this kind belong to `tidelake.spark.write` and `tidelake.spark.sink`, which shuffle.
 
@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.errors import InternalError, UsageError
 from tidelake.lake.collection import Collection
+from tidelake.lake.tokens import writer_of
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import named
@@ -35,7 +36,7 @@ from tidelake.spark.source.times import time_of
 from tidelake.spark.source.uploading import Target, Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in, planned_in
-from tidelake.spark.writing.token import TokenWriter, check_token
+from tidelake.spark.writing.token import TokenWriter
 
 SNAPSHOT = "snapshot"
 # Envelopes whose option `time` may also be one time of all rows.
@@ -88,7 +89,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if given.writer is not None or given.take_over:
         raise UsageError("options writer and takeOver are of streams: a batch write is recognised by a token")
     if given.token is not None:
-        check_token(given.token)
+        writer_of(given.token)
     with opened(options) as (_, collection):
         upload = Upload(collection, schema, chosen(collection, schema, overwrite, given))
     return BatchWriter(upload, given.token)

@@ -20,7 +20,7 @@ from tidelake.lake.writer import Writer
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import quoted
-from tidelake.spark.envelopes.envelope import Envelope, Staged
+from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer, answer_schema, collect
 from tidelake.spark.writing.rejects import Batch, keep
@@ -94,26 +94,26 @@ def write(
     names = arranged.columns
     # By position: mapInArrow looks its columns up by name and takes a dot in one for a path.
     columns = arranged.select(*(col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names)))
-    staged: Answer | None = None
+    stored: Answer | None = None
     while True:
         start = _start(collection, lower, rebases=envelope.rebases)
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
-            if staged is None:
+            if stored is None:
                 work = envelope.work(collection, names, start)
                 answer = collect(columns.mapInArrow(work, answer_schema()))
-            if isinstance(envelope, Staged):
-                staged = answer if staged is None else staged
+            if isinstance(envelope, Compared):
+                stored = answer if stored is None else stored
                 # Others went on while the rows were stored.
                 start = open_upper(collection) if lower is None else lower
-                answer = envelope.difference(collection, staged, start, frame.sparkSession)
+                answer = envelope.difference(collection, stored, start, frame.sparkSession)
         appended = (
             commit(collection, answer, start, upper, rebases=envelope.rebases, numbered=numbered)
             if lower is None
             else _append(collection, answer, start, _end(start, upper, answer), numbered)
         )
         if appended is not None:
-            if staged is not None and isinstance(envelope, Staged):
-                envelope.discard(collection, staged)
+            if stored is not None and isinstance(envelope, Compared):
+                envelope.discard(collection, stored)
             return Written(appended, answer)
 
 
