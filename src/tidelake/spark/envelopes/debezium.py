@@ -30,7 +30,8 @@ from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
-from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows, place
+from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
+from tidelake.spark.envelopes.messages import place
 from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.settle import StoreSettled, event_schema
 from tidelake.spark.envelopes.upsert import Upsert
