@@ -11,11 +11,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.classic.dataframe import DataFrame
+
 import tidelake
 from tidelake.spark import append, upsert
 from tidelake.spark.envelopes.append import Append
 from tidelake.spark.envelopes.upsert import Upsert
-from tidelake.spark.tasks import one_thread
+from tidelake.spark.tasks import estimated_bytes, one_thread
 from tidelake.spark.writing import running
 from tidelake.spark.writing.running import BYTES_MAX, rows_of, taken
 
@@ -59,6 +61,25 @@ def test_rows_that_spark_takes_for_few_come_to_the_driver(
     # Of what was made of Python's values Spark knows no size.
     most("1g")
     assert rows_of(spark.createDataFrame([(1, "a")], "id bigint, v string"), Append(), c).few is None
+
+
+def test_a_micro_batch_of_files_is_as_large_as_they_are(
+    spark: Any, tmp_path: Path, c: tidelake.Collection
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(few(100), tmp_path / "in" / "0.parquet")
+    size = (tmp_path / "in" / "0.parquet").stat().st_size
+    seen: list[Any] = []
+
+    def look(frame: Any, _: int) -> None:
+        seen.append((estimated_bytes(frame), rows_of(frame, Append(), c).few))
+
+    stream = spark.readStream.schema("id bigint, v string").parquet(str(tmp_path / "in"))
+    query = stream.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    ((estimate, rows),) = seen
+    assert size // 4 <= estimate <= 4 * size
+    assert [batch.num_rows for batch in rows] == [100]
 
 
 def test_tasks_share_what_has_much_to_look_up(
@@ -153,3 +174,17 @@ def test_a_task_has_one_thread_and_the_driver_its_own(spark: Any, by_value: None
             yield pa.record_batch({"n": [pa.cpu_count()]})
 
     assert [row.n for row in spark.range(1).coalesce(1).mapInArrow(count, "n bigint").collect()] == [1]
+
+
+def test_of_what_is_too_large_little_leaves_the_jvm(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    came: list[int] = []
+    original = DataFrame._collect_as_arrow
+
+    def collect(self: Any) -> Any:
+        batches = original(self)
+        came.append(sum(batch.nbytes for batch in batches))
+        return batches
+
+    monkeypatch.setattr(DataFrame, "_collect_as_arrow", collect)
+    assert taken(spark.range(0, 5_000, 1, 1).selectExpr("id", "repeat('x', 100) AS v"), 20_000) is None
+    assert came[0] < 60_000

@@ -34,7 +34,6 @@ from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidelake.data.json.block import Unsure
@@ -56,7 +55,6 @@ from tidelake.spark.envelopes.sides import (
     rows_of,
 )
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Late: TypeAlias = Literal["refuse", "advance"]
 OldRows: TypeAlias = Literal["events", "stored"]
 # Columns of events for an upsert, beside the collection's own.
