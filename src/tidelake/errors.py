@@ -176,6 +176,11 @@ class UpperMismatch(TidelakeError):
     def __str__(self) -> str:
         if str(self.current) == "[]":
             return "all times are closed for good (upper=[]): make another collection for further updates"
+        if str(self.current) == str(self.expected):
+            return (
+                f"updates were staged at times from {self.current} on since the contents were read that this "
+                "write depends on: read them again and write what follows from them"
+            )
         return (
             f"the upper is {self.current}, not the expected {self.expected}: "
             "another writer was first; read up to the current upper and append from there"

@@ -22,7 +22,9 @@ class IntervalReads(ABC):
         """The unit of the times."""
 
     @abstractmethod
-    def _read(self, asked: Query, patience_s: float | None, rows: Wanted) -> pa.RecordBatchReader:
+    def _read(
+        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+    ) -> pa.RecordBatchReader:
         """The answer."""
 
     @abstractmethod
@@ -39,14 +41,15 @@ class IntervalReads(ABC):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
         """The exact netted difference between the contents at `after` and at `through`.
 
         `+n` rows were added, `-n` taken away; a row that came and went does not appear. Times are
-        forwarded to `through`. `columns`, `where` and errors as `snapshot`.
+        forwarded to `through`. `columns`, `where`, `staged` and errors as `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return self._read(asked, patience(timeout_s), wanted(columns, where))
+        return self._read(asked, patience(timeout_s), wanted(columns, where), staged=staged)
 
     def updates(
         self,
@@ -56,10 +59,14 @@ class IntervalReads(ABC):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """Every update of `[lower, upper)` at its own time. `columns`, `where` and errors as `snapshot`."""
+        """Every update of `[lower, upper)` at its own time.
+
+        `columns`, `where`, `staged` and errors as `snapshot`.
+        """
         asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
-        return self._read(asked, patience(timeout_s), wanted(columns, where))
+        return self._read(asked, patience(timeout_s), wanted(columns, where), staged=staged)
 
     def split_changes(
         self,

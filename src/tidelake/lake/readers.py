@@ -56,17 +56,20 @@ class CollectionReader(IntervalReads):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """As `Collection.snapshot`; errors as well.
+        """As `Collection.snapshot`; errors as well. With `staged`, `as_of` is to be given.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
         at = self._last_time() if as_of is None else self._domain.check(as_of, "as_of")
-        return self._reader.stream(AsOf(at), patience(timeout_s), wanted(columns, where))
+        return self._read(AsOf(at), patience(timeout_s), wanted(columns, where), staged=staged)
 
-    def _read(self, asked: Query, patience_s: float | None, rows: Wanted) -> pa.RecordBatchReader:
-        return self._reader.stream(asked, patience_s, rows)
+    def _read(
+        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+    ) -> pa.RecordBatchReader:
+        return self._reader.stream(asked, patience_s, rows, staged=staged)
 
     def split_snapshot(
         self,

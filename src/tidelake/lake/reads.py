@@ -40,6 +40,7 @@ class Reads(Handle, IntervalReads):
         where: str | None = None,
         timeout_s: float | None = None,
         schema_id: int | None = None,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
@@ -58,6 +59,8 @@ class Reads(Handle, IntervalReads):
                 rows and columns" in docs/guide.md. What cannot match is not read.
             timeout_s: how long to wait for the time to be closed.
             schema_id: to read under.
+            staged: wait for nothing: of times that are still open the contents have what was staged for them
+                before the call. Without `as_of`, as of the last time that has anything.
 
         Raises:
             UsageError: there is no such column, or the condition is not supported; says what to write.
@@ -70,9 +73,11 @@ class Reads(Handle, IntervalReads):
         asked_for = wanted(columns, where)
 
         def ask(asked: Query) -> pa.RecordBatchReader:
-            return query.stream(self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for)
+            return query.stream(
+                self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for, staged=staged
+            )
 
-        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+        return self._asked(as_of, ask, staged=staged)
 
     def split_snapshot(
         self,
@@ -114,6 +119,7 @@ class Reads(Handle, IntervalReads):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        staged: bool = False,
     ) -> pa.Table:
         """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` gives them.
 
@@ -123,6 +129,7 @@ class Reads(Handle, IntervalReads):
             columns: as `snapshot`, and so are the other arguments and errors.
             where: which of the rows.
             timeout_s: how long to wait for the time to be closed.
+            staged: as `snapshot`.
 
         Returns:
             In memory: sorted by key, then value, with multiplicities in `_diff`. Keys without rows give
@@ -135,9 +142,14 @@ class Reads(Handle, IntervalReads):
         patience_s, asked_for, given = patience(timeout_s), wanted(columns, where), as_table(keys)
 
         def ask(asked: AsOf) -> pa.Table:
-            return lookup(self._shard, given, asked, patience_s, wanted=asked_for)
+            return lookup(self._shard, given, asked, patience_s, wanted=asked_for, staged=staged)
 
-        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+        return self._asked(as_of, ask, staged=staged)
+
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool) -> R:
+        if as_of is not None:
+            return ask(AsOf(self.domain.check(as_of, "as_of")))
+        return ask(AsOf(self.last_staged())) if staged else self._at_last(ask)
 
     def _at_last(self, ask: Callable[[AsOf], R]) -> R:
         """Ask for the contents at the last closed time, whichever that is when the answer is planned."""
@@ -148,8 +160,10 @@ class Reads(Handle, IntervalReads):
                 # Others appended and moved `since` in between: there is a later last time now.
                 continue
 
-    def _read(self, asked: Query, patience_s: float | None, rows: Wanted) -> pa.RecordBatchReader:
-        return query.stream(self._shard, asked, patience_s, wanted=rows)
+    def _read(
+        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+    ) -> pa.RecordBatchReader:
+        return query.stream(self._shard, asked, patience_s, wanted=rows, staged=staged)
 
     def _split(
         self, asked: Query, n: int, patience_s: float | None, rows: Wanted
@@ -176,6 +190,7 @@ class Reads(Handle, IntervalReads):
         where: str | None = None,
         task_bytes_max: int | None = None,
         as_stored: bool = False,
+        staged: bool = False,
     ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
@@ -192,6 +207,7 @@ class Reads(Handle, IntervalReads):
             task_bytes_max: more tasks, so that none reads much more stored bytes than this.
             as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
                 `ReadPlan.as_stored`.
+            staged: as for `snapshot`.
         """
         patience_s, asked_for = patience(timeout_s), wanted(columns, where)
 
@@ -205,6 +221,7 @@ class Reads(Handle, IntervalReads):
                 wanted=asked_for,
                 task_bytes_max=task_bytes_max,
                 as_stored=as_stored,
+                staged=staged,
             )
 
-        return self._at_last(ask) if asked is None else ask(asked)
+        return ask(asked) if asked is not None else self._asked(None, ask, staged=staged)

@@ -46,6 +46,7 @@ class Together:
         commits: commands.
         looks: at the newest state.
         reliefs: merges that must come before an append.
+        gathers: of staged batches, before more are staged.
         newest: a state that one of them has seen; none has committed a newer one.
         command: what a command is carried out in, from its first call to its answer; the lake may refuse it.
     """
@@ -53,7 +54,8 @@ class Together:
     def __init__(
         self, clock: Clock, command: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        self.commits, self.looks, self.reliefs = Group(clock), Group(), Group()
+        self.commits, self.looks = Group(clock), Group()
+        self.reliefs, self.gathers = Group(), Group()
         self.newest: Known | None = None
         self.command = command
 

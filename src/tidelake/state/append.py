@@ -29,7 +29,7 @@ from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.garbage import expired
-from tidelake.state.staging import closing, place, room
+from tidelake.state.staging import Seen, closing, place, room, unseen
 from tidelake.state.state import Edits, Move, ShardState, WriterRecord, Written
 
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
@@ -100,8 +100,11 @@ def append(
     *,
     inline_bytes_max: int | None = None,
     as_now: bool = False,
+    seen: Seen | None = None,
 ) -> Outcome[Appended]:
     """Add runs to the shard and move its upper.
+
+    With `seen` they depend on contents: `UpperMismatch` also if others staged updates for their times since.
 
     Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
     `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
@@ -118,9 +121,9 @@ def append(
     answer = Appended(bounds.lower, bounds.upper)
     if bounds.empty:
         return Commit(Edits(writers=writers), answer) if writers else NoOp(replace(answer, already=True))
-    full = room(state, placed, inline_bytes_max)
-    if full is not None:
-        return full
+    refusal = room(state, placed, inline_bytes_max) or (unseen(state, bounds, seen) if seen else None)
+    if refusal is not None:
+        return refusal
     step = closing(state, placed)
     edits = Edits(
         upper=Move(state.upper, bounds.upper),

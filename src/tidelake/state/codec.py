@@ -46,7 +46,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Image:
-    """A whole state, with plain containers in the order of their keys."""
+    """A whole state, with plain containers in the order of their keys.
+
+    What has a default here is left out where it holds nothing else, as it was before there was such a field.
+    """
 
     shard_id: str
     domain: TimeDomain
@@ -85,9 +88,17 @@ class _Image:
 
 # Fields that came later, with the format that they came with. A record that has none of them is written as
 # it was before, so that older versions go on reading what they understand.
-_LATER = ("staged", "group", "memberships", "decisions", "expired", "forks", "origin", "let_go")
-_SINCE = dict.fromkeys(_LATER, 2)
-FORMAT = max(_SINCE.values())
+SINCE = {
+    "staged": 2,
+    "group": 2,
+    "memberships": 2,
+    "decisions": 2,
+    "expired": 2,
+    "forks": 2,
+    "origin": 2,
+    "let_go": 2,
+}
+FORMAT = max(SINCE.values())
 
 
 def encode_record(kind: str, value: object) -> bytes:
@@ -132,14 +143,14 @@ def _record(value: object) -> tuple[int, bytes]:
             return _format(name for step in steps for name in step), msgspec.json.encode(body)
         case _Image():
             image = {name: getattr(value, name) for name in _names(_Image)}
-            image = {name: part for name, part in image.items() if part or name not in _SINCE}
+            image = {name: part for name, part in image.items() if part or name not in SINCE}
             return _format(image), msgspec.json.encode(image)
         case _:
             return 1, msgspec.json.encode(value)
 
 
 def _format(names: Iterable[str]) -> int:
-    return max((_SINCE.get(name, 1) for name in names), default=1)
+    return max((SINCE.get(name, 1) for name in names), default=1)
 
 
 def _changed(edits: Edits) -> dict[str, object]:

@@ -89,6 +89,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_names([part.name for part in arriving(edits)])
         for one in come.values():
             _check_batch(one.batch, after)
+        if before.upper == after.upper and not after.dropped:
+            _check_drained(before, edits)
     if edits.staged or edits.upper is not None:
         # Whatever closes or drains times looks at all that is staged.
         _check_staged(after, after.staged)
@@ -215,7 +217,26 @@ def _check_claims(state: ShardState) -> None:
     _check_names([part.name for parts in state.chunks.values() for part in parts])
 
 
-def _diff_sum(items: list[Member]) -> int | None:
+def _check_drained(before: ShardState, edits: Edits) -> None:
+    """What leaves the staged batches while no time is closed stays: in the spine, or staged again."""
+    known = before.staged.batches
+    # What awaits a transaction is withdrawn, or let in where it is.
+    gone: list[Member | Staged] = [
+        known[name] for name, one in edits.staged.items() if one is None and known[name].awaits is None
+    ]
+    if not gone:
+        return
+    come: list[Member | Staged] = [
+        one for name, one in edits.staged.items() if one is not None and name not in known
+    ]
+    if edits.spine is not None:
+        gone += [before.spine.members[id_.lo] for id_ in edits.spine.members_gone]
+        come += edits.spine.members
+    old, new = _diff_sum(gone), _diff_sum(come)
+    _require(old is None or new is None or old == new, "drain-keeps-diffs", old, "became", new)
+
+
+def _diff_sum(items: Iterable[Member | Staged]) -> int | None:
     total = 0
     for item in items:
         diff_sum = item.batch.diff_sum

@@ -9,15 +9,22 @@ INVARIANT: a staged update is in exactly one place in every state: staged, or in
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tidelake.errors import CollectionDropped, InlineFull, UpdateNotBeyondLower, UpperMismatch
+from tidelake.errors import (
+    CollectionDropped,
+    InlineFull,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+)
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.fuel import MergeDue
+from tidelake.state.garbage import expired
 from tidelake.state.spine import SpineEdit
 from tidelake.state.staged import Staged, begins_before, ends_before
 from tidelake.state.state import Edits, ShardState
@@ -55,6 +62,19 @@ class Split:
     above: tuple[Run, ...]
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The contents that a batch was made from.
+
+    Attributes:
+        seqno: of a state: all that was staged by then was seen.
+        time: as of which; None: as of the first time that was open.
+    """
+
+    seqno: int
+    time: int | None = None
+
+
 def closing(state: ShardState, batch: HollowBatch) -> Closing:
     """Put in a batch that begins at `upper`. Costs O(staged batches).
 
@@ -63,10 +83,16 @@ def closing(state: ShardState, batch: HollowBatch) -> Closing:
     upper = batch.bounds.upper
     before = [one for one in state.staged if begins_before(one.batch, upper)]
     if state.drained != state.upper or any(_mixed(one, upper) for one in before):
-        return Closing(None, _staged(state, batch))
+        return Closing(None, {one.name: one for one in _staged(state, batch)})
     runs = batch.runs + tuple(run for one in before for run in one.batch.runs)
-    step = fuel.push(state.spine, HollowBatch(batch.bounds, runs), state.since, state.seqno + 1)
+    step = _pushed(state, HollowBatch(batch.bounds, runs), before)
     return Closing(step.edit, {one.name: None for one in before}, step.due)
+
+
+def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> fuel.Step:
+    """The spine with one more batch, some of whose runs were staged: these may be read already."""
+    added = min((state.seqno + 1, *(one.added for one in before)))
+    return fuel.push(state.spine, batch, state.since, added)
 
 
 def place(state: ShardState, runs: tuple[Run, ...], checked: Frontier) -> Staged | Refused:
@@ -94,7 +120,7 @@ def place(state: ShardState, runs: tuple[Run, ...], checked: Frontier) -> Staged
         if early is not None:
             return Refused(UpperMismatch(checked, state.upper))
         lower = state.upper
-    return Staged(HollowBatch(Bounds(lower, Frontier(), state.minimum), runs), state.seqno + 1)
+    return Staged(HollowBatch(_open_from(state, lower), runs), state.seqno + 1)
 
 
 def room(state: ShardState, batch: HollowBatch, inline_bytes_max: int | None) -> Refused | None:
@@ -114,27 +140,72 @@ def splits(state: ShardState) -> tuple[str, ...]:
 
 
 def drain(state: ShardState, _now_ms: int, split: Split) -> Outcome[bool]:
-    """Let the spine have all updates before a frontier, and put one batch in the place of those split.
+    """Put what was made of some staged batches in their place, and let the spine have what it can.
 
-    False if the batches that were read are no longer staged: somebody else has drained them. With the
-    frontier where the spine ends, staged batches become one.
+    That is all closed times, unless a batch that came meanwhile has to be read as well; then those before
+    `split.upper`. False if the batches that were read are no longer staged, since somebody else has drained
+    them, or if what was made of them is too old. If no closed time waits, staged batches become one.
     """
-    end, upper = state.drained, split.upper
+    fresh = [part for run in (*split.below, *split.above) for part in run.parts]
     there = all(name in state.staged.batches for name in split.names)
-    if state.dropped or not there or not (end <= upper <= state.upper):
+    if state.dropped or not there or not (state.drained <= split.upper <= state.upper):
         return NoOp(False)
-    whole = [one for one in state.staged if one.name not in split.names and begins_before(one.batch, upper)]
-    if any(_mixed(one, upper) for one in whole):
+    if any(expired(part, state.sweep.floor) for part in fresh):
         return NoOp(False)
-    staged: dict[str, Staged | None] = dict.fromkeys((*split.names, *(one.name for one in whole)))
-    if split.above:
-        staged |= _staged(state, HollowBatch(Bounds(upper, Frontier(), state.minimum), split.above))
-    if end == upper:
-        return Commit(Edits(staged=staged), True)
+    others = [one for one in state.staged if one.name not in split.names]
+    above = _staged(state, HollowBatch(_open_from(state, split.upper), split.above))
+    end, whole = _reach(state, [*others, *above], split.upper)
+    if end is None:
+        return NoOp(False)
+    gone = (*split.names, *(one.name for one in whole if one.name in state.staged.batches))
+    edits = Edits(
+        staged={**dict.fromkeys(gone), **{one.name: one for one in above if one not in whole}},
+        written=replace(
+            state.written,
+            merged_rows=state.written.merged_rows + sum(part.rows for part in fresh),
+            merged_bytes=state.written.merged_bytes + sum(part.size_bytes for part in fresh),
+        ),
+    )
+    if end == state.drained:
+        return Commit(edits, True)
     runs = split.below + tuple(run for one in whole for run in one.batch.runs)
-    drained = HollowBatch(Bounds(end, upper, state.minimum), runs)
-    step = fuel.push(state.spine, drained, state.since, state.seqno + 1)
-    return Commit(Edits(spine=step.edit, staged=staged), True, step.due)
+    drained = HollowBatch(Bounds(state.drained, end, state.minimum), runs)
+    step = _pushed(state, drained, whole)
+    return Commit(replace(edits, spine=step.edit), True, step.due)
+
+
+def _reach(
+    state: ShardState, staged: Sequence[Staged], least: Frontier
+) -> tuple[Frontier | None, list[Staged]]:
+    """How far the spine can go when some batches are what is staged, and which of them it then has.
+
+    SUBTLE: times may have been closed since the batches were read, and nothing may be left that waits for
+    them to be drained. So the end is where `upper` is now, if no row has to be read for that.
+    """
+    for end in (state.upper, least):
+        before = [one for one in staged if begins_before(one.batch, end)]
+        if not any(_mixed(one, end) for one in before):
+            return end, before
+    return None, []
+
+
+def unseen(state: ShardState, bounds: Bounds, seen: Seen) -> Refused | None:
+    """The refusal of a batch that was made from contents without all that is staged for its times."""
+    through = Frontier.past(bounds.lower.elements[0] if seen.time is None else seen.time)
+    for one in state.staged:
+        if ends_before(one.batch, bounds.lower) or not begins_before(one.batch, bounds.upper):
+            continue
+        if one.added > seen.seqno:
+            return Refused(UpperMismatch(bounds.lower, state.upper))
+        if not bounds.upper <= through and not ends_before(one.batch, through):
+            return Refused(
+                UsageError(
+                    f"updates are staged for times before {bounds.upper}, and what is written between such "
+                    f"times would depend on them: seal the collection up to {bounds.upper} first, and write "
+                    "at later times"
+                )
+            )
+    return None
 
 
 def staged_parts(state: ShardState, names: Sequence[str]) -> tuple[Part, ...]:
@@ -142,9 +213,13 @@ def staged_parts(state: ShardState, names: Sequence[str]) -> tuple[Part, ...]:
     return tuple(part for name in names for part in state.staged.batches[name].batch.parts())
 
 
-def _staged(state: ShardState, batch: HollowBatch) -> dict[str, Staged | None]:
-    one = Staged(batch, state.seqno + 1)
-    return {one.name: one} if batch.runs else {}
+def _open_from(state: ShardState, lower: Frontier) -> Bounds:
+    return Bounds(lower, Frontier(), state.minimum)
+
+
+def _staged(state: ShardState, batch: HollowBatch) -> list[Staged]:
+    """A batch as a staged one of the next state; none if it holds nothing."""
+    return [Staged(batch, state.seqno + 1)] if batch.runs else []
 
 
 def _mixed(one: Staged, upper: Frontier) -> bool:

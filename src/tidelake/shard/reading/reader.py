@@ -119,17 +119,22 @@ class Reader:
         )
 
     def stream(
-        self, asked: Query, timeout_s: float | None = None, wanted: Wanted | None = None
+        self,
+        asked: Query,
+        timeout_s: float | None = None,
+        wanted: Wanted | None = None,
+        *,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
         """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
 
-        One log scan, and one log write if another state is pinned. Errors as
-        `tidelake.shard.reading.query.stream`.
+        What is `staged` for open times comes from the newest state in any case. One log scan, and one log
+        write if another state is pinned. Errors as `tidelake.shard.reading.query.stream`.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
-        pinned = self._knowing(asked, timeout_s)
+        pinned = self._knowing(asked, timeout_s, staged=staged)
         return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
 
     def split(
@@ -139,12 +144,12 @@ class Reader:
         pinned = self._knowing(asked, timeout_s)
         return split_of(self._shard, pinned, asked, n, lease=self._lease, wanted=wanted or Wanted())
 
-    def _knowing(self, asked: Query, timeout_s: float | None) -> ShardState:
+    def _knowing(self, asked: Query, timeout_s: float | None, *, staged: bool = False) -> ShardState:
         """A pinned state that knows the answer."""
         self._alive()
         pinned = self._pinned
         if pinned is None or not query.answers(pinned, asked):
-            query.ready(self._shard, asked, timeout_s)
+            query.ready(self._shard, asked, timeout_s, staged=staged)
             view = self._shard.view()
             _, state = self._lease.pin()
             self._pinned = pinned = seen_through(state, view)

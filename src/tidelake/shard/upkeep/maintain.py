@@ -142,7 +142,12 @@ class Maintainer:
         if self._shard.state().dropped:
             return MaintenanceReport()
         self._settle()
-        drained = Drainer(self._shard).run().rows_read
+        drained, failed = 0, None
+        try:
+            drained = Drainer(self._shard).run().rows_read
+        except SET_ASIDE as error:
+            # It must not keep the merges of what is drained waiting.
+            failed = error
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
         policy = settled(self._shard) if thorough else eager(self._shard)
@@ -168,6 +173,8 @@ class Maintainer:
             self._compactor.end_expired()
         collector = Collector(self._shard)
         collected = collector.run() if thorough else collector.run_if_due()
+        if failed is not None:
+            raise failed
         return replace(report, collected=collected, drained=drained)
 
     def _settle(self) -> None:
@@ -400,8 +407,8 @@ def admit(shard: Shard) -> float:
     Raises:
         StoreUnavailable: that could not be done, and the append was not tried.
     """
-    runs_max = shard.spec.config.runs_max
-    if unmerged(shard.known()) <= runs_max:
+    known, runs_max = shard.known(), shard.spec.config.runs_max
+    if unmerged(known) <= runs_max and not _waits_for_drain(known, runs_max):
         return 0.0
     clock = shard.env.clock
     started_s = clock.monotonic_s()
@@ -420,9 +427,17 @@ def admit(shard: Shard) -> float:
     return seconds
 
 
+def _waits_for_drain(state: ShardState, runs_max: int) -> bool:
+    """Whether appends have piled up that the spine cannot have before staged batches are read."""
+    return state.drained != state.upper and state.staged.totals.runs > runs_max
+
+
 def _relieve(shard: Shard, asking: Sequence[Request]) -> None:
     try:
-        Maintainer(shard).relieve(shard.spec.config.runs_max)
+        runs_max = shard.spec.config.runs_max
+        if _waits_for_drain(shard.known(), runs_max):
+            Drainer(shard).run()
+        Maintainer(shard).relieve(runs_max)
     except Exception as error:
         for request in asking:
             request.fail(error)

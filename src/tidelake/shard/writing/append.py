@@ -36,6 +36,7 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.maintain import admit, make_room, tend_if_due
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed, expected
+from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
@@ -222,7 +223,13 @@ def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) ->
 
 
 def commit(
-    shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...], *, as_now: bool = True
+    shard: Shard,
+    when: When,
+    claim: Claim | None,
+    runs: tuple[Run, ...],
+    *,
+    as_now: bool = True,
+    seen: Seen | None = None,
 ) -> Done[Appended]:
     """One attempt to append runs. One log write if it is the first.
 
@@ -231,7 +238,7 @@ def commit(
         IncompatibleSchema: with `as_now`, a column of the runs was dropped since they were written.
     """
     limit = shard.spec.config.inline_total_bytes
-    command = partial(append, when=when, claim=claim, inline_bytes_max=limit, as_now=as_now)
+    command = partial(append, when=when, claim=claim, inline_bytes_max=limit, as_now=as_now, seen=seen)
     return shard.carry_out(partial(command, runs=runs))
 
 

@@ -4,7 +4,7 @@ Stagers never conflict: a stage is refused only for times that are closed. Nothi
 closed time refuses is deleted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.maintain import make_room, tend_if_due
 from tidelake.shard.writing.append import REFUSALS, under_newest_schema
+from tidelake.shard.writing.batches import uploaded
 from tidelake.state import append as commands
 from tidelake.state.append import Appended, Claim
 
@@ -56,6 +57,28 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
         # The refusal was made on the newest state, which the next upload names.
         spec = replace(spec, seqno=shard.known().seqno)
         return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+
+
+def stage_uploaded(shard: Shard, uploads: Sequence[bytes], claim: Claim | None = None) -> bool:
+    """Stage what workers uploaded, in one command; see `stage`. One log scan and one log write.
+
+    Uploads that are refused, or not needed, stay in the store until collection finds them: they may have been
+    offered before. Times of tuples are to be checked by the uploader, against a lower that is still open.
+
+    Raises:
+        UpdateNotBeyondLower: a time is closed; nothing is kept.
+        UpperMismatch: times of tuples were closed since the uploader was made; or all times are.
+    """
+    runs, checked = uploaded(shard, uploads)
+    shard.alive()
+    Drainer(shard).make_room()
+    command = partial(commands.stage, checked=checked, claim=claim)
+    limit = shard.spec.config.inline_total_bytes
+    try:
+        return shard.run(partial(command, runs=runs, inline_bytes_max=limit))
+    except InlineFull:
+        moved = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+        return shard.run(partial(command, runs=moved, inline_bytes_max=limit))
 
 
 def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], bool]) -> bool:

@@ -7,7 +7,7 @@ that it was made for: later old rows may be others.
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -19,10 +19,12 @@ from tidelake.data.types import update_schema
 from tidelake.data.upsert import Rules, resolve
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, UpdateNotBeyondLower, UpperMismatch
+from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
+from tidelake.shard.overlap import prefetch_all
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
@@ -34,6 +36,9 @@ from tidelake.store.protocols import BlobStore
 
 # Events, the same sorted, their old rows and the differences of both are in memory at once.
 _RANGE_SHARE = 8
+# Look-ups at once, of ranges of so many keys at least: two that have one row group in common both read it.
+_LOOKUPS_MAX = 2
+_KEYS_MIN = 4096
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Upserter:
         needed: the runs of the state.
         lower: its upper, from which on events have their times.
         columns: what orders events, and what removes.
-        time: of all events; None: they have times of their own.
+        time: of all events; None: they have times of their own, or get one at the commit.
         rows_count: whether of equally good events the later row wins; else they must be equal.
         advance: whether events whose times are closed happen at `lower`; else they are refused.
     """
@@ -81,9 +86,16 @@ class Upserter:
             raise UpperMismatch("any frontier", state.upper)
         if time is not None and not state.upper.less_equal(time):
             raise UpdateNotBeyondLower(time, state.upper)
-        # At the upper, which no update has reached: that is before it, whatever was folded.
-        needed = sources(state.batches(), AsOf(state.upper.elements[0]))
-        return cls(spec, tuple(needed), state.upper, columns, time, rows_count, advance)
+        made = cls(spec, (), state.upper, columns, time, rows_count, advance)
+        return replace(made, needed=tuple(sources(state.batches(), AsOf(made.as_of))))
+
+    @property
+    def as_of(self) -> int:
+        """The time of the contents that events meet: theirs, with what is staged for it, or the upper.
+
+        No update of the spine has reached the upper: that is before it, whatever was folded.
+        """
+        return times.parts(self.lower.elements[0] if self.time is None else self.time)[0]
 
     def to_bytes(self) -> bytes:
         """A form for another process: a reference and descriptions of parts; no credentials."""
@@ -106,8 +118,10 @@ class Upserter:
                 More than `merge_chunk_rows` come sorted by key.
             watch: is told of each range of events, and the updates that it amounts to.
 
-        A look-up costs an `open` and some reads for each part that may hold one of the keys; then one `put`
-        a part. Memory: `merge_memory_bytes` for a range of keys, beside what a read and `BatchBuilder` take.
+        A look-up costs an `open` and some reads for each part that may hold one of the keys; of many keys two
+        threads do it, if there are so many for Arrow (`pyarrow.cpu_count`), and both may read one part. Then
+        one `put` a part. Memory: `merge_memory_bytes` for a range of keys, beside what two reads and
+        `BatchBuilder` take.
         If it fails, what was stored is deleted.
 
         Raises:
@@ -139,7 +153,17 @@ class Upserter:
             yield events, resolve(events, old, spec.schema, spec.domain, rules)
 
     def _old(self, blobs: BlobStore, keys: KeySet) -> Generator[pa.RecordBatch]:
-        return rows(self.spec, blobs, list(self.needed), AsOf(self.lower.elements[0]), among=keys)
+        """The rows of some keys, of ranges of them at once."""
+        # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
+        ranges = keys.cut(max(1, min(pa.cpu_count(), _LOOKUPS_MAX, len(keys) // _KEYS_MIN)))
+        query = AsOf(self.as_of)
+        found = [rows(self.spec, blobs, list(self.needed), query, among=among) for among in ranges]
+        if len(found) == 1:
+            yield from found[0]
+            return
+        with prefetch_all(found, len(found)) as ahead:
+            for batches in ahead:
+                yield from batches
 
     def _events(self, given: object) -> pa.Table:
         spec = self.spec
