@@ -28,6 +28,7 @@ names the thing and, where there is one, the remedy.
     ├── TransactionExpired            it took too long, and is not in: write it again
     ├── WriterFenced                  a newer writer of this name took over: stop
     ├── LeaseExpired                  the hold is gone: open a new reader
+    ├── ForkExpired                   the fork was not finished in time: fork again
     ├── StoreUnavailable              the store did certainly not do it: try again later
     ├── OutcomeUnknown                the store may have done it: ask before trying again
     ├── BlobNotFound                  no object of that name
@@ -275,6 +276,20 @@ class LeaseExpired(TidelakeError):
         return (
             f"part {self.part!r} was collected while it was still to be read: read again; for long reads "
             "open a reader (collection.reader), which keeps what it reads, or raise the setting garbage_age_s"
+        )
+
+
+class ForkExpired(TidelakeError):
+    """A fork was not finished in time, and was given up by those who collect. Nothing is left of it."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return (
+            f"the fork of collection {self.collection!r} took so long that it was given up: fork again, or "
+            "raise the setting upload_age_s"
         )
 
 

@@ -150,11 +150,11 @@ class Catalog:
 
         Args:
             listing: holds all of these names that there are.
-            changed: shard id by name; None: dropped or renamed.
+            changed: shard id by name; None: dropped or renamed. May be empty: then only the upper moves.
         """
         rows = [(name, listing.shards[name], -1) for name in changed if name in listing.shards]
         rows += [(name, shard_id, 1) for name, shard_id in changed.items()]
-        names, shards, diffs = zip(*rows, strict=True)
+        names, shards, diffs = zip(*rows, strict=True) if rows else ((), (), ())
         table = pa.table(
             {
                 "name": pa.array(names, pa.string()),
@@ -186,6 +186,18 @@ class Catalog:
                 return False
             if self.set(listing, now, None):
                 return True
+
+    def rule_out(self, shard_id: str) -> None:
+        """See to it that no name leads to a tombstone, and that nobody can give it one any more.
+
+        SUBTLE: whoever is about to name it has read the list before it looked at the shard, or will see that
+        it is a tombstone. The list moves on, so that what was read before is refused. Reads all names.
+        """
+        while True:
+            listing = self.read()
+            changed = dict.fromkeys(name for name, of in listing.shards.items() if of == shard_id)
+            if self.set_all(listing, changed):
+                return
 
     def collect(self) -> CollectReport:
         """Delete what the catalog no longer needs; see `Collection.collect`.

@@ -21,6 +21,7 @@ from tidelake.errors import (
 from tidelake.lake.backup import BackupReport, copy_collection
 from tidelake.lake.catalog import SHARD_ID, Catalog
 from tidelake.lake.collection import Collection
+from tidelake.lake.forking import fork_collection
 from tidelake.lake.fsck import FsckReport, LakeCheck
 from tidelake.lake.fsck import Watch as FsckWatch
 from tidelake.lake.gate import Gate, GatedBlobStore, GatedVersionLog
@@ -31,7 +32,7 @@ from tidelake.lake.renaming import check_renames, refuse_gone, renamed
 from tidelake.lake.spans import duration_s
 from tidelake.lake.together import WritesTogether
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
-from tidelake.model.time import TimeDomain
+from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch
 from tidelake.shard.machine import Together
 from tidelake.shard.shard import Shard, keeper_of
@@ -176,6 +177,7 @@ class Lake(WritesTogether):
         Raises:
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped or renamed, and not `allow_recreate`.
+            CollectionDropped: this process slept for too long between two steps: call again.
         """
         self._gate.check()
         check_name(name, "collection name")
@@ -197,6 +199,9 @@ class Lake(WritesTogether):
             # The shard first: a name never leads to nothing.
             together = self._together_on(spec.shard_id)
             made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
+            if not self._leftovers.ending(spec.shard_id).is_alive():
+                # This process slept, and it was taken for what a crash has left.
+                raise CollectionDropped(name)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, made)
 
@@ -340,6 +345,43 @@ class Lake(WritesTogether):
             if not changed or self._catalog.set_all(listing, changed):
                 return
 
+    def fork(
+        self, source: str, name: str, as_of: Time | None = None, *, allow_recreate: bool = False
+    ) -> Collection:
+        """Make a collection that begins as another one is, or was, and goes its own way; nothing is copied.
+
+        It has the same contents at all times that can be read up to its upper, the same schemas and the
+        same retention; of the source's writers and holds it knows nothing. Nobody else sees it before it is
+        whole. The source keeps the stored parts that both have until merges of the fork have replaced them
+        (`merge` replaces all) and a maintenance of the fork finds that. Either may be dropped at any time,
+        without harm to the other: what the other needs stays. Costs a few store calls, however large.
+
+        Args:
+            source: name of the collection to fork.
+            name: of the fork.
+            as_of: the last closed time of the fork, which then goes on from just after it; default: all that
+                is closed.
+            allow_recreate: also take a name of which a collection was dropped or renamed.
+
+        Raises:
+            CollectionNotFound: there is no such source.
+            CollectionExists: the name is taken, or was and not `allow_recreate`. Nothing was made.
+            HistoryCompacted: `as_of` lies before `since` of the source: its contents then are not known.
+            NotYetClosed: it is still open.
+            ForkExpired: this process slept for too long between two steps. Nothing is left of the fork.
+            CollectionDropped: the source was dropped; or this process slept before it could acknowledge the
+                fork, and others collected it.
+        """
+        self._gate.check()
+        check_name(name, "collection name")
+        origin = self._shard(source)
+        time = None if as_of is None else origin.spec.domain.check(as_of, "as_of")
+        origin.title = source
+        shard_id = fork_collection(
+            origin, name, self._catalog, self._leftovers, time, allow_recreate=allow_recreate
+        )
+        return Collection(name, self._undropped(name, shard_id))
+
     def drop(self, name: str, *, force: bool = False) -> bool:
         """Drop a collection, and delete all that it has stored; False if it was dropped before.
 
@@ -347,6 +389,7 @@ class Lake(WritesTogether):
         call, by upkeep or by `collect`. From its first write on nothing of the collection can be read or
         written: everybody who tries, and every reader that is under way, gets `CollectionDropped`. What is
         dropped is the collection that has the name when the call begins, also if it is renamed meanwhile.
+        Stored parts that forks of it need stay until these need them no more, and `collect` or upkeep comes.
 
         Args:
             name: of the collection. It is not used again by accident: see `create`.

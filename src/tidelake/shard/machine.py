@@ -6,7 +6,8 @@ arrive together, through handles of one lake, are decided one after the other, e
 make of the state, and committed by one compare-and-set (`tidelake.shard.group`). Reads do not wait for them.
 Those of several processes meet at the compare-and-set.
 
-INVARIANT: nothing is committed on a tombstone, so the last entry of its log is the one that made it so.
+INVARIANT: nothing is committed on a tombstone but what says again that it is one, which is how it forgets
+its forks; so the last entry of its log says so.
 INVARIANT: no answer is given before all that it was decided on is durable.
 """
 
@@ -298,7 +299,7 @@ def _step(asked: Asked[Any], state: ShardState, now_ms: int) -> tuple[Decided[An
         outcome = asked.command(state, now_ms)
         if not isinstance(outcome, Commit):
             return outcome, None, state
-        if state.dropped:
+        if state.dropped and not outcome.edits.dropped:
             return Refused(CollectionDropped(state.shard_id)), None, state
         edits = settle(state, outcome.edits, now_ms)
         after = _after(state, edits, now_ms)

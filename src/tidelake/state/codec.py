@@ -29,8 +29,10 @@ from tidelake.state.state import (
     CriticalHold,
     Delta,
     Edits,
+    Fork,
     Hold,
     MergeClaim,
+    Origin,
     Retention,
     Rollup,
     ShardState,
@@ -44,7 +46,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Image:
-    """A whole state, with plain containers in the order of their keys."""
+    """A whole state, with plain containers in the order of their keys.
+
+    What has a default here is left out where it holds nothing else, as it was before there was such a field.
+    """
 
     shard_id: str
     domain: TimeDomain
@@ -77,11 +82,22 @@ class _Image:
     memberships: dict[str, Membership] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
     expired: int = 0
+    forks: dict[str, Fork] = field(default_factory=dict)
+    origin: Origin | None = None
 
 
 # Fields that came later, with the format that they came with. A record that has none of them is written as
 # it was before, so that older versions go on reading what they understand.
-SINCE = {"staged": 2, "group": 2, "memberships": 2, "decisions": 2, "expired": 2}
+SINCE = {
+    "staged": 2,
+    "group": 2,
+    "memberships": 2,
+    "decisions": 2,
+    "expired": 2,
+    "forks": 2,
+    "origin": 2,
+    "let_go": 2,
+}
 FORMAT = max(SINCE.values())
 
 
@@ -198,6 +214,8 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.memberships.items())),
             dict(sorted(state.decisions.items())),
             state.expired,
+            dict(sorted(state.forks.items())),
+            state.origin,
         ),
     )
 
@@ -233,6 +251,8 @@ def decode_state(data: bytes, name: str) -> ShardState:
         pmap(image.memberships),
         pmap(image.decisions),
         image.expired,
+        pmap(image.forks),
+        image.origin,
     )
     try:
         check_state(state)

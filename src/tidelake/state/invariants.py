@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from tidelake.errors import IncompatibleSchema, InternalError
 from tidelake.model.batch import HollowBatch
 from tidelake.model.evolution import evolved
+from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
 from tidelake.state.garbage import arriving
 from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate, validate_levels
 from tidelake.state.staged import Staged, begins_before
@@ -41,6 +42,7 @@ def check_state(state: ShardState) -> None:
     _check_claims(state)
     _check_holds(state)
     _check_garbage(state, {*names})
+    _require(state.origin is not None or not is_borrower(state), "borrowed-from-origin", state.shard_id)
     _require(state.since <= state.retained, "owner-keeps-since", state.since, "is after", state.retained)
     _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
@@ -60,6 +62,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
     _check_pins(before, edits)
     _check_fresh(before, edits)
+    if edits.let_go:
+        _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
     for name, record in edits.writers.items():
         old = before.writers.get(name)
         if old is not None:
@@ -168,8 +172,9 @@ def _check_garbage(state: ShardState, named: set[str]) -> None:
 
 
 def _check_pins(before: ShardState, edits: Edits) -> None:
-    """No hold that lasts reads what is doomed in this step."""
+    """No hold that lasts reads what is doomed in this step, and no fork needs it."""
     pins = [pin for id_, hold in before.holds.items() if edits.holds.get(id_, hold) for pin in hold.pins]
+    pins += fork_pins(before)
     for name in edits.doomed:
         lost = before.garbage[name]
         _require(not any(lost.read_by(pin) for pin in pins), "pins-keep-parts", name)
@@ -180,6 +185,8 @@ def _check_fresh(before: ShardState, edits: Edits) -> None:
     for part in arriving(edits):
         gone = part.name in before.garbage or part.name in before.doomed
         _require(not gone, "garbage-stays", part.name)
+        own = part.inline is not None or before.origin is not None
+        _require(own or not is_borrowed(part.name, before.shard_id), "borrowed-from-origin", part.name)
 
 
 def _check_staged(state: ShardState, staged: Iterable[Staged]) -> None:

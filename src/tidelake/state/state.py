@@ -125,6 +125,32 @@ class MergeClaim:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """A pin without a lease: another shard has begun as a version of this one, and needs its parts.
+
+    Attributes:
+        seqno: of that version. No part that it names is collected while the fork is noted.
+        noted_ms: wall clock of when that was asked for, before there was any fork.
+    """
+
+    seqno: int
+    noted_ms: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The shard that a fork began from, and that keeps the parts which are not the fork's own.
+
+    Attributes:
+        shard_id: of the other shard.
+        seqno: of the version that it keeps for the fork.
+    """
+
+    shard_id: str
+    seqno: int
+
+
+@dataclass(frozen=True)
 class Written:
     """What was written into the shard over its whole life: by appends, and again by merges."""
 
@@ -189,6 +215,8 @@ class ShardState:
         memberships: of collections in this group, if it is one, by their ids.
         decisions: transactions that some members may not have applied yet, by id.
         expired: transactions that began before this seqno of the group are not decided any more.
+        forks: what other shards need of this one, by their ids. A tombstone has them as well.
+        origin: of a fork that may need parts of the shard it began from; None: of any other shard.
     """
 
     shard_id: str
@@ -218,6 +246,8 @@ class ShardState:
     memberships: PMap[str, Membership] = field(default_factory=pmap)
     decisions: PMap[str, Decision] = field(default_factory=pmap)
     expired: int = 0
+    forks: PMap[str, Fork] = field(default_factory=pmap)
+    origin: Origin | None = None
 
     @property
     def minimum(self) -> Frontier:
@@ -287,6 +317,8 @@ class Edits:
         memberships: new or changed ones by id; None removes one.
         decisions: new ones by id; None removes one.
         expired: the new one, if it changes.
+        forks: new ones by their shards' ids; None removes one.
+        let_go: whether a fork needs its origin no longer.
     """
 
     since: Move | None = None
@@ -311,6 +343,8 @@ class Edits:
     memberships: dict[str, Membership | None] = field(default_factory=dict)
     decisions: dict[str, Decision | None] = field(default_factory=dict)
     expired: int | None = None
+    forks: dict[str, Fork | None] = field(default_factory=dict)
+    let_go: bool = False
 
 
 @dataclass(frozen=True)
@@ -447,6 +481,8 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         memberships=_edited(state.memberships, edits.memberships, name),
         decisions=_edited(state.decisions, edits.decisions, name),
         expired=state.expired if edits.expired is None else edits.expired,
+        forks=_edited(state.forks, edits.forks, name),
+        origin=None if edits.let_go else state.origin,
     )
 
 

@@ -233,4 +233,7 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         claims=pmap(),
         chunks=pmap(),
         group="",
+        # All of its parts are its own.
+        forks=pmap(),
+        origin=None,
     )

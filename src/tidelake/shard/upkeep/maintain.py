@@ -30,6 +30,7 @@ from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, 
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.state import holds, maintenance, transactions
 from tidelake.state.append import Appended
+from tidelake.state.forking import is_borrowed
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
@@ -317,14 +318,20 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
 
 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
-    """Whether all members before an id are at most one run of the newest schema, advanced to `since`."""
+    """Whether all members before an id are at most one run of the newest schema, advanced to `since`.
+
+    Parts that a fork has borrowed do not count: what is merged is its own.
+    """
     members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
     if len(runs) != 1:
         return not runs
     ((batch, run),) = runs
     as_stored = not run.truncated and all(
-        part.rewrite is None and part.schema_id == state.schema_id for part in run.parts
+        part.rewrite is None
+        and part.schema_id == state.schema_id
+        and (part.inline is not None or not is_borrowed(part.name, state.shard_id))
+        for part in run.parts
     )
     return as_stored and since <= batch.bounds.since
 
