@@ -216,13 +216,13 @@ class LakeCheck:
         if known is None:
             return
         state = known.state
-        if is_group(state):
-            self._checked.append(self._shard(shard_id, f"group {shard_id}"))
-            return
         if state.dropped:
             # What its forks need is there, and nothing else is asked of it.
             self._shard(shard_id, "")
             self._shared("", state)
+            return
+        if is_group(state):
+            self._checked.append(self._shard(shard_id, f"group {shard_id}"))
             return
         if self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
