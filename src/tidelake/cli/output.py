@@ -5,6 +5,7 @@ import queue
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from tidelake.cli import jsonlines
 from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
+from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
 from tidelake.shard.upkeep.compactor import MergeReport, Shape
 from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.merging import MergeRequest
@@ -207,6 +210,18 @@ def show(collection: Collection, as_json: bool) -> None:
         }
         for item in state.spine
     ]
+    staged = [
+        {
+            "staged": one.name,
+            "first time": _shown(reduce(times.meet, (part.seen_times[0] for part in one.batch.parts()))),
+            "last time": _shown(reduce(times.join, (part.seen_times[1] for part in one.batch.parts()))),
+            "runs": len(one.batch.runs),
+            "updates": one.batch.rows,
+            "bytes": one.batch.size_bytes,
+            "inline": one.batch.inline_bytes,
+        }
+        for one in state.staged
+    ]
     claims = [
         {
             "claim": f"[{claim.id.lo}, {claim.id.hi})",
@@ -232,12 +247,15 @@ def show(collection: Collection, as_json: bool) -> None:
         **summary(collection),
         "id": collection.id,
         "seqno": state.seqno,
+        "drained": state.drained,
+        "staged updates": state.staged.totals.rows,
         **amplification(state),
     }
     if as_json:
         lists: dict[str, list[dict[str, Any]]] = {
             "columns": columns,
             "spine": batches,
+            "staged": staged,
             "writers": writers,
             "holds": holds,
             "claims": claims,
@@ -253,6 +271,7 @@ def show(collection: Collection, as_json: bool) -> None:
     lists_shown: dict[str, list[dict[str, Any]]] = {
         "columns": columns,
         "batches": batches,
+        "staged batches": staged,
         "writers": writers,
         "holds": holds,
         "merges under way": claims,
@@ -372,6 +391,10 @@ def merge_rows(report: MergeReport) -> list[dict[str, Any]]:
 
 def _shape(state: ShardState) -> Shape:
     return Shape.of([item.batch for item in state.spine])
+
+
+def _shown(time: Time) -> object:
+    return list(time) if isinstance(time, tuple) else time
 
 
 def _text(value: object) -> str:

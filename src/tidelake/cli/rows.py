@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, TIMEOUT, cli
+from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, STAGED, TIMEOUT, cli
 
 if TYPE_CHECKING:
     from tidelake.lake.lake import Lake
@@ -121,12 +121,17 @@ def append(
 @cli.command()
 @LAKE
 @NAME
-@click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
+@click.option(
+    "--as-of",
+    metavar="TIME",
+    help="The time; default: the last closed one, or with --staged the last of all.",
+)
 @click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
 @click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def snapshot(
     lake: str,
@@ -137,6 +142,7 @@ def snapshot(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the exact contents as of a time."""
@@ -149,7 +155,7 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s)
+        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged)
         output.rows(found, limit, out, as_json)
 
 
@@ -161,6 +167,7 @@ def snapshot(
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def changes(
     lake: str,
@@ -170,6 +177,7 @@ def changes(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the netted changes between two times."""
@@ -182,4 +190,4 @@ def changes(
         start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
         if start is None or end is None:
             raise errors.UsageError("give two times: AFTER and THROUGH")
-        output.rows(of.changes(start, end, timeout_s=timeout_s), limit, out, as_json)
+        output.rows(of.changes(start, end, timeout_s=timeout_s, staged=staged), limit, out, as_json)

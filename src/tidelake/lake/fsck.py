@@ -216,14 +216,15 @@ class LakeCheck:
         if known is None:
             return
         state = known.state
-        if is_group(state):
-            self._checked.append(self._shard(shard_id, f"group {shard_id}"))
-            return
         if state.dropped:
             # What its forks need is there, and nothing else is asked of it.
             self._shard(shard_id, "")
             self._shared("", state)
-        if not state.dropped and self._older(state.committed_ms, self.config.upload_age_s):
+            return
+        if is_group(state):
+            self._checked.append(self._shard(shard_id, f"group {shard_id}"))
+            return
+        if self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
             # Whoever made it has not come to the end, and nobody counts on it.

@@ -46,10 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Image:
-    """A whole state, with plain containers in the order of their keys.
-
-    What has a default here is left out where it holds nothing else, as it was before there was such a field.
-    """
+    """A whole state, with plain containers in the order of their keys."""
 
     shard_id: str
     domain: TimeDomain
@@ -88,16 +85,8 @@ class _Image:
 
 # Fields that came later, with the format that they came with. A record that has none of them is written as
 # it was before, so that older versions go on reading what they understand.
-SINCE = {
-    "staged": 2,
-    "group": 2,
-    "memberships": 2,
-    "decisions": 2,
-    "expired": 2,
-    "forks": 2,
-    "origin": 2,
-    "let_go": 2,
-}
+_LATER = ("staged", "group", "memberships", "decisions", "expired", "forks", "origin", "let_go")
+SINCE = dict.fromkeys(_LATER, 2)
 FORMAT = max(SINCE.values())
 
 

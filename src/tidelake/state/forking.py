@@ -17,13 +17,14 @@ from pyrsistent import pmap
 
 from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, NotYetClosed
 from tidelake.model import names
-from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
+from tidelake.state.staged import Staging, begins_before
 from tidelake.state.state import FIRST, UNSWEPT, Edits, Fork, Origin, ShardState, Written
 
 
@@ -67,10 +68,10 @@ def is_borrowed(name: str, shard_id: str) -> bool:
 
 def borrowed_parts(state: ShardState) -> Iterator[Part]:
     """The stored parts that a state names for its readers, and that are not its own."""
-    for member in state.spine:
-        for part in member.batch.parts():
-            if part.inline is None and is_borrowed(part.name, state.shard_id):
-                yield part
+    held = (*state.spine, *state.staged.batches.values())
+    for part in (part for one in held for part in one.batch.parts()):
+        if part.inline is None and is_borrowed(part.name, state.shard_id):
+            yield part
 
 
 def is_borrower(state: ShardState) -> bool:
@@ -83,10 +84,11 @@ def is_borrower(state: ShardState) -> bool:
 def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = None) -> ShardState:
     """The first version of a fork: the contents of a shard, with its history, as it is or up to a time.
 
-    Without what belongs to its readers, its writers and its store. Schemas keep their ids.
+    Without what belongs to its readers, its writers, its group and its store. Schemas keep their ids. What is
+    staged at open times comes along, but not if the fork is to end at a time.
 
     Args:
-        state: of the origin.
+        state: of the origin, as readers see it.
         fork_id: of the new shard.
         now_ms: wall clock.
         as_of: the last closed time of the fork; None: all that is closed.
@@ -95,7 +97,7 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         HistoryCompacted: the time lies before `since`, so that what was there then is not known exactly.
         NotYetClosed: it is still open.
     """
-    upper, retained, spine = state.upper, state.retained, state.spine
+    upper, retained, spine, staged = state.upper, state.retained, state.spine, list(state.staged)
     if as_of is not None:
         if not state.since.less_equal(as_of):
             raise HistoryCompacted(as_of, state.since)
@@ -104,7 +106,11 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         upper = state.upper.meet(Frontier.past(as_of))
         # Where holds of the origin keep history, its owner may have let more of it go than there is here.
         retained = retained.meet(Frontier.of(as_of))
-        spine = _cut(spine, upper)
+        staged = [
+            cut for one in staged if (cut := replace(one, batch=_narrowed(one.batch, upper))).batch.runs
+        ]
+        end = upper if not any(begins_before(one.batch, upper) for one in staged) else state.drained
+        spine = _extended(_cut(spine, upper), state, end)
     members = [replace(member, added=0) for member in spine]
     return replace(
         state,
@@ -125,6 +131,8 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         rollup=FIRST,
         claims=pmap(),
         chunks=pmap(),
+        staged=Staging.of({one.name: replace(one, added=0) for one in staged}),
+        group="",
         written=Written(),
         forks=pmap(),
         origin=Origin(state.shard_id, state.seqno),
@@ -162,6 +170,15 @@ def _cut(spine: Spine, upper: Frontier) -> Spine:
     return Spine.of(end, spine.spent, members, tuple(batches), tuple(merges))
 
 
+def _extended(spine: Spine, state: ShardState, upper: Frontier) -> Spine:
+    """The spine up to a frontier, between which and its end nothing is staged."""
+    end = spine.end(state.minimum)
+    if upper <= end:
+        return spine
+    batch = HollowBatch(Bounds(end, upper, state.minimum))
+    return spine.edited(fuel.push(spine, batch, state.since, state.seqno).edit)
+
+
 def _narrowed(batch: HollowBatch, upper: Frontier) -> HollowBatch:
     """A batch without what lies beyond a frontier. Its times may have been advanced, but not past that."""
     bounds = batch.bounds
@@ -170,16 +187,10 @@ def _narrowed(batch: HollowBatch, upper: Frontier) -> HollowBatch:
         return replace(batch, bounds=within)
     runs: list[Run] = []
     for run in batch.runs:
-        kept = tuple(part for part in run.parts if not within.empty and not upper.less_equal(_first(part)))
+        kept = tuple(
+            part for part in run.parts if not within.empty and not upper.less_equal(part.seen_times[0])
+        )
         if kept:
-            cut = any(upper.less_equal(_last(part)) for part in kept) or run.truncated
+            cut = any(upper.less_equal(part.seen_times[1]) for part in kept) or run.truncated
             runs.append(Run(kept, cut))
     return HollowBatch(within, tuple(runs))
-
-
-def _first(part: Part) -> Time:
-    return part.time_lower if part.rewrite is None else times.join(part.time_lower, part.rewrite)
-
-
-def _last(part: Part) -> Time:
-    return part.time_upper if part.rewrite is None else times.join(part.time_upper, part.rewrite)

@@ -232,8 +232,8 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         rollup=FIRST,
         claims=pmap(),
         chunks=pmap(),
-        group="",
         # All of its parts are its own.
         forks=pmap(),
         origin=None,
+        group="",
     )

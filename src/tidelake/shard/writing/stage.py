@@ -47,7 +47,10 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
     if known is not None:
         return False
     table = normalized(spec, given)
-    checked = shard.alive().upper
+    # Whether the number is in was asked of the newest state.
+    checked = (shard.known() if claim else shard.alive()).upper
+    if checked.closed:
+        raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
     attempt = partial(_commit, shard, table, checked, claim)
