@@ -733,7 +733,7 @@ except SystemExit as left:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "merge", "demo"]
+    "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "tail", "merge", "demo"]
 )
 def test_help_is_there_for_every_command_and_loads_no_spark(command):
     for option in ("--help", "-h"):

@@ -355,15 +355,17 @@ def test_a_creator_that_wakes_up_late_loses_no_row(site):
     whole = lake._catalog.set
 
     def slept(*args):
+        lake._catalog.set = whole
         site.later(CONFIG.upload_age_s)
         assert site.lake().collect() == Removed(1)
         return whole(*args)
 
     lake._catalog.set = slept
-    late = lake.create("late", SCHEMA, key=["id"])
     with pytest.raises(CollectionDropped, match="'late'"):
-        late.append(rows(1))
-    assert site.lake().drop("late") is True
+        lake.create("late", SCHEMA, key=["id"])
+    assert site.lake().list() == ["c", "other"]
+    lake.create("late", SCHEMA, key=["id"]).append(rows(1))
+    assert contents(site.lake().collection("late")) == {(1, "x"): 1}
 
 
 def test_objects_whose_shard_has_no_log_go_when_they_are_old_enough(site):

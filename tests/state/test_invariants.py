@@ -9,6 +9,7 @@ from pyrsistent import pmap
 from shard_states import SCHEMA, F, hollow, part, pushed, run
 
 from tidelake.errors import InternalError
+from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -19,7 +20,7 @@ from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
 from tidelake.state.staged import Staged, Staging
-from tidelake.state.state import Delta, Edits, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
+from tidelake.state.state import Delta, Edits, Fork, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
 
 TUPLES = TimeDomain("tuple", 2)
 
@@ -44,6 +45,7 @@ def a_state():
         retained=Move(F(0), F(2)),
         writers={"w": WriterRecord(2, 4, "", F(0))},
         holds={"h": Hold("test", F(1), 0, (3,), 10, 99)},
+        forks={"f": Fork(3, 7)},
         claims={"0-2": a_claim(0, 2)},
         chunks={"0-2/0": (part("c"), part("lost"))},
     )
@@ -77,6 +79,7 @@ TEXT = DataType("string")
 WIDER = Schema(SCHEMA.key, (Column(1, "v", TEXT),))
 OTHER_KEY = Schema((replace(SCHEMA.key[0], type=TEXT),))
 TWO = {"rows": 2, "diff_sum": 2}
+FOREIGN = names.part("other", 3, "0a")
 STEPS = [
     ("since-never-goes-back", Edits(since=Move(F(1), F(0)))),
     ("upper-never-goes-back", Edits(upper=Move(F(3), F(2)))),
@@ -113,6 +116,8 @@ STEPS = [
     ("tombstone-holds-nothing", Edits(dropped=True)),
     ("floor-never-goes-back", Edits(sweep=Sweep(1))),
     ("pins-keep-parts", Edits(doomed=("p2",))),
+    ("pins-keep-parts", Edits(holds={"h": None}, doomed=("p2",))),
+    ("borrowed-from-origin", adding(run(FOREIGN, 3, 3))),
     ("garbage-stays", adding(run("p2", 3, 3))),
     ("garbage-stays", Edits(claims={"0-2": a_claim(0, 2, b"cut")}, chunks={"0-2/1": (part("lost"),)})),
     ("part-named-once", Edits(claims={"2-3": a_claim(2, 3)}, chunks={"2-3/0": (part("c"),)})),
@@ -254,6 +259,8 @@ STATES = [
     ("garbage-is-not-named", lambda s: replace(s, garbage=s.garbage.set("p0", Garbage(0, 1, 2)))),
     ("garbage-is-not-named", lambda s: replace(s, doomed=s.doomed.set("c", Garbage(0, 1, 2)))),
     ("tombstone-holds-nothing", lambda s: replace(s, dropped=True)),
+    ("borrowed-from-origin", lambda s: with_(hollow(3, 4, run(FOREIGN, 3, 3)))),
+    ("borrowed-from-origin", lambda s: replace(s, garbage=s.garbage.set(FOREIGN, Garbage(0, 1, 2)))),
     ("claims-apart", lambda s: replace(s, claims=s.claims.set("1-3", a_claim(1, 3)))),
     ("chunk-of-claim", lambda s: replace(s, claims=pmap())),
     ("drained-up-to-upper", lambda s: replace(s, upper=F(2))),

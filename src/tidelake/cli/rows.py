@@ -155,8 +155,7 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
-        found = of.snapshot(at, columns=names, where=where, timeout_s=timeout_s, staged=staged)
+        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged)
         output.rows(found, limit, out, as_json)
 
 

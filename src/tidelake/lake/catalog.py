@@ -32,6 +32,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.selection import Selection
 from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
+from tidelake.shard.machine import Together
 from tidelake.shard.reading.query import stream
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -69,13 +70,16 @@ class Listing:
 
 
 class Catalog:
-    """Reads and changes the list of collections."""
+    """Reads and changes the list of collections; commands on it are carried out `together`."""
 
-    def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
+    def __init__(
+        self, stores: Stores, env: Env, url: str, config: Config, together: Together | None = None
+    ) -> None:
         self._stores, self._env, self._url = stores, env, url
         self._config = replace(
             config, row_group_rows=min(config.row_group_rows, _ROW_GROUP_ROWS_MAX), merge_whole_rows=0
         )
+        self._together = together
         self._opened: Shard | None = None
 
     @property
@@ -89,11 +93,13 @@ class Catalog:
 
     def _open(self) -> Shard:
         try:
-            return Shard.open(self._stores, self._env, self._url, SHARD_ID, self._config)
+            return Shard.open(
+                self._stores, self._env, self._url, SHARD_ID, self._config, together=self._together
+            )
         except CollectionNotFound:
             self._check_new()
         spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: _STORED}, self._config)
-        return Shard.create(self._stores, self._env, spec)
+        return Shard.create(self._stores, self._env, spec, together=self._together)
 
     def _check_new(self) -> None:
         """Check that there was no catalog yet: it is made before the first shard.
@@ -144,11 +150,11 @@ class Catalog:
 
         Args:
             listing: holds all of these names that there are.
-            changed: shard id by name; None: dropped or renamed.
+            changed: shard id by name; None: dropped or renamed. May be empty: then only the upper moves.
         """
         rows = [(name, listing.shards[name], -1) for name in changed if name in listing.shards]
         rows += [(name, shard_id, 1) for name, shard_id in changed.items()]
-        names, shards, diffs = zip(*rows, strict=True)
+        names, shards, diffs = zip(*rows, strict=True) if rows else ((), (), ())
         table = pa.table(
             {
                 "name": pa.array(names, pa.string()),
@@ -180,6 +186,18 @@ class Catalog:
                 return False
             if self.set(listing, now, None):
                 return True
+
+    def rule_out(self, shard_id: str) -> None:
+        """See to it that no name leads to a tombstone, and that nobody can give it one any more.
+
+        SUBTLE: whoever is about to name it has read the list before it looked at the shard, or will see that
+        it is a tombstone. The list moves on, so that what was read before is refused. Reads all names.
+        """
+        while True:
+            listing = self.read()
+            changed = dict.fromkeys(name for name, of in listing.shards.items() if of == shard_id)
+            if self.set_all(listing, changed):
+                return
 
     def collect(self) -> CollectReport:
         """Delete what the catalog no longer needs; see `Collection.collect`.

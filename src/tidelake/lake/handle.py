@@ -62,7 +62,7 @@ class Handle:
     @property
     def upper(self) -> Frontier:
         """Times beyond it are still open. One log scan."""
-        return self._shard.state().upper
+        return self._shard.readable().upper
 
     def state(self) -> ShardState:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
@@ -75,7 +75,7 @@ class Handle:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed yet.
         """
-        upper = self._shard.alive().upper
+        upper = self._shard.readable().upper
         if not self.domain.total_order or upper.closed:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.spans import patience
-from tidelake.lake.wanted import wanted
+from tidelake.lake.wanted import streams, wanted
 from tidelake.model.query import Changes, Query, Updates
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time, TimeDomain
@@ -26,6 +26,12 @@ class IntervalReads(ABC):
         self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
     ) -> pa.RecordBatchReader:
         """The answer."""
+
+    @abstractmethod
+    def _split(
+        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+    ) -> list[pa.RecordBatchReader]:
+        """The answer in `n` streams."""
 
     def changes(
         self,
@@ -61,3 +67,31 @@ class IntervalReads(ABC):
         """
         asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
         return self._read(asked, patience(timeout_s), wanted(columns, where), staged=staged)
+
+    def split_changes(
+        self,
+        n: int,
+        after: Time,
+        through: Time,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[pa.RecordBatchReader]:
+        """`changes` in `n` streams; see `split_snapshot`."""
+        asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
+        return self._split(asked, streams(n), patience(timeout_s), wanted(columns, where))
+
+    def split_updates(
+        self,
+        n: int,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[pa.RecordBatchReader]:
+        """`updates` in `n` streams; see `split_snapshot`."""
+        asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
+        return self._split(asked, streams(n), patience(timeout_s), wanted(columns, where))

@@ -1,31 +1,29 @@
-"""Reads of a collection: contents, look-ups, changes, what follows, and plans of them for other processes.
+"""Reads of a collection: contents, look-ups, changes, and plans of them for other processes.
 
 Owns the arguments; how rows are found is `tidelake.shard.reading`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
-from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.errors import HistoryCompacted
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.handle import Handle
 from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_name
 from tidelake.lake.readers import CollectionReader
-from tidelake.lake.spans import duration_s, patience
-from tidelake.lake.wanted import wanted
-from tidelake.model.frontier import Frontier
+from tidelake.lake.spans import patience
+from tidelake.lake.wanted import streams, wanted
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import lookup
-from tidelake.shard.reading.reader import Reader, Step
-from tidelake.shard.reading.tail import Tail
+from tidelake.shard.reading.reader import Reader
+from tidelake.shard.reading.split import split
 from tidelake.shard.runs.plan import ReadPlan
 
 R = TypeVar("R")
@@ -81,6 +79,38 @@ class Reads(Handle, IntervalReads):
 
         return self._asked(as_of, ask, staged=staged)
 
+    def split_snapshot(
+        self,
+        n: int,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[pa.RecordBatchReader]:
+        """`snapshot` in `n` streams of about equal size, for as many threads; for other processes see `plan`.
+
+        All are of one version of the collection. Each is sorted and holds all rows of its keys; one after
+        the other they are the snapshot. Sizes are stored bytes, or, where those are few, rows. Where there
+        are fewer keys than streams, some are empty. What is read is kept until the last one ends.
+
+        Args:
+            n: how many.
+            as_of: as `snapshot`, and so are the other arguments and errors.
+            columns: to give.
+            where: which rows.
+            timeout_s: how long to wait for the time to be closed.
+
+        Returns:
+            One log scan and a read or two of each part; of small ones the keys are read as well.
+        """
+        streams_, patience_s, asked_for = streams(n), patience(timeout_s), wanted(columns, where)
+
+        def ask(asked: Query) -> list[pa.RecordBatchReader]:
+            return self._split(asked, streams_, patience_s, asked_for)
+
+        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+
     def lookup(
         self,
         keys: object,
@@ -135,61 +165,10 @@ class Reads(Handle, IntervalReads):
     ) -> pa.RecordBatchReader:
         return query.stream(self._shard, asked, patience_s, wanted=rows, staged=staged)
 
-    def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
-        """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
-
-        Keeps a hold from the first step to the last. Stops after `timeout_s` without news (default: never).
-
-        Raises:
-            HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
-        """
-        at, patience_s = self.domain.check(as_of, "as_of"), patience(timeout_s)
-        since, start = self._shard.alive().since, Frontier.past(at)
-        if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
-            raise HistoryCompacted(at, since)
-        return self._listened(at, start.just_before(), patience_s)
-
-    def _listened(self, at: Time, hold: Frontier, patience_s: float | None) -> Iterator[Step]:
-        with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
-            yield from reader.listen(at, patience_s)
-
-    def tail(
-        self,
-        hold: str | None = None,
-        *,
-        hold_for: timedelta | float = timedelta(days=1),
-        poll_s: float = 0.5,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        schema_id: int | None = None,
-    ) -> Tail:
-        """Follow the collection in steps that can be repeated, across processes; for stream processors.
-
-        No store call. See `tidelake.shard.reading.tail`.
-
-        Args:
-            hold: the id of its hold, to take a tail up again; default: a fresh one.
-            hold_for: how long history is kept for it while no process follows; in seconds, if no timedelta.
-            poll_s: least pause between two looks at the log.
-            columns: as for `snapshot`.
-            where: as for `snapshot`.
-            schema_id: as for `snapshot`.
-
-        Raises:
-            UsageError: times are tuples, or an argument is none.
-        """
-        lasts_s = duration_s(hold_for, "hold_for")
-        if lasts_s < 1:
-            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
-        return Tail(
-            self._shard,
-            hold or self._shard.env.ids.fresh(),
-            f"stream of {self.name}",
-            hold_for_s=lasts_s,
-            poll_s=duration_s(poll_s, "poll_s"),
-            wanted=wanted(columns, where),
-            schema_id=schema_id,
-        )
+    def _split(
+        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+    ) -> list[pa.RecordBatchReader]:
+        return split(self._shard, asked, n, patience_s, wanted=rows)
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Hold history from `since` on (default: the current one), and what is read, until it is closed.

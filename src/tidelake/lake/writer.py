@@ -30,19 +30,21 @@ class Writer:
     Attributes:
         name: of the writer.
         owner: whose sequence numbers these are, such as a streaming query's id; may be empty.
-        epoch: of this handle; a later `Writer` of the same name has a higher one.
+        epoch: of this handle; a later `Writer` of the same name has a higher one, unless it resumes.
         last_sequence: number of the last append of this name that is in; None before the first, -1 if this
             owner took the name over and has not written yet.
         last_content: what that append said it was made of.
     """
 
-    def __init__(self, shard: Shard, name: str, owner: str = "", take_over: bool = False) -> None:
+    def __init__(
+        self, shard: Shard, name: str, owner: str = "", take_over: bool = False, resume: bool = False
+    ) -> None:
         self._shard = shard
         self.name = check_name(name, "writer name")
         if owner != "":
             check_name(owner, f"owner of writer {name!r}")
         self.owner = owner
-        command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over)
+        command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over, resume=resume)
         record = shard.run(command)
         self.epoch = record.epoch
         self.last_sequence = record.sequence

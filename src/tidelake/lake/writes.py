@@ -278,9 +278,16 @@ class Writes(Handle):
         """
         batches.discard_uploaded(self._shard, uploads)
 
-    def writer(self, name: str, *, owner: str = "", take_over: bool = False) -> Writer:
+    def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is in once or not at all.
 
         Opening fences every earlier handle of the same name. One log write.
+
+        Args:
+            name: of the writer.
+            owner: whose numbers these are; another owner's name is refused.
+            take_over: take another owner's name.
+            resume: if the name is the owner's already, go on beside its other handles, and fence none: for
+                owners whose processes have the same rows under the same number, in order. No log write then.
         """
-        return Writer(self._shard, name, owner, take_over)
+        return Writer(self._shard, name, owner, take_over, resume)

@@ -210,6 +210,10 @@ class Lease:
         # The read may have ended beside this, when there was no hold yet to give up.
         keeper.add(self)
 
+    def give_up(self) -> None:
+        """The lake is closed: a reader can ask nothing any more, and what is read is held no longer."""
+        self.close()
+
     def _commit(self, since: Frontier | None, *, newest: bool = False) -> tuple[Hold, ShardState]:
         """Open or renew the hold, with the pins that are needed now. The caller has the turn."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()

@@ -26,8 +26,9 @@ from tidelake.shard.history import History
 from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Machine, Together
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands, holds, schemas
+from tidelake.state import commands, holds, schemas, transactions
 from tidelake.state.commands import Command, R
+from tidelake.state.grouped import View
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
@@ -76,6 +77,8 @@ class Shard:
         self.collected = Collected()
         self._machine = machine
         self._history = history
+        self._readable: ShardState | None = None
+        self._group: Shard | None = None
 
     @classmethod
     def create(
@@ -216,6 +219,44 @@ class Shard:
     def known(self) -> ShardState:
         """The newest state that this handle has seen. No store call, but for the first."""
         return self._machine.known().state
+
+    def readable(self) -> ShardState:
+        """The newest state as readers see it, with all that transactions have decided for it.
+
+        One log scan; of a collection in a group two.
+
+        Raises:
+            CollectionDropped: the shard is a tombstone.
+        """
+        while True:
+            view = self.view()
+            state = self.alive()
+            if state.group == ("" if view is None else view.group):
+                self._readable = transactions.seen_through(state, view)
+                return self._readable
+
+    def view(self) -> View | None:
+        """What its group has decided for it, to look at states with that are read afterwards.
+
+        Read first, since then whatever is decided is either found in the shard, waiting to be applied, or
+        applied. One log scan; of a collection in no group none.
+        """
+        group = self.known().group
+        return transactions.view(self.group(group).state(), self.spec.shard_id) if group else None
+
+    def last_readable(self) -> ShardState:
+        """What `readable` gave last. No store call, but for the first."""
+        known, last = self.known(), self._readable
+        if last is None:
+            return self.readable()
+        return known if not known.group and known.seqno > last.seqno else last
+
+    def group(self, id_: str) -> "Shard":
+        """The shard of a group of collections. Three store calls the first time."""
+        if self._group is None or self._group.spec.shard_id != id_:
+            config, url = self.spec.config, self.spec.url
+            self._group = Shard.open(self.stores, self.env, url, id_, config, keeper=self.keeper)
+        return self._group
 
     def evolve(self, schema: Schema) -> int:
         """Make a schema the newest one, which this handle then knows; its id. One log write, if it differs.

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     IncompatibleSchema,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -116,7 +117,7 @@ def append(
     bounds = placed.bounds
     writers: dict[str, WriterRecord] = {}
     if claim is not None:
-        writers[claim.writer] = _noted(state, claim, bounds.upper)
+        writers[claim.writer] = noted(state, claim, bounds.upper)
     answer = Appended(bounds.lower, bounds.upper)
     if bounds.empty:
         return Commit(Edits(writers=writers), answer) if writers else NoOp(replace(answer, already=True))
@@ -149,15 +150,17 @@ def stage(
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    settled = _settled(state.writers.get(claim.writer), claim) if claim else None
-    if isinstance(settled, NoOp):
+    known = settled(state.writers.get(claim.writer), claim) if claim else None
+    if isinstance(known, NoOp):
         return NoOp(False)
-    if settled is not None:
-        return settled
-    writers = {} if claim is None else {claim.writer: _noted(state, claim, state.upper)}
+    if known is not None:
+        return known
+    if state.group:
+        return Refused(CollectionInGroup(state.shard_id))
+    writers = {} if claim is None else {claim.writer: noted(state, claim, state.upper)}
     if not runs:
         return Commit(Edits(writers=writers), False) if writers else NoOp(False)
-    unfit = _strange(state, runs) or too_late(state, (part for run in runs for part in run.parts))
+    unfit = unregistered(state, runs) or too_late(state, (part for run in runs for part in run.parts))
     if unfit is not None:
         return Refused(unfit)
     placed = place(state, runs, checked)
@@ -197,10 +200,12 @@ def _admitted(
     """The batch as it is to be registered, or the answer if it is not to be."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    settled = _settled(state.writers.get(claim.writer), claim) if claim else None
-    if settled is not None:
-        return settled
-    strange = _strange(state, runs)
+    known = settled(state.writers.get(claim.writer), claim) if claim else None
+    if known is not None:
+        return known
+    if state.group:
+        return Refused(CollectionInGroup(state.shard_id))
+    strange = unregistered(state, runs)
     if strange is not None:
         return Refused(strange)
     placed = _place(state, runs, when)
@@ -217,12 +222,12 @@ def _admitted(
     return placed
 
 
-def _noted(state: ShardState, claim: Claim, upper: Frontier) -> WriterRecord:
+def noted(state: ShardState, claim: Claim, upper: Frontier) -> WriterRecord:
     """The record of a writer whose append is in."""
     return replace(state.writers[claim.writer], sequence=claim.sequence, upper=upper, content=claim.content)
 
 
-def _strange(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
+def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
     """The error for rows of a schema that is not registered."""
     strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
     if not strange:
@@ -265,7 +270,7 @@ def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | No
     """The answer to an append that is in, or None if it is not; refused for a writer that may not write."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    return _settled(state.writers.get(claim.writer), claim) or NoOp(None)
+    return settled(state.writers.get(claim.writer), claim) or NoOp(None)
 
 
 def other_content(writer: str, sequence: int) -> str:
@@ -276,7 +281,7 @@ def other_content(writer: str, sequence: int) -> str:
     )
 
 
-def _settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
+def settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
     """What the writer's record alone says to an append; None if it is the next one."""
     if record is None or record.epoch < claim.epoch:
         return Refused(UsageError(f"writer {claim.writer!r} is not open: call collection.writer(...)"))

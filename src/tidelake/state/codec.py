@@ -21,6 +21,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import Garbage, Sweep
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
 from tidelake.state.staged import Staged, Staging
@@ -28,8 +29,10 @@ from tidelake.state.state import (
     CriticalHold,
     Delta,
     Edits,
+    Fork,
     Hold,
     MergeClaim,
+    Origin,
     Retention,
     Rollup,
     ShardState,
@@ -72,11 +75,18 @@ class _Image:
     chunks: dict[str, tuple[Part, ...]]
     written: Written
     staged: dict[str, Staged] = field(default_factory=dict)
+    group: str = ""
+    memberships: dict[str, Membership] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    expired: int = 0
+    forks: dict[str, Fork] = field(default_factory=dict)
+    origin: Origin | None = None
 
 
 # Fields that came later, with the format that they came with. A record that has none of them is written as
 # it was before, so that older versions go on reading what they understand.
-SINCE = {"staged": 2}
+_LATER = ("staged", "group", "memberships", "decisions", "expired", "forks", "origin", "let_go")
+SINCE = dict.fromkeys(_LATER, 2)
 FORMAT = max(SINCE.values())
 
 
@@ -189,6 +199,12 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.chunks.items())),
             state.written,
             dict(sorted(state.staged.batches.items())),
+            state.group,
+            dict(sorted(state.memberships.items())),
+            dict(sorted(state.decisions.items())),
+            state.expired,
+            dict(sorted(state.forks.items())),
+            state.origin,
         ),
     )
 
@@ -220,6 +236,12 @@ def decode_state(data: bytes, name: str) -> ShardState:
         pmap(image.chunks),
         image.written,
         Staging.of(image.staged),
+        image.group,
+        pmap(image.memberships),
+        pmap(image.decisions),
+        image.expired,
+        pmap(image.forks),
+        image.origin,
     )
     try:
         check_state(state)

@@ -83,7 +83,7 @@ def leaving(
         edits: the step.
     """
     kept = {part.name for part in arriving(edits)}
-    gone: list[Member | Staged] = [staged.batches[name] for name, new in edits.staged.items() if new is None]
+    gone: list[Member | Staged] = [staged.batches[name] for name in edits.staged if name in staged.batches]
     if edits.spine is not None:
         gone += [spine.members[id_.lo] for id_ in edits.spine.members_gone]
     for held in gone:

@@ -55,6 +55,11 @@ def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterato
     yield from (hold for hold in edits.values() if hold is not None)
 
 
+def reader_pins(state: ShardState, now_ms: int) -> list[int]:
+    """The versions that readers read, as far as their holds last."""
+    return [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
+
+
 def end_expired_holds(state: ShardState, now_ms: int) -> Outcome[None]:
     """Let `since` follow the clock where nobody commits anything else."""
     return NoOp(None) if settle(state, Edits(), now_ms) == Edits() else Commit(Edits(), None)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from tidelake.errors import IncompatibleSchema, InternalError
 from tidelake.model.batch import HollowBatch
 from tidelake.model.evolution import evolved
+from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
 from tidelake.state.garbage import arriving
 from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate, validate_levels
 from tidelake.state.staged import Staged, begins_before
@@ -41,6 +42,7 @@ def check_state(state: ShardState) -> None:
     _check_claims(state)
     _check_holds(state)
     _check_garbage(state, {*names})
+    _require(state.origin is not None or not is_borrower(state), "borrowed-from-origin", state.shard_id)
     _require(state.since <= state.retained, "owner-keeps-since", state.since, "is after", state.retained)
     _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
@@ -60,6 +62,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
     _check_pins(before, edits)
     _check_fresh(before, edits)
+    if edits.let_go:
+        _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
     for name, record in edits.writers.items():
         old = before.writers.get(name)
         if old is not None:
@@ -75,12 +79,15 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_schemas(after, max(before.schemas) + 1)
     if edits.claims or edits.chunks:
         _check_claims(after)
+    _check_group(before, after, edits)
     _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
     if edits.staged:
-        come = [staged for staged in edits.staged.values() if staged is not None]
-        _require(all(one.added == after.seqno for one in come), "staged-numbered", "seqno", after.seqno)
+        come = {name: staged for name, staged in edits.staged.items() if staged is not None}
+        for name, one in come.items():
+            added = before.staged.batches[name].added if name in before.staged.batches else after.seqno
+            _require(one.added == added, "staged-numbered", name, "at", one.added)
         _check_names([part.name for part in arriving(edits)])
-        for one in come:
+        for one in come.values():
             _check_batch(one.batch, after)
         if before.upper == after.upper and not after.dropped:
             _check_drained(before, edits)
@@ -97,6 +104,20 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
         if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
+
+
+def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """What a group has decided stays so, and reaches every member before it is forgotten by this log."""
+    _require(before.expired <= after.expired, "expired-never-goes-back", "to", after.expired)
+    for name, decision in edits.decisions.items():
+        _require((decision is None) == (name in before.decisions), "decided-once", "transaction", name)
+        if decision is not None:
+            strangers = [id_ for id_ in decision.members if id_ not in after.memberships]
+            _require(not strangers, "members-decide", "transaction", name, "writes to", strangers)
+    for id_, member in edits.memberships.items():
+        old = before.memberships.get(id_)
+        if old is not None and member is not None:
+            _require(old.upper <= member.upper, "member-upper-never-goes-back", id_, "to", member.upper)
 
 
 def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
@@ -151,8 +172,9 @@ def _check_garbage(state: ShardState, named: set[str]) -> None:
 
 
 def _check_pins(before: ShardState, edits: Edits) -> None:
-    """No hold that lasts reads what is doomed in this step."""
+    """No hold that lasts reads what is doomed in this step, and no fork needs it."""
     pins = [pin for id_, hold in before.holds.items() if edits.holds.get(id_, hold) for pin in hold.pins]
+    pins += fork_pins(before)
     for name in edits.doomed:
         lost = before.garbage[name]
         _require(not any(lost.read_by(pin) for pin in pins), "pins-keep-parts", name)
@@ -163,6 +185,8 @@ def _check_fresh(before: ShardState, edits: Edits) -> None:
     for part in arriving(edits):
         gone = part.name in before.garbage or part.name in before.doomed
         _require(not gone, "garbage-stays", part.name)
+        own = part.inline is not None or before.origin is not None
+        _require(own or not is_borrowed(part.name, before.shard_id), "borrowed-from-origin", part.name)
 
 
 def _check_staged(state: ShardState, staged: Iterable[Staged]) -> None:
@@ -195,10 +219,16 @@ def _check_claims(state: ShardState) -> None:
 
 def _check_drained(before: ShardState, edits: Edits) -> None:
     """What leaves the staged batches while no time is closed stays: in the spine, or staged again."""
-    gone: list[Member | Staged] = [before.staged.batches[n] for n, one in edits.staged.items() if one is None]
+    known = before.staged.batches
+    # What awaits a transaction is withdrawn, or let in where it is.
+    gone: list[Member | Staged] = [
+        known[name] for name, one in edits.staged.items() if one is None and known[name].awaits is None
+    ]
     if not gone:
         return
-    come: list[Member | Staged] = [one for one in edits.staged.values() if one is not None]
+    come: list[Member | Staged] = [
+        one for name, one in edits.staged.items() if one is not None and name not in known
+    ]
     if edits.spine is not None:
         gone += [before.spine.members[id_.lo] for id_ in edits.spine.members_gone]
         come += edits.spine.members

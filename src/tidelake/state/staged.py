@@ -22,16 +22,33 @@ _NOTHING = Totals()
 
 
 @dataclass(frozen=True)
+class Awaited:
+    """The transaction that a staged batch is part of, until that is decided. Nobody sees the batch before.
+
+    Attributes:
+        transaction: its id.
+        begun: seqno of the group's state when it began.
+        noted_ms: wall clock of that.
+    """
+
+    transaction: str
+    begun: int
+    noted_ms: int
+
+
+@dataclass(frozen=True)
 class Staged:
     """One staged batch.
 
     Attributes:
         batch: its runs. Of truncated ones only what lies in its bounds is meant.
         added: seqno of the first state that names it.
+        awaits: what decides whether it is in; None: it is.
     """
 
     batch: HollowBatch
     added: int
+    awaits: Awaited | None = None
 
     @property
     def name(self) -> str:
@@ -44,7 +61,7 @@ class Staging:
     """The staged batches by name. Shares structure with its predecessors.
 
     Attributes:
-        batches: by name.
+        batches: by name, with those that await a transaction.
         totals: of all of them.
     """
 
@@ -57,25 +74,34 @@ class Staging:
         return cls(pmap(batches), Totals().plus(batches.values()))
 
     def __iter__(self) -> Iterator[Staged]:
-        """The batches, in the order of their names."""
-        return (self.batches[name] for name in sorted(self.batches))
+        """The batches that are in, in the order of their names."""
+        return (one for name in sorted(self.batches) if (one := self.batches[name]).awaits is None)
 
     def __len__(self) -> int:
         return len(self.batches)
 
+    def awaiting(self) -> Iterator[tuple[Staged, Awaited]]:
+        """Those that await a transaction, in the order of their names."""
+        for name in sorted(self.batches):
+            one = self.batches[name]
+            if one.awaits is not None:
+                yield one, one.awaits
+
     def edited(self, edits: Mapping[str, Staged | None]) -> "Staging":
-        """With batches that come, and without those whose name has None. Costs O(change).
+        """With batches that come or change, and without those whose name has None. Costs O(change).
 
         Raises:
-            InternalError: one comes that is there, or goes that is not.
+            InternalError: one goes that is not there.
         """
         gone, come = [], []
         batches = self.batches.evolver()
         for name, staged in edits.items():
-            if (name in self.batches) == (staged is not None):
-                raise InternalError(f"staged batch {name!r} {'comes twice' if staged else 'is not there'}")
+            before = self.batches.get(name)
+            if before is not None:
+                gone.append(before)
+            elif staged is None:
+                raise InternalError(f"staged batch {name!r} is not there")
             if staged is None:
-                gone.append(self.batches[name])
                 del batches[name]
             else:
                 come.append(staged)

@@ -19,6 +19,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineEdit, SpineId
 from tidelake.state.staged import Staged, Staging
 
@@ -124,6 +125,32 @@ class MergeClaim:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """A pin without a lease: another shard has begun as a version of this one, and needs its parts.
+
+    Attributes:
+        seqno: of that version. No part that it names is collected while the fork is noted.
+        noted_ms: wall clock of when that was asked for, before there was any fork.
+    """
+
+    seqno: int
+    noted_ms: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The shard that a fork began from, and that keeps the parts which are not the fork's own.
+
+    Attributes:
+        shard_id: of the other shard.
+        seqno: of the version that it keeps for the fork.
+    """
+
+    shard_id: str
+    seqno: int
+
+
+@dataclass(frozen=True)
 class Written:
     """What was written into the shard over its whole life: by appends, and again by merges."""
 
@@ -184,6 +211,12 @@ class ShardState:
         chunks: the finished parts of each finished chunk of a claim, by its key.
         written: in all.
         staged: batches at times that the spine does not have yet.
+        group: id of the group of collections that it belongs to, whose transactions alone write to it.
+        memberships: of collections in this group, if it is one, by their ids.
+        decisions: transactions that some members may not have applied yet, by id.
+        expired: transactions that began before this seqno of the group are not decided any more.
+        forks: what other shards need of this one, by their ids. A tombstone has them as well.
+        origin: of a fork that may need parts of the shard it began from; None: of any other shard.
     """
 
     shard_id: str
@@ -209,6 +242,12 @@ class ShardState:
     chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
     written: Written = Written()
     staged: Staging = UNSTAGED
+    group: str = ""
+    memberships: PMap[str, Membership] = field(default_factory=pmap)
+    decisions: PMap[str, Decision] = field(default_factory=pmap)
+    expired: int = 0
+    forks: PMap[str, Fork] = field(default_factory=pmap)
+    origin: Origin | None = None
 
     @property
     def minimum(self) -> Frontier:
@@ -226,9 +265,11 @@ class ShardState:
         yield from (staged.batch for staged in self.staged)
 
     def parts(self) -> Iterator[Part]:
-        """All parts of these."""
+        """All parts of these, and of what awaits a transaction."""
         for batch in self.batches():
             yield from batch.parts()
+        for staged, _ in self.staged.awaiting():
+            yield from staged.batch.parts()
 
     @property
     def schema_id(self) -> int:
@@ -271,7 +312,13 @@ class Edits:
         claims: new or changed claims by name; None removes one.
         chunks: finished chunks by their keys; None removes one.
         written: the new totals, if they change.
-        staged: new staged batches by name; None removes one.
+        staged: new or changed staged batches by name; None removes one.
+        group: the new one, if it changes; empty: it leaves its group.
+        memberships: new or changed ones by id; None removes one.
+        decisions: new ones by id; None removes one.
+        expired: the new one, if it changes.
+        forks: new ones by their shards' ids; None removes one.
+        let_go: whether a fork needs its origin no longer.
     """
 
     since: Move | None = None
@@ -292,6 +339,12 @@ class Edits:
     chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
     written: Written | None = None
     staged: dict[str, Staged | None] = field(default_factory=dict)
+    group: str | None = None
+    memberships: dict[str, Membership | None] = field(default_factory=dict)
+    decisions: dict[str, Decision | None] = field(default_factory=dict)
+    expired: int | None = None
+    forks: dict[str, Fork | None] = field(default_factory=dict)
+    let_go: bool = False
 
 
 @dataclass(frozen=True)
@@ -424,6 +477,12 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         chunks=_edited(state.chunks, edits.chunks, name),
         written=edits.written or state.written,
         staged=staged,
+        group=state.group if edits.group is None else edits.group,
+        memberships=_edited(state.memberships, edits.memberships, name),
+        decisions=_edited(state.decisions, edits.decisions, name),
+        expired=state.expired if edits.expired is None else edits.expired,
+        forks=_edited(state.forks, edits.forks, name),
+        origin=None if edits.let_go else state.origin,
     )
 
 

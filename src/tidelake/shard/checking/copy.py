@@ -8,7 +8,7 @@ INVARIANT: the new shard is one write, after all of its parts: there is no half 
 are objects of a shard without a log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -131,7 +131,7 @@ class ShardCopy:
         """The newest state, held."""
         lease_ms = int(self._lease_s * 1000)
         for _ in range(_TRIES):
-            state = self._source.state()
+            state = self._source.readable()
             command = partial(
                 holds.open_hold,
                 hold_id=self._hold_id,
@@ -168,10 +168,10 @@ class ShardCopy:
 
     def _copied(self, state: ShardState, shard_id: str, watch: Watch | None) -> dict[str, Part]:
         """Copies of all parts of the spine, by the names of those that they were made from."""
-        total = sum(part.size_bytes for part in state.parts() if part.inline is None)
+        total = sum(part.size_bytes for part in _parts(state) if part.inline is None)
         copies: dict[str, Part] = {}
         done = 0
-        for part in state.parts():
+        for part in _parts(state):
             # Nobody knew any state of the new shard.
             name = names.part(shard_id, 0, self._env.ids.fresh())
             copies[part.name] = replace(part, name=name)
@@ -196,6 +196,12 @@ class ShardCopy:
         self._stored.append(name)
         self._stored_s = self._now_s()
         self._stores.blobs.put(name, data)
+
+
+def _parts(state: ShardState) -> Iterator[Part]:
+    """The parts of what readers may see."""
+    for batch in state.batches():
+        yield from batch.parts()
 
 
 def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: int) -> ShardState:
@@ -226,4 +232,8 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         rollup=FIRST,
         claims=pmap(),
         chunks=pmap(),
+        # All of its parts are its own.
+        forks=pmap(),
+        origin=None,
+        group="",
     )

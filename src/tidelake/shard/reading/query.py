@@ -161,7 +161,7 @@ def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
 
 def ready(shard: Shard, query: Query, timeout_s: float | None, *, staged: bool = False) -> ShardState:
     """The first state seen that knows the whole answer, or with `staged` the newest. Errors as `stream`."""
-    state = shard.alive()
+    state = shard.readable()
     check_since(query, state)
     closed, asked = _closed(query)
     if not staged and not closed(state):
@@ -236,7 +236,7 @@ def wait(
     deadline_s = clock.monotonic_s() + patience_s
     pause_s = 0.005
     while True:
-        state = shard.alive()
+        state = shard.readable()
         if reached(state):
             return state
         left_s = deadline_s - clock.monotonic_s()

@@ -28,8 +28,9 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.state import holds, maintenance
+from tidelake.state import holds, maintenance, transactions
 from tidelake.state.append import Appended
+from tidelake.state.forking import is_borrowed
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
@@ -140,6 +141,7 @@ class Maintainer:
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
         if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
         drained, failed = 0, None
         try:
             drained = Drainer(self._shard).run().rows_read
@@ -175,10 +177,18 @@ class Maintainer:
             raise failed
         return replace(report, collected=collected, drained=drained)
 
+    def _settle(self) -> None:
+        """Write down what transactions have decided for the shard."""
+        view = self._shard.view()
+        self._shard.state()
+        if view is not None and self._shard.known().group == view.group:
+            self._shard.run(partial(transactions.settle, view=view))
+
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
         if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
         Drainer(self._shard).run()
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
@@ -308,14 +318,20 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
 
 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
-    """Whether all members before an id are at most one run of the newest schema, advanced to `since`."""
+    """Whether all members before an id are at most one run of the newest schema, advanced to `since`.
+
+    Parts that a fork has borrowed do not count: what is merged is its own.
+    """
     members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
     if len(runs) != 1:
         return not runs
     ((batch, run),) = runs
     as_stored = not run.truncated and all(
-        part.rewrite is None and part.schema_id == state.schema_id for part in run.parts
+        part.rewrite is None
+        and part.schema_id == state.schema_id
+        and (part.inline is not None or not is_borrowed(part.name, state.shard_id))
+        for part in run.parts
     )
     return as_stored and since <= batch.bounds.since
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidelake.data.ingest import as_table
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     IncompatibleSchema,
     InlineFull,
     InvalidUpdates,
@@ -40,6 +41,7 @@ from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
 REFUSALS = (
+    CollectionInGroup,
     UpperMismatch,
     WriterFenced,
     UpdateNotBeyondLower,

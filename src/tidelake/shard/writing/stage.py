@@ -4,14 +4,14 @@ Stagers never conflict: a stage is refused only for times that are closed. Nothi
 closed time refuses is deleted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
-from tidelake.errors import InlineFull, TidelakeError, UploadExpired, UpperMismatch
+from tidelake.errors import InlineFull, UploadExpired, UpperMismatch
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, write_table
@@ -53,13 +53,13 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
+    attempt = partial(_commit, shard, table, checked, claim)
     try:
-        return _offer(shard, table, checked, claim, write_table(spec, shard.stores.blobs, shard.env, table))
+        return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
     except UploadExpired:
         # The refusal was made on the newest state, which the next upload names.
         spec = replace(spec, seqno=shard.known().seqno)
-        again = write_table(spec, shard.stores.blobs, shard.env, table)
-        return _offer(shard, table, checked, claim, again)
+        return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
 
 
 def stage_uploaded(shard: Shard, uploads: Sequence[bytes], claim: Claim | None = None) -> bool:
@@ -84,24 +84,18 @@ def stage_uploaded(shard: Shard, uploads: Sequence[bytes], claim: Claim | None =
         return shard.run(partial(command, runs=moved, inline_bytes_max=limit))
 
 
-def _offer(
-    shard: Shard, table: pa.Table, checked: Frontier, claim: Claim | None, runs: tuple[Run, ...]
-) -> bool:
+def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], bool]) -> bool:
     """Stage uploaded runs; they are deleted if they certainly did not get in, as by `append.offer`."""
     try:
-        kept = _commit(shard, table, checked, claim, runs)
-    except InlineFull:
-        make_room(shard)
-        # What was inline is in no store, so nothing is left behind.
-        runs = stored(shard.spec, shard.stores.blobs, shard.env, runs)
         try:
-            kept = _commit(shard, table, checked, claim, runs)
-        except REFUSALS:
-            discard(shard.stores.blobs, shard.env, runs)
-            raise
-    except TidelakeError as error:
-        if isinstance(error, REFUSALS):
-            discard(shard.stores.blobs, shard.env, runs)
+            kept = attempt(runs)
+        except InlineFull:
+            make_room(shard)
+            # What was inline is in no store, so nothing is left behind.
+            runs = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+            kept = attempt(runs)
+    except REFUSALS:
+        discard(shard.stores.blobs, shard.env, runs)
         raise
     if not kept:
         discard(shard.stores.blobs, shard.env, runs)

@@ -24,6 +24,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
+from tidelake.shard.overlap import prefetch_all
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
@@ -35,6 +36,9 @@ from tidelake.store.protocols import BlobStore
 
 # Events, the same sorted, their old rows and the differences of both are in memory at once.
 _RANGE_SHARE = 8
+# Look-ups at once, of ranges of so many keys at least: two that have one row group in common both read it.
+_LOOKUPS_MAX = 2
+_KEYS_MIN = 4096
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,10 @@ class Upserter:
                 More than `merge_chunk_rows` come sorted by key.
             watch: is told of each range of events, and the updates that it amounts to.
 
-        A look-up costs an `open` and some reads for each part that may hold one of the keys; then one `put`
-        a part. Memory: `merge_memory_bytes` for a range of keys, beside what a read and `BatchBuilder` take.
+        A look-up costs an `open` and some reads for each part that may hold one of the keys; of many keys two
+        threads do it, if there are so many for Arrow (`pyarrow.cpu_count`), and both may read one part. Then
+        one `put` a part. Memory: `merge_memory_bytes` for a range of keys, beside what two reads and
+        `BatchBuilder` take.
         If it fails, what was stored is deleted.
 
         Raises:
@@ -147,7 +153,17 @@ class Upserter:
             yield events, resolve(events, old, spec.schema, spec.domain, rules)
 
     def _old(self, blobs: BlobStore, keys: KeySet) -> Generator[pa.RecordBatch]:
-        return rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=keys)
+        """The rows of some keys, of ranges of them at once."""
+        # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
+        ranges = keys.cut(max(1, min(pa.cpu_count(), _LOOKUPS_MAX, len(keys) // _KEYS_MIN)))
+        query = AsOf(self.as_of)
+        found = [rows(self.spec, blobs, list(self.needed), query, among=among) for among in ranges]
+        if len(found) == 1:
+            yield from found[0]
+            return
+        with prefetch_all(found, len(found)) as ahead:
+            for batches in ahead:
+                yield from batches
 
     def _events(self, given: object) -> pa.Table:
         spec = self.spec

@@ -56,9 +56,17 @@ class Snapshot:
         schema = pa.schema([*collection.schema, collection.update_schema.field(DIFF)])
         check_frame(frame, schema, optional=(DIFF, *collection.uploader().spec.optional))
 
-    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """No row needs to meet another one: rows meet when they are stored."""
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """As `Envelope`: the tasks take the columns as they are."""
         return frame
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """No row needs to meet another one: rows meet when they are stored."""
+        return prepared
+
+    def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
+        """Nothing, while the rows are stored."""
+        return 0
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002
         """As `Envelope`: stores the rows, at the first time of all."""

@@ -8,7 +8,6 @@ INVARIANT: what was offered to a commit is never deleted here.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelake.config import Config
 from tidelake.errors import UpdateNotBeyondLower, UsageError
 from tidelake.lake.collection import Collection
-from tidelake.lake.lake import open_lake
 from tidelake.shard.writing.handover import Handover
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import Compared, Envelope
+from tidelake.spark.source.kept import Target
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, answered, answers_from_bytes, answers_to_bytes, total
 from tidelake.spark.writing.commit import Numbered, commit, open_upper
@@ -46,30 +44,7 @@ class Uploaded(WriterCommitMessage):
     handed: tuple[str, ...]
     rows: int
     query: str
-    target: "Target"
-
-
-@dataclass(frozen=True)
-class Target:
-    """The collection to write to, for any process.
-
-    Attributes:
-        url: of the lake.
-        id: of the collection.
-        name: that it had when the write began; another collection may have it by now.
-        config: settings of the lake.
-    """
-
-    url: str
-    id: str
-    name: str
-    config: Config
-
-    @contextmanager
-    def opened(self) -> Iterator[Collection]:
-        """The collection, in a lake of this process, which is closed afterwards."""
-        with open_lake(self.url, create=False, config=self.config) as lake:
-            yield lake.same_collection(self.id, self.name)
+    target: Target
 
 
 @dataclass(frozen=True)
@@ -119,12 +94,11 @@ class Upload:
     that goes to the tasks. So the work of the tasks is planned when that is pickled.
     """
 
-    def __init__(self, collection: Collection, schema: StructType, envelope: Envelope) -> None:
-        # Asked for first: its schema is the one that the store knows now.
-        collection.state()
+    def __init__(
+        self, target: Target, collection: Collection, schema: StructType, envelope: Envelope
+    ) -> None:
         envelope.check(schema, collection)
-        spec = collection.uploader().spec
-        self.target = Target(spec.url, collection.id, collection.name, spec.config)
+        self.target = target
         self.envelope = envelope
         self.names = tuple(schema.names)
         self._plan: _Plan | None = None
@@ -142,14 +116,14 @@ class Upload:
 
     def _planned(self) -> _Plan:
         if self._plan is None:
-            with self.target.opened() as collection:
-                uploader, key = collection.uploader(), collection.key
-                work: ArrowMap | None = None
-                if not self.hands_over:
-                    work = self.envelope.work(collection, self.names, open_upper(collection))
-                fields = pa.schema([collection.schema.field(name) for name in key])
-                handover = Handover(uploader.spec).to_bytes()
-                self._plan = _Plan(self.target, work, handover, self.names, fields)
+            collection = self.target.collection()
+            uploader, key = collection.uploader(), collection.key
+            work: ArrowMap | None = None
+            if not self.hands_over:
+                work = self.envelope.work(collection, self.names, open_upper(collection))
+            fields = pa.schema([collection.schema.field(name) for name in key])
+            handover = Handover(uploader.spec).to_bytes()
+            self._plan = _Plan(self.target, work, handover, self.names, fields)
         return self._plan
 
     def store(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Uploaded:

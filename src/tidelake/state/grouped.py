@@ -1,0 +1,51 @@
+"""What shards remember of transactions: a group of collections, and what was decided for them.
+
+A group is a shard without rows. Its log decides: a transaction is in from the commit on that writes its
+`Decision` there. The collections apply decisions when it suits them; until then readers do so for themselves
+(`tidelake.state.transactions`).
+"""
+
+from dataclasses import dataclass, field
+
+from tidelake.model.frontier import Frontier
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A collection of a group, as the group knows it.
+
+    Attributes:
+        upper: times of this one are closed up to here, if that is beyond the upper of the group.
+        leaving: no transaction takes it in any more.
+    """
+
+    upper: Frontier
+    leaving: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of a transaction.
+
+    Attributes:
+        members: ids of the collections for which it staged something that is in now; none: it never comes in.
+        time: that all of it is advanced to; None: it has its own times.
+    """
+
+    members: tuple[str, ...]
+    time: int | None
+
+
+@dataclass(frozen=True)
+class View:
+    """What a group has decided for one collection, as of a state of the group.
+
+    Attributes:
+        group: its id.
+        upper: times up to here are closed.
+        decided: the times of transactions that are in, by id; see `Decision.time`.
+    """
+
+    group: str
+    upper: Frontier
+    decided: dict[str, int | None] = field(default_factory=dict)
