@@ -75,7 +75,7 @@ def show(lake: str, collection: str, as_json: bool) -> None:
     from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        output.show(opened.collection(collection), as_json)
+        output.show(opened.collection(collection), as_json, opened.names)
 
 
 @cli.command()

@@ -312,6 +312,12 @@ class Lake(WritesTogether):
         self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
 
+    def names(self) -> dict[str, str]:
+        """The names of all collections, by their ids."""
+        self._gate.check()
+        shards = self._catalog.read().shards
+        return {shard_id: name for name, shard_id in sorted(shards.items()) if shard_id is not None}
+
     def rename(self, old: str, new: str, *, allow_recreate: bool = False) -> Collection:
         """Give a collection another name; the collection under its new one. See `rename_all`."""
         self.rename_all({old: new}, allow_recreate=allow_recreate)
