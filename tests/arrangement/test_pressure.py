@@ -64,7 +64,7 @@ def test_a_small_wave_changes_the_pressure_once(share, wave):
     ],
 )
 def test_batches_go_to_disk_if_they_are_large_or_memory_is_short(size, used, level, answer):
-    assert to_disk(size, used, 1000, level, SHARES, 0.25) is answer
+    assert to_disk(size, used, level, budget=1000, shares=SHARES, large=0.25) is answer
 
 
 def test_shares_must_ascend():

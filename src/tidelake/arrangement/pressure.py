@@ -75,14 +75,14 @@ def _entered(share: float, shares: Shares) -> Pressure:
     return Pressure.MODERATE if share >= shares.moderate else Pressure.LOW
 
 
-def to_disk(size: int, used: int, budget: int, level: Pressure, shares: Shares, large: float) -> bool:
+def to_disk(size: int, used: int, level: Pressure, *, budget: int, shares: Shares, large: float) -> bool:
     """Whether a batch that is about to be written is to be kept on disk.
 
     Args:
         size: its bytes, or at least as many.
         used: bytes that are used without it.
-        budget: bytes that may be used.
         level: the pressure.
+        budget: bytes that may be used.
         shares: where levels begin.
         large: the share of the budget from which on a batch is kept on disk in any case.
     """

@@ -70,7 +70,7 @@ class ArrangementConfig:
             if not isinstance(value, int) or value < least:
                 raise UsageError(f"setting {name}={value!r} must be a whole number of at least {least}")
         process = self.process_budget_bytes
-        if process is not None and (not isinstance(process, int) or process < MIB):
+        if process is not None and process < MIB:
             raise UsageError(
                 f"setting process_budget_bytes={process!r} must be None or a whole number of at least {MIB}"
             )
@@ -90,6 +90,6 @@ class ArrangementConfig:
             )
         if (resting := resting_batches_max(self.fans)) >= self.batches_max:
             raise UsageError(
-                f"setting batches_max={self.batches_max} must exceed {resting}, the number of batches that the "
-                "fans leave unmerged: raise it, or lower the fans"
+                f"setting batches_max={self.batches_max} must exceed {resting}, how many batches the fans "
+                "leave unmerged: raise it, or lower the fans"
             )
