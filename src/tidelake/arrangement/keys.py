@@ -1,0 +1,162 @@
+"""A set of keys to look up: checked, sorted and hashed once, for all batches.
+
+Owns the forms in which batches search for keys; must not know batches. Invariant: keys are distinct and
+ascending, and all forms (rows, numbers, encodings, hashes) have them in the same order.
+"""
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.arrangement.hashing import Hashes, hash_rows
+from tidelake.arrangement.layout import Layout, Numbers
+from tidelake.data.ingest import as_table, normalize
+from tidelake.data.order import Comparable, row_tuple
+from tidelake.data.types import row_schema
+from tidelake.errors import InvalidUpdates
+from tidelake.model.schema import Schema
+from tidelake.model.time import TimeDomain
+
+Places = npt.NDArray[np.int64]
+
+
+class Keys:
+    """Distinct keys, ascending; may be empty.
+
+    Attributes:
+        layout: of the arrangement.
+        rows: the key columns.
+        nulls: how many keys are null in their only column: 0 or 1, and only where keys are numbers.
+    """
+
+    def __init__(self, layout: Layout, rows: pa.RecordBatch) -> None:
+        """Take rows that are distinct, ascending and canonical as they are."""
+        self.layout = layout
+        self.rows = rows
+        self.nulls: int = rows.column(0).null_count if layout.number is not None else 0
+
+    @classmethod
+    def of(cls, data: object, layout: Layout) -> "Keys":
+        """Keys from a table in any order, each as often as it comes.
+
+        Args:
+            data: what `normalize` takes, with the key columns and no others, in any order.
+            layout: says which they are.
+
+        Raises:
+            InvalidUpdates: a column is missing or unknown, or values do not fit; names column and row.
+        """
+        return cls.sorted_from(_checked(data, layout), layout)
+
+    @classmethod
+    def of_values(cls, values: list[tuple[object, ...]], layout: Layout) -> "Keys":
+        """Keys from tuples of Python values, one for each key column.
+
+        Raises:
+            InvalidUpdates: a value does not fit its column.
+        """
+        fields = list(row_schema(Schema(layout.schema.key)))
+        try:
+            if any(len(value) != len(fields) for value in values):
+                raise InvalidUpdates(f"a key has {len(fields)} values: {', '.join(layout.key_names)}")
+            columns = [pa.array([value[i] for value in values], f.type) for i, f in enumerate(fields)]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise InvalidUpdates(f"a key does not fit the key columns {layout.key_names}: {error}") from error
+        return cls.of(pa.RecordBatch.from_arrays(columns, list(layout.key_names)), layout)
+
+    @classmethod
+    def sorted_from(cls, rows: pa.RecordBatch, layout: Layout) -> "Keys":
+        """Keys from canonical rows in any order, each as often as it comes; the key columns come first."""
+        rows = rows.select(range(layout.key_width))
+        if rows.num_rows < 2:
+            return cls(layout, rows)
+        if layout.number is not None and not rows.column(0).null_count:
+            numbers = np.unique(layout.numbers(rows))
+            column = pa.Array.from_buffers(
+                rows.schema.field(0).type, len(numbers), [None, pa.py_buffer(numbers)]
+            )
+            return cls(layout, pa.RecordBatch.from_arrays([column], schema=rows.schema))
+        encoded = layout.encode(rows)
+        order = pc.sort_indices(encoded)
+        ordered = encoded.take(order)
+        first = np.ones(len(order), np.bool_)
+        first[1:] = pc.not_equal(ordered.slice(1), ordered.slice(0, len(order) - 1)).to_numpy(
+            zero_copy_only=False
+        )
+        keys = cls(layout, rows.take(order.filter(pa.array(first))))
+        keys.__dict__["encoded"] = ordered.filter(pa.array(first))
+        return keys
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Those that are not null as numbers; only where `layout.number` says that keys are."""
+        return self.layout.numbers(self.rows)
+
+    @cached_property
+    def encoded(self) -> pa.Array:
+        """The encodings, a binary array."""
+        return self.layout.encode(self.rows)
+
+    @cached_property
+    def first(self) -> bytes:
+        """The encoding of the least; there is one."""
+        return self.layout.encoded_at(self.rows, 0)
+
+    @cached_property
+    def last(self) -> bytes:
+        """The encoding of the greatest; there is one."""
+        return self.layout.encoded_at(self.rows, len(self) - 1)
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """The hashes that filters are made of."""
+        return hash_rows(self.rows, self.layout)
+
+    def tuple(self, i: int) -> Comparable:
+        """One key as a tuple that `tidelake.data.order.search` takes."""
+        return row_tuple(self.rows, i, self.layout.key_width)
+
+    def take(self, places: Places) -> "Keys":
+        """Those at ascending places; these keys if that is all of them."""
+        if len(places) == len(self):
+            return self
+        picked = pa.array(places)
+        taken = Keys(self.layout, self.rows.take(picked))
+        for form in ("hashes", "numbers"):
+            if form in self.__dict__ and not self.nulls:
+                taken.__dict__[form] = self.__dict__[form][places]
+        if "encoded" in self.__dict__:
+            taken.__dict__["encoded"] = self.encoded.take(picked)
+        return taken
+
+
+def _checked(data: object, layout: Layout) -> pa.RecordBatch:
+    if layout.number is not None and layout.number.kind in "iu":
+        # Nothing to check but the type: `normalize` would take ten times as long as the look-up of one key.
+        found = _plain(data, layout)
+        if found is not None:
+            return found
+    key_schema = Schema(layout.schema.key)
+    table = normalize(data, key_schema, TimeDomain(), time=0).select(list(layout.key_names))
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], row_schema(key_schema))
+
+
+def _plain(data: object, layout: Layout) -> pa.RecordBatch | None:
+    """A batch of whole numbers of just the right type without null, as it is; None for all others."""
+    table = data if isinstance(data, pa.RecordBatch) else as_table(data)
+    wanted = layout.arrow.field(0)
+    if table.num_columns != 1 or table.schema.field(0).name != wanted.name or not table.num_rows:
+        return None
+    column = table.column(0)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if not column.type.equals(wanted.type) or column.null_count or isinstance(column, pa.ChunkedArray):
+        return None
+    return pa.RecordBatch.from_arrays([column], schema=pa.schema([wanted]))
