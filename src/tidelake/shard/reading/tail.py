@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier

@@ -57,6 +57,7 @@ def upsert(
     columns: EventColumns,
     time: Time | None = None,
     claim: Claim | None = None,
+    *,
     old_rows: OldRows | None = None,
 ) -> Appended:
     """Let the rows of a table be those of their keys.

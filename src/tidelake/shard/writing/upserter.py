@@ -34,7 +34,7 @@ from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
 OldRows: TypeAlias = Callable[[Frontier, pa.Table], pa.Table | None]
-"""Knows what is stored without a look into the store: at the last time before an upper, of the keys of a table.
+"""Knows what is stored without a look into the store, at the last time before an upper, of a table's keys.
 
 Gives canonical updates, consolidated, of any time: all rows of these keys, each with its multiplicity in
 `_diff`. None: it does not know.
