@@ -20,7 +20,7 @@ from a checkpoint, a fork or an arrangement that has a name of its own for it.
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -73,12 +73,12 @@ class CheckpointDirectory:
         self._folders = Folders(self.path, files)
         self._scratch = Scratch(self.path, files)
 
-    def save(self, wanted: Checkpoint, sources: Mapping[str, str]) -> Saved:
+    def save(self, wanted: Checkpoint, source: Callable[[str], str]) -> Saved:
         """Make a checkpoint the newest one, unless the newest one has the same contents.
 
         Args:
             wanted: what to save; its number is given by the directory.
-            sources: where the file of each batch is now, by its name.
+            source: says where the file of a batch of some name is now; asked for those that are not there.
 
         Raises:
             StoreUnavailable: it was not saved; the checkpoints that were there are as they were. Also while
@@ -90,7 +90,7 @@ class CheckpointDirectory:
         try:
             self._folders.ensure(self._batches)
             with self._locked():
-                return self._save(wanted, sources)
+                return self._save(wanted, source)
         except OSError as error:
             raise unavailable("save a checkpoint in", self.path, error) from error
 
@@ -145,7 +145,7 @@ class CheckpointDirectory:
             raise UsageError(f"there is no checkpoint {number!r} in {self.path!r} (there: {there_})")
         return found
 
-    def _save(self, wanted: Checkpoint, sources: Mapping[str, str]) -> Saved:
+    def _save(self, wanted: Checkpoint, source: Callable[[str], str]) -> Saved:
         there = self._lists() or [self._begun(wanted)]
         newest = there[-1]
         if not newest.schema.same_columns(wanted.schema) or newest.domain != wanted.domain:
@@ -159,7 +159,7 @@ class CheckpointDirectory:
             return Saved(newest, is_new=False, left=self._forget(there))
         named = self._sweep(there)
         missing = [batch for batch in wanted.batches if batch.name not in named]
-        copied = sum(self._put(batch, sources[batch.name]) for batch in missing)
+        copied = sum(self._put(batch, source(batch.name)) for batch in missing)
         self._folders.flush(self._batches)
         saved = replace(wanted, number=newest.number + 1)
         self._write_list(saved)
