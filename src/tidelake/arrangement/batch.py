@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelake.arrangement.keys import Keys
+from tidelake.model.frontier import Frontier
 
 Mask = npt.NDArray[np.bool_]
 
@@ -137,3 +138,15 @@ class Builder(Protocol):
 
     def abandon(self) -> None:
         """Leave nothing behind. May be repeated, and be called after `finish`, to no effect."""
+
+
+class Retention(Protocol):
+    """Which rows the user still wants; for every read, and for merges."""
+
+    def keep(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
+        """The rows that are kept, in order.
+
+        Args:
+            rows: all updates of the whole trace of some whole keys, at all times: sorted, consolidated.
+            frontier: of the trace, at which live values are ranked.
+        """

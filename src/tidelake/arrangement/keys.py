@@ -4,7 +4,10 @@ Owns the forms in which batches search for keys; must not know batches. Invarian
 ascending, and all forms (rows, numbers, encodings, hashes) have them in the same order.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,7 @@ from tidelake.errors import InvalidUpdates
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
+T = TypeVar("T")
 Places = npt.NDArray[np.int64]
 
 
@@ -37,6 +41,7 @@ class Keys:
         self.layout = layout
         self.rows = rows
         self.nulls: int = rows.column(0).null_count if layout.number is not None else 0
+        self._made: dict[str, Any] = {}
 
     @classmethod
     def of(cls, data: object, layout: Layout) -> "Keys":
@@ -103,20 +108,38 @@ class Keys:
         """The encodings, a binary array."""
         return self.layout.encode(self.rows)
 
-    @cached_property
+    @property
     def first(self) -> bytes:
         """The encoding of the least; there is one."""
-        return self.layout.encoded_at(self.rows, 0)
+        return self.encodings[0]
 
-    @cached_property
+    @property
     def last(self) -> bytes:
         """The encoding of the greatest; there is one."""
-        return self.layout.encoded_at(self.rows, len(self) - 1)
+        return self.encodings[-1]
 
     @cached_property
     def hashes(self) -> Hashes:
         """The hashes that filters are made of."""
         return hash_rows(self.rows, self.layout)
+
+    @cached_property
+    def encodings(self) -> list[bytes]:
+        """The encodings as Python values, for bisection."""
+        found: list[bytes] = self.encoded.to_pylist()
+        return found
+
+    def between(self, lower: bytes, upper: bytes) -> tuple[int, int]:
+        """Which keys lie between two encoded ones, both inclusive: [first, end)."""
+        first = bisect_left(self.encodings, lower)
+        return first, bisect_right(self.encodings, upper, first)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What is derived from the keys by others, made at the first call."""
+        if name not in self._made:
+            self._made[name] = make()
+        found: T = self._made[name]
+        return found
 
     def tuple(self, i: int) -> Comparable:
         """One key as a tuple that `tidelake.data.order.search` takes."""

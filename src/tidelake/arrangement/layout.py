@@ -20,7 +20,7 @@ from tidelake.model.time import TimeDomain
 Numbers = npt.NDArray[np.generic]
 # The encoding of a key that is null in its only column.
 NULL_KEY = b"\x02"
-_SIGN = 1 << 63
+_SIGN = np.uint64(1 << 63)
 _MARKED_BYTES = 9
 
 
@@ -45,6 +45,11 @@ class Layout:
     def contents(self) -> pa.Schema:
         """Of answers as of a time: key and value columns, then `_diff`, the multiplicity."""
         return row_schema(self.schema).append(self.arrow.field(self.width))
+
+    @cached_property
+    def empty(self) -> pa.RecordBatch:
+        """No updates."""
+        return pa.RecordBatch.from_pylist([], self.arrow)
 
     @cached_property
     def key_names(self) -> tuple[str, ...]:
@@ -102,14 +107,16 @@ class Layout:
 
     def decoded(self, key: bytes) -> Numbers | None:
         """An encoded key as an array of one number; None if it is null. Only where `number` is one."""
+        return self.decoded_all([key]) if len(key) == _MARKED_BYTES else None
+
+    def decoded_all(self, keys: list[bytes]) -> Numbers:
+        """Encoded keys, none of them null, as numbers. Only where `number` is one."""
         if self.number is None:
             raise TypeError("keys of this layout are not numbers")
-        if len(key) != _MARKED_BYTES:
-            return None
-        word = int.from_bytes(key[1:], "big")
+        marked = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _MARKED_BYTES)
+        words = marked[:, 1:].copy().view(">u8")[:, 0].astype(np.uint64)
         if self.number.kind == "u":
-            return np.array([word], np.uint64).astype(self.number)
+            return words.astype(self.number)
         if self.number.kind == "i":
-            return np.array([word ^ _SIGN], np.uint64).view(np.int64).astype(self.number)
-        bits = word ^ _SIGN if word & _SIGN else word ^ (2**64 - 1)
-        return np.array([bits], np.uint64).view(np.float64).astype(self.number)
+            return (words ^ _SIGN).view(np.int64).astype(self.number)
+        return np.where(words & _SIGN, words ^ _SIGN, ~words).view(np.float64).astype(self.number)
