@@ -11,6 +11,8 @@ from typing import Protocol
 from tidelake.arrangement.pressure import Pressure, pressure, to_disk
 from tidelake.arrangement.settings import ArrangementConfig
 
+_MEMORY_BATCH_BYTES_MAX = 1 << 30
+
 
 class Machine(Protocol):
     """What a process is told by its operating system."""
@@ -26,7 +28,7 @@ class SystemMachine:
     """The machine itself."""
 
     def resident_bytes(self) -> int:
-        """The resident set, where there is `/proc`; elsewhere 0, and only the arrangement's own use counts."""
+        """The resident set, where there is `/proc`; elsewhere 0: only the arrangement's own use counts."""
         try:
             with open("/proc/self/statm", "rb") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -63,7 +65,8 @@ class Room:
     def on_disk(self, size: int, used: int) -> bool:
         """Whether a batch of so many bytes is to be kept on disk while so many are used."""
         config = self._config
-        return to_disk(
+        # One column of a batch in memory holds 2 GiB.
+        return size >= _MEMORY_BATCH_BYTES_MAX or to_disk(
             size,
             used,
             self.level,
