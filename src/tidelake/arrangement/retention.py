@@ -12,7 +12,7 @@ read may see any more. Filters are meant to be set again and again, each time st
   is not among the first n is dropped as it was at the frontier, and so is what is below zero there. Later
   updates are never dropped. So a value that comes after the frontier is seen until the frontier passes it.
 
-INVARIANT: what `settled` drops changes no answer of `visible`. A merge sees some batches only; so it drops
+INVARIANT: what `settled` drops changes no answer of `keep`. A merge sees some batches only; so it drops
 of an N-filter's victims those of which no other batch has rows: the ranks are those of the whole trace,
 and what is left of a value is all or nothing of it.
 
@@ -146,7 +146,7 @@ class Retention:
         return self.keys is None and self.values is None
 
     def satisfying(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that satisfy the predicates, in order, the batch itself if all do; no N-filter is asked."""
+        """The rows that satisfy the predicates, in order; the batch itself if all do."""
         predicates = [p for p in (self.keys, self.values) if p is not None and not isinstance(p, Ranked)]
         if not predicates or not rows.num_rows:
             return rows
@@ -155,7 +155,7 @@ class Retention:
             mask &= satisfies(rows, predicate)
         return _kept(rows, mask)
 
-    def visible(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
+    def keep(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
         """What a read may see.
 
         Args:
@@ -261,7 +261,8 @@ def _preferred(first: pa.RecordBatch, key: Ints, ranked: Ints, rule: Ranked) -> 
     direction = "descending" if rule.first == "greatest" else "ascending"
     keys = [(names[0], "ascending"), *((name, direction) for name in names[1:])]
     order = pc.sort_indices(pa.RecordBatch.from_arrays(columns, names), sort_keys=keys)
-    return ranked[order.to_numpy().astype(np.int64)]
+    places: Ints = order.to_numpy().astype(np.int64)
+    return ranked[places]
 
 
 def _signs(values: Ints, begins: Ints) -> Ints:
