@@ -9,7 +9,7 @@ that is under way nothing is seen.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -31,8 +31,11 @@ _LIMITS = Limits(rows=262_144)
 class Sink(Protocol):
     """What is kept up to date."""
 
-    def take(self, updates: Iterator[pa.RecordBatch]) -> None:
-        """Insert updates; all of them are seen from then on, or (if it raises) none."""
+    def load(self, contents: pa.RecordBatchReader) -> None:
+        """Take the first contents, sorted, of any length. If it raises, nobody looks at what is in."""
+
+    def take(self, updates: pa.RecordBatchReader) -> None:
+        """Insert updates that fit into memory; all of them are seen from then on, or (if it raises) none."""
 
     def fold(self, frontier: Frontier) -> None:
         """Times before it need not be told apart any more."""
@@ -83,7 +86,7 @@ class Follower:
                 position = self._tail.begin(self._closed(as_of, timeout_s))
             if end_of(position):
                 asked = self._tail.snapshot_of(position)
-                self._sink.take(iter(self._tail.read(asked, position)))
+                self._sink.load(self._tail.read(asked, position))
                 self._sink.fold(Frontier.of(asked.time))
             self._position = position
 
@@ -103,7 +106,7 @@ class Follower:
             end = self._tail.step(start, _LIMITS, empty=True)
             if end == start:
                 return False
-            self._sink.take(iter(self._tail.read(Updates(start, end), start)))
+            self._sink.take(self._tail.read(Updates(start, end), start))
             with self._view:
                 self._position = end
                 if not self._keeps_history:
@@ -161,11 +164,14 @@ class Follower:
         if spawned is not None:
             spawned.stop()
 
-    def close(self, *, release: bool) -> None:
-        """Follow no more. The hold stays as long as it lasts, or is released, by one log write."""
+    def close(self) -> None:
+        """Follow no more. The hold is released, by one log write, unless a checkpoint goes on from it.
+
+        Then it stays as long as it lasts.
+        """
         self.stop()
         with self._turn:
-            if release:
+            if self._floor is None:
                 self._tail.release()
             else:
                 self._tail.stop()
