@@ -53,8 +53,8 @@ class Arranging(Handle):
             The arrangement, with all rows of the time. Reads the contents once; one log write, for a hold.
 
         Raises:
-            UsageError: times are tuples; a column, a condition or another argument is wrong; or the checkpoint
-                is of other rows.
+            UsageError: times are tuples; a column, a condition or another argument is wrong; or the
+                checkpoint is of other rows.
             HistoryCompacted: `as_of` is before `since`.
             NotYetClosed: `as_of` is not closed in time.
             CorruptionError: a file of the checkpoint is damaged; names it.
@@ -62,8 +62,8 @@ class Arranging(Handle):
         at = None if as_of is None else self.domain.check(as_of, "as_of")
         if not self.domain.total_order:
             raise UsageError(
-                f"times of {self.name!r} are of unit {self.domain}: an arrangement that follows needs times of "
-                "a total order; make one with Arrangement.create, and insert what you read"
+                f"times of {self.name!r} are of unit {self.domain}: an arrangement that follows needs times "
+                "of a total order; make one with Arrangement.create, and insert what you read"
             )
         lasts_s = duration_s(hold_for, "hold_for")
         if lasts_s < 1:
@@ -76,4 +76,4 @@ class Arranging(Handle):
             timeout_s=patience(timeout_s),
             follow=follow,
         )
-        return arranged(self._shard, self.name, wanted(columns, where), at, restore, options)
+        return arranged(self._shard, self.name, wanted(columns, where), options, as_of=at, restore=restore)
