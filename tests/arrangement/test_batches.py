@@ -61,6 +61,8 @@ def test_blocks_are_found_by_their_keys(kind: str, data: st.DataObject, tmp_path
     rows = sorted_rows(data.draw(updates(kind)), of)
     for batch in both(rows, of, tmp_path):
         lasts = [of.encoded_at(b := batch.block(i), b.num_rows - 1) for i in range(batch.blocks)]
+        sizes = [batch.block(i).num_rows for i in range(batch.blocks)]
+        assert batch.block_starts.tolist() == [sum(sizes[:i]) for i in range(len(sizes) + 1)]
         assert [batch.last_key(i) for i in range(batch.blocks)] == lasts
         assert [batch.first_key(i) for i in range(batch.blocks)] == [
             of.encoded_at(batch.block(i), 0) for i in range(batch.blocks)

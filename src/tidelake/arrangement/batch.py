@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelake.arrangement.keys import Keys
-from tidelake.model.frontier import Frontier
 
 Mask = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 
 
 class Batch(Protocol):
@@ -58,6 +58,10 @@ class Batch(Protocol):
     @property
     def blocks(self) -> int:
         """How many; at least one, none of them empty."""
+
+    @property
+    def block_starts(self) -> Ints:
+        """How many rows stand before each block, and at the end of all: `blocks + 1` numbers."""
 
     def block(self, i: int) -> pa.RecordBatch:
         """The rows of one block; of a file through the cache, by one read if it is not there.
@@ -138,15 +142,3 @@ class Builder(Protocol):
 
     def abandon(self) -> None:
         """Leave nothing behind. May be repeated, and be called after `finish`, to no effect."""
-
-
-class Retention(Protocol):
-    """Which rows the user still wants; for every read, and for merges."""
-
-    def keep(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
-        """The rows that are kept, in order.
-
-        Args:
-            rows: all updates of the whole trace of some whole keys, at all times: sorted, consolidated.
-            frontier: of the trace, at which live values are ranked.
-        """

@@ -50,8 +50,8 @@ class FileBuilder:
         self._filter = filter_builder(layout, plan)
         self._blocks = BlockWriter(layout)
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = self._rows = self._negative = 0
-        self._ends, self._crcs = [len(MAGIC)], list[int]()
+        self._waiting_bytes = self._negative = 0
+        self._ends, self._starts, self._crcs = [len(MAGIC)], [0], list[int]()
         self._firsts, self._lasts = list[bytes](), list[bytes]()
         self._last_row: pa.RecordBatch | None = None
         try:
@@ -75,11 +75,11 @@ class FileBuilder:
     def finish(self) -> FileBatch | None:
         """See `Builder`. Flushes the file, and not the directory."""
         self._cut(everything=True)
-        if not self._rows or self._file is None:
+        if not self._crcs or self._file is None:
             self.abandon()
             return None
         contents = Contents(
-            self._rows,
+            np.array(self._starts, np.int64),
             self._negative,
             np.array(self._ends, np.int64),
             self._crcs,
@@ -124,7 +124,6 @@ class FileBuilder:
         if not rows.num_rows:
             return
         self._filter.add(rows)
-        self._rows += rows.num_rows
         self._negative += int(np.count_nonzero(diffs(rows) < 0))
         starts = np.arange(0, rows.num_rows, block_rows)
         ends = np.minimum(starts + block_rows, rows.num_rows) - 1
@@ -135,6 +134,7 @@ class FileBuilder:
     def _block(self, rows: pa.RecordBatch) -> None:
         stored = self._blocks.block(rows)
         self._crcs.append(zlib.crc32(stored))
+        self._starts.append(self._starts[-1] + rows.num_rows)
         self._ends.append(self._ends[-1] + len(stored))
         try:
             self._write(stored)

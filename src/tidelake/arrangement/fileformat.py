@@ -8,7 +8,7 @@ ones that were written, or there is a `CorruptionError` that names the file.
 - block: a record batch as an Arrow IPC message, its buffers compressed with LZ4.
 - filter: its 64-bit words, little-endian.
 - index: an Arrow IPC stream with a row for each block: `end` (offset of the byte after it), `crc` (CRC-32
-  of its bytes), `first` and `last` (encoded keys).
+  of its bytes), `rows` (up to its end), `first` and `last` (encoded keys).
 - meta: JSON: `schema` and `time` as text, `rows`, `negative_rows`, `filter` (kind), `base` of the filter.
 - trailer: the lengths of filter, index and meta (8 bytes each), the CRC-32 of these three and of the
   lengths, the format (4 bytes each), "TIDEBAT1"; integers little-endian.
@@ -35,7 +35,15 @@ MAGIC = b"TIDEBAT1"
 SUFFIX = ".batch"
 _LENGTHS = struct.Struct("<QQQ")
 _TRAILER = struct.Struct("<QQQII8s")
-_INDEX = pa.schema([("end", pa.int64()), ("crc", pa.uint32()), ("first", pa.binary()), ("last", pa.binary())])
+_INDEX = pa.schema(
+    [
+        ("end", pa.int64()),
+        ("crc", pa.uint32()),
+        ("rows", pa.int64()),
+        ("first", pa.binary()),
+        ("last", pa.binary()),
+    ]
+)
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -44,7 +52,7 @@ class Contents:
     """What a file says of itself: everything but its rows.
 
     Attributes:
-        rows: how many.
+        starts: how many rows stand before each block, and at the end of all.
         negative_rows: how many of them have a negative diff.
         offsets: of the blocks, and the end of the last one.
         crcs: of the blocks.
@@ -52,7 +60,7 @@ class Contents:
         filter: of all keys.
     """
 
-    rows: int
+    starts: npt.NDArray[np.int64]
     negative_rows: int
     offsets: npt.NDArray[np.int64]
     crcs: list[int]
@@ -94,6 +102,7 @@ def end_bytes(contents: Contents, layout: Layout) -> bytes:
         [
             pa.array(contents.offsets[1:]),
             pa.array(contents.crcs, pa.uint32()),
+            pa.array(contents.starts[1:]),
             pa.array(contents.index.firsts, pa.binary()),
             pa.array(contents.index.lasts, pa.binary()),
         ],
@@ -103,7 +112,7 @@ def end_bytes(contents: Contents, layout: Layout) -> bytes:
     with pa.ipc.new_stream(sink, _INDEX) as writer:
         writer.write_batch(index)
     meta = _described(layout) | {
-        "rows": contents.rows,
+        "rows": int(contents.starts[-1]),
         "negative_rows": contents.negative_rows,
         "filter": contents.filter.kind,
         "base": contents.filter.base,
@@ -150,12 +159,15 @@ def read_contents(read: Callable[[int, int], bytes], size: int, name: str, layou
     if filter_ is None:
         raise CorruptionError(name, f"a filter of kind {meta['filter']!r} is unknown")
     index = pa.ipc.open_stream(pieces[1].tobytes()).read_all()
-    offsets = np.concatenate([[len(MAGIC)], index.column("end").to_numpy()]).astype(np.int64)
+    offsets, starts = (
+        np.concatenate([[first], index.column(name).to_numpy()]).astype(np.int64)
+        for first, name in ((len(MAGIC), "end"), (0, "rows"))
+    )
     if offsets[-1] != start:
         raise CorruptionError(name, "its blocks do not end where its filter begins")
     keys = BlockIndex(layout, index.column("first").to_pylist(), index.column("last").to_pylist())
     crcs = index.column("crc").to_pylist()
-    return Contents(meta["rows"], meta["negative_rows"], offsets, crcs, keys, filter_)
+    return Contents(starts, meta["negative_rows"], offsets, crcs, keys, filter_)
 
 
 def _described(layout: Layout) -> dict[str, object]:

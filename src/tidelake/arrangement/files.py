@@ -112,7 +112,8 @@ class FileBatch:
     def __init__(self, layout: Layout, owner: FileOwner, contents: Contents, cache: BlockCache) -> None:
         self.id = os.path.basename(owner.path).removesuffix(SUFFIX)
         self.owner = owner
-        self.rows, self.negative_rows = contents.rows, contents.negative_rows
+        self.rows, self.negative_rows = int(contents.starts[-1]), contents.negative_rows
+        self.block_starts = contents.starts
         self.size_bytes = owner.size_bytes
         self._layout, self._contents, self._cache = layout, contents, cache
         self._index, self._filter = contents.index, contents.filter

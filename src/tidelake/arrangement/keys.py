@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from tidelake.arrangement.hashing import Hashes, hash_rows
 from tidelake.arrangement.layout import Layout, Numbers
+from tidelake.data.encode import encode_key
 from tidelake.data.ingest import as_table, normalize
 from tidelake.data.order import Comparable, row_tuple
-from tidelake.data.types import row_schema
+from tidelake.data.types import arrow_type, row_schema
 from tidelake.errors import InvalidUpdates
-from tidelake.model.schema import Schema
+from tidelake.model.schema import Column, Schema
 from tidelake.model.time import TimeDomain
 
 T = TypeVar("T")
@@ -63,14 +64,7 @@ class Keys:
         Raises:
             InvalidUpdates: a value does not fit its column.
         """
-        fields = list(row_schema(Schema(layout.schema.key)))
-        try:
-            if any(len(value) != len(fields) for value in values):
-                raise InvalidUpdates(f"a key has {len(fields)} values: {', '.join(layout.key_names)}")
-            columns = [pa.array([value[i] for value in values], f.type) for i, f in enumerate(fields)]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise InvalidUpdates(f"a key does not fit the key columns {layout.key_names}: {error}") from error
-        return cls.of(pa.RecordBatch.from_arrays(columns, list(layout.key_names)), layout)
+        return cls.sorted_from(row_batch(values, layout.schema.key), layout)
 
     @classmethod
     def sorted_from(cls, rows: pa.RecordBatch, layout: Layout) -> "Keys":
@@ -145,6 +139,10 @@ class Keys:
         """One key as a tuple that `tidelake.data.order.search` takes."""
         return row_tuple(self.rows, i, self.layout.key_width)
 
+    def slice(self, first: int, count: int) -> "Keys":
+        """At most `count` keys from `first` on."""
+        return self.take(np.arange(first, min(first + count, len(self))))
+
     def take(self, places: Places) -> "Keys":
         """Those at ascending places; these keys if that is all of them."""
         if len(places) == len(self):
@@ -159,16 +157,49 @@ class Keys:
         return taken
 
 
+def row_batch(rows: list[tuple[object, ...]], columns: tuple[Column, ...]) -> pa.RecordBatch:
+    """Tuples of Python values as canonical rows.
+
+    Raises:
+        InvalidUpdates: a tuple has not as many values as there are columns, or a value does not fit.
+    """
+    names = [column.name for column in columns]
+    try:
+        if any(len(row) != len(names) for row in rows):
+            raise InvalidUpdates(f"give a tuple of {len(names)} values, for the columns {', '.join(names)}")
+        arrays = [
+            pa.array([row[i] for row in rows], arrow_type(column.type)) for i, column in enumerate(columns)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidUpdates(f"values do not fit the columns {', '.join(names)}: {error}") from error
+    return _normal(pa.RecordBatch.from_arrays(arrays, names), Schema(columns))
+
+
+def prefix_bytes(prefix: tuple[object, ...], layout: Layout) -> bytes:
+    """The encoding of values for the first key columns: what all keys that begin so begin with.
+
+    Raises:
+        InvalidUpdates: a value does not fit its column.
+    """
+    schema = Schema(layout.schema.key[: len(prefix)])
+    encoded: bytes = encode_key(row_batch([prefix], schema.key), schema)[0].as_py()
+    return encoded
+
+
 def _checked(data: object, layout: Layout) -> pa.RecordBatch:
     if layout.number is not None and layout.number.kind in "iu":
         # Nothing to check but the type: `normalize` would take ten times as long as the look-up of one key.
         found = _plain(data, layout)
         if found is not None:
             return found
-    key_schema = Schema(layout.schema.key)
-    table = normalize(data, key_schema, TimeDomain(), time=0).select(list(layout.key_names))
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], row_schema(key_schema))
+    return _normal(data, Schema(layout.schema.key))
+
+
+def _normal(data: object, schema: Schema) -> pa.RecordBatch:
+    """Rows with just the columns of a schema, checked and canonical."""
+    table = normalize(data, schema, TimeDomain(), time=0)
+    batches = table.select([column.name for column in schema.columns]).combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], row_schema(schema))
 
 
 def _plain(data: object, layout: Layout) -> pa.RecordBatch | None:

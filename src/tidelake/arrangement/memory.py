@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidelake.arrangement.batch import FilterPlan, Mask
+from tidelake.arrangement.batch import FilterPlan, Ints, Mask
 from tidelake.arrangement.cache import ReadCounts
 from tidelake.arrangement.filters import Filter, filter_builder
 from tidelake.arrangement.index import BlockIndex
@@ -53,6 +53,11 @@ class MemoryBatch:
     def blocks(self) -> int:
         """See `Batch`."""
         return -(-self.rows // _BLOCK_ROWS)
+
+    @property
+    def block_starts(self) -> Ints:
+        """See `Batch`."""
+        return np.append(np.arange(0, self.rows, _BLOCK_ROWS), self.rows)
 
     def block(self, i: int) -> pa.RecordBatch:
         """See `Batch`."""

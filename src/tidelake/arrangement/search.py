@@ -5,6 +5,7 @@ Owns the search for keys in rows that are in memory; must not know batches or fi
 """
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,27 +15,50 @@ import pyarrow.compute as pc
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
 from tidelake.data import order
+from tidelake.data.order import Comparable
 
 Ints = npt.NDArray[np.int64]
 # So many keys are searched for one by one; for more it pays to encode all rows.
 _FEW = 8
 
 
-def position(rows: pa.RecordBatch, key: bytes, layout: Layout, *, after: bool) -> int:
-    """How many rows have a key less than an encoded one, or with `after` less or equal.
+@dataclass(frozen=True)
+class Bound:
+    """A key that rows are cut at.
+
+    Attributes:
+        key: encoded, of all key columns or only the first of them.
+        row: the key as a tuple, which is found sooner; None where it is not known.
+    """
+
+    key: bytes
+    row: Comparable | None = None
+
+    @classmethod
+    def at(cls, rows: pa.RecordBatch, row: int, layout: Layout) -> "Bound":
+        """The key of a row."""
+        plain = None if layout.number is not None else order.row_tuple(rows, row, layout.key_width)
+        return cls(layout.encoded_at(rows, row), plain)
+
+
+def position(rows: pa.RecordBatch, bound: Bound, layout: Layout, *, after: bool) -> int:
+    """How many rows have a key less than the bound, or with `after` less or equal.
 
     Args:
-        rows: sorted by key.
-        key: encoded, of all key columns or the first of them.
+        rows: sorted by key; the key columns come first.
+        bound: the key.
         layout: of the rows.
         after: whether rows with that very key count.
     """
+    key = bound.key
     if layout.number is not None:
         numbers = layout.numbers(rows)
         number = layout.decoded(key)
         if number is None:
             return rows.num_rows if after else len(numbers)
         return int(numbers.searchsorted(number, "right" if after else "left")[0])
+    if bound.row is not None:
+        return order.search(rows, bound.row, inclusive=after)
     encoded = layout.encode(rows)
     bisect = bisect_right if after else bisect_left
     return bisect(range(rows.num_rows), key, key=lambda i: encoded[i].as_py())
