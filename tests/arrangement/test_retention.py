@@ -37,7 +37,7 @@ def listed(rows: pa.RecordBatch) -> list[Update]:
 
 
 def visible(retention: Retention, updates: list[Update], frontier: int = 10) -> list[tuple]:
-    rows = retention.keep(batch(updates), Frontier.of(frontier))
+    rows = retention.visible(batch(updates), Frontier.of(frontier))
     return [(k, a) for k, a, *_ in listed(rows)]
 
 
@@ -100,7 +100,7 @@ def test_values_above_a_watermark_are_kept_and_not_counted():
 
 def test_what_is_below_zero_at_the_frontier_is_dropped_under_an_n_filter():
     updates = [(1, 4, "", 2, -1), (1, 4, "", 9, 1)]
-    rows = NONE.with_values(last_n(1)).keep(batch(updates), Frontier.of(5))
+    rows = NONE.with_values(last_n(1)).visible(batch(updates), Frontier.of(5))
     assert listed(rows) == [(1, 4, "", 9, 1)]
 
 
@@ -174,7 +174,7 @@ def slowly(rule: Ranked, updates: list[Update], frontier: int) -> list[Update]:
 @given(UPDATES, RULES, st.integers(0, 7))
 def test_an_n_filter_keeps_what_counting_says(updates, rule, frontier):
     rows = batch(updates)
-    kept = NONE.with_values(rule).keep(rows, Frontier.of(frontier))
+    kept = NONE.with_values(rule).visible(rows, Frontier.of(frontier))
     assert listed(kept) == slowly(rule, listed(rows), frontier)
 
 
@@ -185,8 +185,8 @@ def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, fronti
     rows = batch(merged)
     left = retention.settled(rows, [batch(other) for other in others], at)
     beside = [update for other in others for update in other]
-    before = retention.keep(batch([*listed(rows), *beside]), at)
-    after = retention.keep(batch([*listed(left), *beside]), at)
+    before = retention.visible(batch([*listed(rows), *beside]), at)
+    after = retention.visible(batch([*listed(left), *beside]), at)
     assert listed(after) == listed(before)
 
 
@@ -194,4 +194,4 @@ def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, fronti
 def test_a_merge_of_everything_leaves_what_is_visible(updates, rule, frontier):
     retention, at = NONE.with_values(rule), Frontier.of(frontier)
     rows = batch(updates)
-    assert listed(retention.settled(rows, [], at)) == listed(retention.keep(rows, at))
+    assert listed(retention.settled(rows, [], at)) == listed(retention.visible(rows, at))

@@ -33,6 +33,7 @@ from tidelake.errors import Closed, StoreUnavailable
 MakeBuilder = Callable[[FilterPlan, bool], Builder]
 # What a merge holds beside its inputs and output, in chunks.
 _CHUNKS_HELD = 4
+_CHUNKS_OF_BUDGET = 32
 
 
 @dataclass
@@ -126,11 +127,17 @@ class Merger:
             self._wake()
             return self._crowded()
 
-    def follow(self, rules: Rules, *, changes: bool = True) -> None:
-        """Let merges that begin from now on follow other rules, and reads look by them."""
+    def follow(self, change: Callable[[Rules], Rules], *, changes: bool = True) -> None:
+        """Let merges that begin from now on follow other rules, and reads look by them.
+
+        Args:
+            change: makes them of those so far; may raise.
+            changes: whether the contents are others now, if the rules are.
+        """
         with self._changed:
+            rules = change(self.rules)
+            self.contents += changes and not rules.same(self.rules)
             self.rules = rules
-            self.contents += changes
 
     def held(self) -> tuple[list[Batch], Rules]:
         """All batches of this moment, with one user more for each, and the rules of this moment."""
@@ -336,7 +343,7 @@ class Merger:
             others = [batch for batch in self._schedule.batches if batch.id not in inputs]
             for batch in others:
                 batch.acquire()
-        chunk = (self.config.merge_chunk_rows, self.config.merge_chunk_bytes)
+        chunk = (self.config.merge_chunk_rows, self._chunk_bytes)
         plan = _plan(task)
         merge = Merge(task.inputs, others, task.rules, lambda: self.make(plan, on_disk), chunk)
         running = _Running(task, merge, others, on_disk, _size(task))
@@ -422,7 +429,11 @@ class Merger:
     def _merge_bytes(self, running: _Running) -> int:
         # What is built in memory is copied once more at the end.
         output = 0 if running.on_disk else 2 * running.size
-        return output + _CHUNKS_HELD * min(self.config.merge_chunk_bytes, running.size)
+        return output + _CHUNKS_HELD * min(self._chunk_bytes, running.size)
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return min(self.config.merge_chunk_bytes, self.config.memory_budget_bytes // _CHUNKS_OF_BUDGET)
 
 
 def _size(task: Task) -> int:

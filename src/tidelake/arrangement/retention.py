@@ -12,7 +12,7 @@ read may see any more. Filters are meant to be set again and again, each time st
   is not among the first n is dropped as it was at the frontier, and so is what is below zero there. Later
   updates are never dropped. So a value that comes after the frontier is seen until the frontier passes it.
 
-INVARIANT: what `settled` drops changes no answer of `keep`. A merge sees some batches only; so it drops
+INVARIANT: what `settled` drops changes no answer of `visible`. A merge sees some batches only; so it drops
 of an N-filter's victims those of which no other batch has rows: the ranks are those of the whole trace,
 and what is left of a value is all or nothing of it.
 
@@ -155,7 +155,7 @@ class Retention:
             mask &= satisfies(rows, predicate)
         return _kept(rows, mask)
 
-    def keep(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
+    def visible(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
         """What a read may see.
 
         Args:

@@ -9,7 +9,8 @@ frontier folded into it and without what filters dropped; whatever merges, spill
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -164,11 +165,13 @@ class Spine:
         Raises:
             UsageError: it is not at or after the one before.
         """
-        rules = self._merger.rules
-        if not rules.frontier <= frontier:
-            raise UsageError(f"the frontier is at {rules.frontier} and cannot go back to {frontier}")
-        if rules.frontier != frontier:
-            self._merger.follow(Rules(self.layout, frontier, rules.retention))
+
+        def moved(rules: Rules) -> Rules:
+            if not rules.frontier <= frontier:
+                raise UsageError(f"the frontier is at {rules.frontier} and cannot go back to {frontier}")
+            return replace(rules, frontier=frontier)
+
+        self._merger.follow(moved)
 
     @property
     def retention(self) -> Retention:
@@ -181,7 +184,7 @@ class Spine:
         Raises:
             UsageError: it is no condition over key columns.
         """
-        self._retain(self.retention.with_keys(predicate))
+        self._retain(lambda retention: retention.with_keys(predicate))
 
     def retain_values(self, rule: pc.Expression | Ranked) -> None:
         """Drop all values that do not satisfy a condition, or that a rank leaves out, from now on.
@@ -192,11 +195,10 @@ class Spine:
         Raises:
             UsageError: it is no such condition, or ranks by columns that are not there.
         """
-        self._retain(self.retention.with_values(rule))
+        self._retain(lambda retention: retention.with_values(rule))
 
-    def _retain(self, retention: Retention) -> None:
-        rules = self._merger.rules
-        self._merger.follow(Rules(self.layout, rules.frontier, retention), changes=False)
+    def _retain(self, change: Callable[[Retention], Retention]) -> None:
+        self._merger.follow(lambda rules: replace(rules, retention=change(rules.retention)), changes=False)
 
     # Reading
 
