@@ -19,7 +19,7 @@ class Reads(ABC):
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """What is in it at this moment, for as long as it is open: several reads of the very same contents."""
+        """What is in it at this moment, for as long as it is open: for several reads of the same."""
 
     def fetch(
         self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None

@@ -82,7 +82,7 @@ class View:
     def _retained(self, pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if len(pieces) > 1 and self.retention.whole_keys:
             pieces = [sum_batch(pa.concat_batches(pieces))[0]]
-        return [self.retention.keep(piece, self.frontier) for piece in pieces]
+        return [self.retention.visible(piece, self.frontier) for piece in pieces]
 
 
 def _no_contents(layout: Layout) -> pa.RecordBatch:

@@ -3,14 +3,17 @@
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from tidelake.arrangement.follow import FollowedArrangement, FollowOptions, arranged
-from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.errors import UsageError
 from tidelake.lake.handle import Handle
 from tidelake.lake.spans import duration_s, patience
 from tidelake.lake.wanted import wanted
 from tidelake.model.time import Time
+
+if TYPE_CHECKING:
+    from tidelake.arrangement.follow import FollowedArrangement
+    from tidelake.arrangement.settings import ArrangementConfig
 
 
 class Arranging(Handle):
@@ -24,12 +27,12 @@ class Arranging(Handle):
         where: str | None = None,
         restore: str | os.PathLike[str] | None = None,
         directory: str | os.PathLike[str] | None = None,
-        config: ArrangementConfig | None = None,
+        config: "ArrangementConfig | None" = None,
         follow: bool = True,
         hold_for: timedelta | float = timedelta(days=1),
         poll_s: float = 0.5,
         timeout_s: float | None = None,
-    ) -> FollowedArrangement:
+    ) -> "FollowedArrangement":
         """Index the contents in this process, in memory and on local disk, for look-ups and joins now.
 
         Loads a snapshot, and takes in every update that follows, in the order of their times. To be closed,
@@ -59,6 +62,9 @@ class Arranging(Handle):
             NotYetClosed: `as_of` is not closed in time.
             CorruptionError: a file of the checkpoint is damaged; names it.
         """
+        # Most of those who open a lake arrange nothing, and need not wait for what that takes.
+        from tidelake.arrangement.follow import FollowOptions, arranged
+
         at = None if as_of is None else self.domain.check(as_of, "as_of")
         if not self.domain.total_order:
             raise UsageError(
