@@ -328,6 +328,7 @@ class Arrangement(Reads):
             self._spine.config,
             directory=self._home.path,
             env=self._env,
+            machine=self._spine.machine,
             cache=self._spine.cache,
             frontier=rules.frontier,
             retention=rules.retention,

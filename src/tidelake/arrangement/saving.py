@@ -16,6 +16,7 @@ from tidelake.arrangement.fileformat import SUFFIX
 from tidelake.arrangement.files import FileBatch, open_batch
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.room import Machine
 from tidelake.arrangement.saved import Checkpoint, Followed, SavedBatch
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.spine import Spine
@@ -133,13 +134,16 @@ def restored(
     directory: str | os.PathLike[str] | None,
     config: ArrangementConfig | None,
     env: Env,
+    machine: Machine | None = None,
 ) -> tuple[Spine, Home, Checkpoint]:
     """What an arrangement is made of, from a checkpoint; arguments and errors as `Arrangement.restore`."""
     home = Home(directory, env.ids.fresh())
     try:
         found, files = CheckpointDirectory(path).restore(home.path, number)
         layout = Layout(found.schema, found.domain)
-        spine = Spine(layout, config, directory=home.path, env=env, frontier=found.frontier)
+        spine = Spine(
+            layout, config, directory=home.path, env=env, machine=machine, frontier=found.frontier
+        )
         batches: list[Batch] = []
         try:
             batches.extend(open_batch(file, layout, spine.cache, delete=True) for file in files.values())
