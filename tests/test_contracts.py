@@ -27,7 +27,6 @@ BREAKS = {
     "arrangement": [("arrangement/violation.py", "")],
     "arrangement-core": [
         ("arrangement/violation.py", "import tidelake.shard.shard"),
-        ("arrangement/violation.py", "import tidelake.store.local"),
     ],
     "spark": [
         ("spark/violation.py", ""),

@@ -146,7 +146,7 @@ class Retention:
         return self.keys is None and self.values is None
 
     def satisfying(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that satisfy the predicates, in order, the batch itself if all do; no N-filter is asked."""
+        """The rows that satisfy the predicates, in order; the batch itself if all do."""
         predicates = [p for p in (self.keys, self.values) if p is not None and not isinstance(p, Ranked)]
         if not predicates or not rows.num_rows:
             return rows
@@ -261,7 +261,8 @@ def _preferred(first: pa.RecordBatch, key: Ints, ranked: Ints, rule: Ranked) -> 
     direction = "descending" if rule.first == "greatest" else "ascending"
     keys = [(names[0], "ascending"), *((name, direction) for name in names[1:])]
     order = pc.sort_indices(pa.RecordBatch.from_arrays(columns, names), sort_keys=keys)
-    return ranked[order.to_numpy().astype(np.int64)]
+    places: Ints = order.to_numpy().astype(np.int64)
+    return ranked[places]
 
 
 def _signs(values: Ints, begins: Ints) -> Ints:

@@ -35,7 +35,7 @@ class ArrangementConfig:
         batches_max: an insert waits while there are so many batches, those that are being merged included.
         merge_workers: threads that merge.
         merge_chunk_rows: rows, over all inputs, that a merge sorts at once; the least that a step does.
-        merge_chunk_bytes: the same in bytes.
+        merge_chunk_bytes: the same in bytes; a thirty-second of the memory budget if that is less.
         idle_s: how long a merging thread that found nothing to do pauses, unless it is woken.
     """
 
@@ -50,8 +50,8 @@ class ArrangementConfig:
     retraction_weight: int = 1
     batches_max: int = 256
     merge_workers: int = 2
-    merge_chunk_rows: int = 65_536
-    merge_chunk_bytes: int = 16 * MIB
+    merge_chunk_rows: int = 524_288
+    merge_chunk_bytes: int = 32 * MIB
     idle_s: float = 0.5
 
     def __post_init__(self) -> None:

@@ -5,10 +5,11 @@ them. What it gives back is appended by `tidelake.shard.writing.batches.append_u
 that it was made for: later old rows may be others.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -31,6 +32,13 @@ from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import decode_record, encode_record
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
+
+OldRows: TypeAlias = Callable[[Frontier, pa.Table], pa.Table | None]
+"""Knows what is stored without a look into the store, at the last time before an upper, of a table's keys.
+
+Gives canonical updates, consolidated, of any time: all rows of these keys, each with its multiplicity in
+`_diff`. None: it does not know.
+"""
 
 # Events, the same sorted, their old rows and the differences of both are in memory at once.
 _RANGE_SHARE = 8
@@ -98,6 +106,7 @@ class Upserter:
         self,
         batches: Iterable[pa.RecordBatch],
         watch: Callable[[pa.Table, pa.Table], None] = lambda _events, _updates: None,
+        old_rows: OldRows | None = None,
     ) -> bytes:
         """Look up, resolve and store; the returned bytes go to `append_uploaded`, `b""` if nothing changes.
 
@@ -105,6 +114,7 @@ class Upserter:
             batches: events, as `tidelake.data.events.read_events` takes them; all of a key come to one call.
                 More than `merge_chunk_rows` come sorted by key.
             watch: is told of each range of events, and the updates that it amounts to.
+            old_rows: is asked before the store.
 
         A look-up costs an `open` and some reads for each part that may hold one of the keys; then one `put`
         a part. Memory: `merge_memory_bytes` for a range of keys, beside what a read and `BatchBuilder` take.
@@ -118,7 +128,7 @@ class Upserter:
         blobs, upper = stores_of(self.spec).blobs, Frontier()
         try:
             with BatchBuilder(self.spec, blobs, Env(), self.lower, sorted=True, upper=upper) as builder:
-                for events, updates in self.resolved(blobs, batches):
+                for events, updates in self.resolved(blobs, batches, old_rows):
                     watch(events, updates)
                     builder.add(updates)
                 built = builder.finish(upper)
@@ -126,20 +136,24 @@ class Upserter:
             raise explained_by(self.spec, error.name) from error
         return built.to_bytes() if built.runs else b""
 
-    def resolved(self, blobs: BlobStore, given: Iterable[object]) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def resolved(
+        self, blobs: BlobStore, given: Iterable[object], old_rows: OldRows | None = None
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Events of each range of keys, and the updates that they amount to; both in ascending order."""
         spec, config = self.spec, self.spec.config
         own = {column.name for column in spec.schema.value}
         rules = Rules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
         limits = Limits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE)
         for events in key_ranges(map(self._events, given), spec.schema, limits):
-            found = self._old(blobs, KeySet.of(events, spec.schema))
-            with closing(found):
-                old = pa.Table.from_batches(found, update_schema(spec.schema, spec.domain))
+            known = old_rows(self.lower, events) if old_rows is not None else None
+            old = self._stored(blobs, events) if known is None else known
             yield events, resolve(events, old, spec.schema, spec.domain, rules)
 
-    def _old(self, blobs: BlobStore, keys: KeySet) -> Generator[pa.RecordBatch]:
-        return rows(self.spec, blobs, list(self.needed), AsOf(self.lower.elements[0]), among=keys)
+    def _stored(self, blobs: BlobStore, events: pa.Table) -> pa.Table:
+        keys = KeySet.of(events, self.spec.schema)
+        found = rows(self.spec, blobs, list(self.needed), AsOf(self.lower.elements[0]), among=keys)
+        with closing(found):
+            return pa.Table.from_batches(found, update_schema(self.spec.schema, self.spec.domain))
 
     def _events(self, given: object) -> pa.Table:
         spec = self.spec
