@@ -10,10 +10,10 @@ from random import Random
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from tests.arrangement.arrangement_model import Best, Model, ModelCursor, between, ranked
 from tests.arrangement.arrangement_rows import KEYS, layout
 from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
+
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.retention import bottom_n, last_n, top_n
@@ -46,7 +46,7 @@ VALUE_FILTERS = [
     ),
 ]
 BEST = [
-    (lambda n: last_n(n), lambda n: Best(n, greatest=True)),
+    (last_n, lambda n: Best(n, greatest=True)),
     (lambda n: top_n(n, "x"), lambda n: Best(n, greatest=True, by=1)),
     (lambda n: bottom_n(n, ["x"]), lambda n: Best(n, greatest=False, by=1)),
 ]
@@ -88,14 +88,17 @@ class ModelWalk:
         kind: of keys.
         ranked: whether N-filters are set; then nothing is ever retracted, since what a filter dropped may
             come back or not when what outranked it goes.
+        threads: whether merges run beside; else only when a step says so.
     """
 
-    def __init__(self, seed: int, folder: Path, kind: str = "int", *, ranked: bool = False) -> None:
+    def __init__(
+        self, seed: int, folder: Path, kind: str = "int", *, ranked: bool = False, threads: bool = False
+    ) -> None:
         self.rng = Random(f"{seed} {kind} {ranked}")
         self.folder, self.kind, self.ranked = folder, kind, ranked
         self.layout = layout(kind)
         self.width = len(KEYS[kind])
-        self.env = Env(spawner=NoThreads())
+        self.env = Env() if threads else Env(spawner=NoThreads())
         self.pairs = [self._fresh()]
         self.held = []
         self.saved = None

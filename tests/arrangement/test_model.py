@@ -6,9 +6,9 @@ Blocks and windows are of a few rows, so that a walk crosses many of them.
 import os
 
 import pytest
-
 from tests.arrangement.arrangement_rows import KEYS
 from tests.arrangement.model_walk import Differs, ModelWalk
+
 from tidelake.arrangement import filebuilder, keycursor, memory, windows
 from tidelake.arrangement.cursor import Cursor
 from tidelake.arrangement.retention import Retention
@@ -28,8 +28,8 @@ def _sizes(request, monkeypatch):
         monkeypatch.setattr(module, "BUDGET_BYTES_MAX", 256)
 
 
-def live(seed, folder, kind, steps, *, ranked):
-    walk = ModelWalk(seed, folder, kind, ranked=ranked)
+def live(seed, folder, kind, steps, *, ranked, threads=False):
+    walk = ModelWalk(seed, folder, kind, ranked=ranked, threads=threads)
     try:
         walk.run(steps)
     except Exception as error:
@@ -39,12 +39,12 @@ def live(seed, folder, kind, steps, *, ranked):
         walk.close()
 
 
-def lives(first, count, folder):
+def lives(first, count, folder, *, threads=False):
     """Lives one after the other, of all kinds of keys, a third of them with N-filters."""
     kinds = list(KEYS)
     for i in range(count):
         seed = first + i
-        live(seed, folder / str(i), kinds[i % len(kinds)], LIFE, ranked=i % 3 == 0)
+        live(seed, folder / str(i), kinds[i % len(kinds)], LIFE, ranked=i % 3 == 0, threads=threads)
 
 
 @pytest.mark.parametrize("ranked", [False, True], ids=["predicates", "ranks"])
@@ -57,6 +57,12 @@ def test_a_short_life_is_that_of_the_model(kind, ranked, tmp_path):
 @pytest.mark.parametrize("part", range(5))
 def test_fifty_thousand_steps_are_those_of_the_model(part, tmp_path):
     lives(1000 * (SEED + 1) + 100 * part, 10, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(2))
+def test_merges_beside_change_no_answer(part, tmp_path):
+    lives(50_000 * (SEED + 1) + 100 * part, 5, tmp_path, threads=True)
 
 
 @pytest.mark.soak
