@@ -312,7 +312,9 @@ def _follower(
     )
 
     def make(sink: FollowedArrangement) -> Follower:
-        return Follower(tail, sink, shard.env, poll_s=options.poll_s, keeps_history=followed.keeps_history)
+        return Follower(
+            tail, sink, shard.env, poll_s=options.poll_s, keeps_history=followed.keeps_history
+        )
 
     return make
 
