@@ -7,7 +7,7 @@ file, as after `compact()`. Every engine answers the same random keys in turn; f
 ratios are theirs to ours. Polars is asked where it is installed.
 """
 
-import importlib
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator

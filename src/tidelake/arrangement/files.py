@@ -200,7 +200,8 @@ class FileBatch:
         return self._decoded(i, memoryview(self.owner.read(start, end - start)))
 
     def _decoded(self, i: int, stored: memoryview) -> pa.RecordBatch:
-        return block_rows(stored, self._contents.crcs[i], self._layout, f"{self.path} block {i}")
+        contents = self._contents
+        return block_rows(stored, contents.crcs[i], contents.sizes[i], self._layout, f"{self.path} block {i}")
 
 
 def open_batch(path: str, layout: Layout, cache: BlockCache, *, delete: bool) -> FileBatch:

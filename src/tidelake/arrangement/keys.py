@@ -103,7 +103,7 @@ class Keys:
         if self.layout.number is None or len(self) != 1 or self.nulls:
             return None
         number = self.numbers[0]
-        return number if number == number else None
+        return None if self.layout.number.kind == "f" and np.isnan(number) else number
 
     @cached_property
     def encoded(self) -> pa.Array:
