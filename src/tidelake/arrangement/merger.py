@@ -331,7 +331,7 @@ class Merger:
         return self.room.admits(_size(task), promised)
 
     def _to_disk(self, task: Task) -> bool:
-        stored = task.spilled or any(batch.on_disk for batch in task.inputs)
+        stored = any(batch.on_disk for batch in task.inputs)
         return stored or self.room.on_disk(_size(task), self._used())
 
     def _begin(self, task: Task) -> _Running:
