@@ -223,7 +223,7 @@ class Merger:
     def at_rest(self) -> bool:
         """Whether no merge is due, and none runs."""
         with self._changed:
-            return not self._running and not self._due()
+            return not self._due() and not self._running
 
     @property
     def compact(self) -> bool:
