@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.fileformat import MAGIC, SUFFIX, BlockWriter, Contents, end_bytes
+from tidelake.arrangement.fileformat import MAGIC, SUFFIX, Contents, block_bytes, end_bytes
 from tidelake.arrangement.files import FileBatch, FileOwner
 from tidelake.arrangement.filters import filter_builder
 from tidelake.arrangement.index import BlockIndex
@@ -48,10 +48,10 @@ class FileBuilder:
         self._layout, self._cache = layout, cache
         self._path = os.path.join(directory, id_ + SUFFIX)
         self._filter = filter_builder(layout, plan)
-        self._blocks = BlockWriter(layout)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._negative = 0
         self._ends, self._starts, self._crcs = [len(MAGIC)], [0], list[int]()
+        self._sizes = list[int]()
         self._firsts, self._lasts = list[bytes](), list[bytes]()
         self._last_row: pa.RecordBatch | None = None
         try:
@@ -83,6 +83,7 @@ class FileBuilder:
             self._negative,
             np.array(self._ends, np.int64),
             self._crcs,
+            self._sizes,
             BlockIndex(self._layout, self._firsts, self._lasts),
             self._filter.finish(),
         )
@@ -132,8 +133,9 @@ class FileBuilder:
             held.extend(self._layout.encode(key_columns.take(pa.array(at))).to_pylist())
 
     def _block(self, rows: pa.RecordBatch) -> None:
-        stored = self._blocks.block(rows)
+        stored, size = block_bytes(rows)
         self._crcs.append(zlib.crc32(stored))
+        self._sizes.append(size)
         self._starts.append(self._starts[-1] + rows.num_rows)
         self._ends.append(self._ends[-1] + len(stored))
         try:

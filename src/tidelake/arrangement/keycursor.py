@@ -265,7 +265,7 @@ class KeyCursor:
         self._arrived()
 
     def _stand_nowhere(self, above: Edge | None = None, below: Edge | None = None) -> None:
-        """At no key: the keys above are from one edge on, those below up to the other; None: there are none."""
+        """At no key: keys above are from one edge on, those below up to the other; None: there are none."""
         self._key = None
         self._above, self._below = above, below
         self._arrived()

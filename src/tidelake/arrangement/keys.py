@@ -98,6 +98,14 @@ class Keys:
         return self.layout.numbers(self.rows)
 
     @cached_property
+    def one(self) -> np.generic | None:
+        """The only key as a number that equals itself; None if there are several, or it is another."""
+        if self.layout.number is None or len(self) != 1 or self.nulls:
+            return None
+        number = self.numbers[0]
+        return None if self.layout.number.kind == "f" and np.isnan(number) else number
+
+    @cached_property
     def encoded(self) -> pa.Array:
         """The encodings, a binary array."""
         return self.layout.encode(self.rows)

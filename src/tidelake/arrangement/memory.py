@@ -37,6 +37,7 @@ class MemoryBatch:
         self.rows: int = rows.num_rows
         self.size_bytes: int = rows.nbytes
         self._layout, self._rows, self._filter, self._counts = layout, rows, filter_, counts
+        self._numbers = layout.numbers(rows) if layout.number is not None else None
         self.key_lower, self.key_upper = layout.encoded_at(rows, 0), layout.encoded_at(rows, self.rows - 1)
 
     @cached_property
@@ -88,15 +89,22 @@ class MemoryBatch:
 
     def fetch(self, keys: Keys) -> pa.RecordBatch:
         """See `Batch`."""
+        numbers = self._numbers
+        if numbers is not None and (one := keys.one) is not None:
+            # By far the most frequent question, to many batches in turn: no more calls than it takes.
+            start = int(numbers.searchsorted(one))
+            if start == len(numbers) or numbers[start] != one:
+                return self._layout.empty
+            return self._rows.slice(start, int(numbers.searchsorted(one, "right")) - start)
         first, end = keys.between(self.key_lower, self.key_upper)
         if first == end:
             self._counts.range_misses += 1
-            return self._rows.slice(0, 0)
+            return self._layout.empty
         if self._filter is None:
             return rows_of(self._rows, keys, first, end)
         places = possible(self._filter, keys, first, end, self._counts)
         if not len(places):
-            return self._rows.slice(0, 0)
+            return self._layout.empty
         blocks = self._index.blocks_of(keys, places)
         taken = keys.take(places)
         found = [rows_of(self.block(b), taken, first, end) for b, first, end in blocks]

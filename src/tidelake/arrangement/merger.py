@@ -152,6 +152,8 @@ class Merger:
     def check(self) -> None:
         """Raise what went wrong in the background, once; merging then goes on."""
         with self._changed:
+            if self._closed:
+                raise Closed("the arrangement was closed: open it again")
             error, self._error = self._error, None
             if error is not None:
                 self._wake()
