@@ -53,6 +53,10 @@ def read(files, path):
         return reader.read()
 
 
+def saved_by(directory, checkpoint, source):
+    return directory.save(checkpoint, lambda known: checkpoint.batches, source)
+
+
 class Live:
     """A folder of batch files, and the directory that they are saved in."""
 
@@ -69,7 +73,7 @@ class Live:
         return path
 
     def save(self, content, *names):
-        return self.directory.save(wanted(content, names), self.batch)
+        return saved_by(self.directory, wanted(content, names), self.batch)
 
     def restored(self, number=None):
         """Content and files of a checkpoint, from a fresh folder."""
@@ -191,7 +195,7 @@ def test_a_first_save_that_was_cut_short_is_no_damage(live):
             super().link(path, name)
 
     with pytest.raises(StoreUnavailable, match="free space"):
-        CheckpointDirectory(live.path, Full()).save(wanted("one", ["a"]), live.batch)
+        saved_by(CheckpointDirectory(live.path, Full()), wanted("one", ["a"]), live.batch)
     assert live.directory.checkpoints() == []
     assert live.save("two", "a").is_new
 
@@ -253,7 +257,7 @@ def test_other_columns_are_saved_elsewhere(live):
     other = replace(wanted("two", []), schema=Schema(SCHEMA.key))
 
     with pytest.raises(IncompatibleSchema, match="save in another directory"):
-        live.directory.save(other, live.batch)
+        saved_by(live.directory, other, live.batch)
 
 
 def test_one_process_saves_at_a_time(live):
@@ -290,7 +294,7 @@ def test_a_flush_that_fails_after_the_list_was_written_leaves_open_whether_it_is
             super().fsync(descriptor)
 
     with pytest.raises(OutcomeUnknown, match="it may have happened"):
-        CheckpointDirectory(live.path, Failing()).save(wanted("one", ["a"]), live.batch)
+        saved_by(CheckpointDirectory(live.path, Failing()), wanted("one", ["a"]), live.batch)
     assert not live.save("one", "a").is_new
 
 
@@ -302,7 +306,7 @@ def test_old_files_that_cannot_be_removed_do_not_undo_a_save(live):
             super().unlink(path)
 
     live.save("one", "a")
-    saved = CheckpointDirectory(live.path, Sticky()).save(wanted("two", ["b"]), live.batch)
+    saved = saved_by(CheckpointDirectory(live.path, Sticky()), wanted("two", ["b"]), live.batch)
 
     assert saved.is_new and "grant this user access" in saved.left
     assert live.restored() == ("two", files_of("b"))
@@ -371,7 +375,7 @@ class SavedHistory:
             content = f"contents {sorted(mine)}"
             saved = (content, frozenset(mine))
             self.possible = {*self.possible, saved}
-            CheckpointDirectory("/saved", files).save(wanted(content, sorted(mine)), mine.__getitem__)
+            saved_by(CheckpointDirectory("/saved", files), wanted(content, sorted(mine)), mine.__getitem__)
             self.possible = {saved}
             kept = CheckpointDirectory("/saved", files).checkpoints()
             if len(kept) > 2:
@@ -413,9 +417,9 @@ def test_a_save_again_of_what_a_killed_process_saved_is_durable(killed_at):
         files = history.disk.process()
         first = CheckpointDirectory("/saved", files)
         with pytest.raises(StoreUnavailable, match="no such file"):
-            first.save(wanted("never", ["a"]), lambda name: "/gone")
+            saved_by(first, wanted("never", ["a"]), lambda name: "/gone")
         history.live(SavingLife([frozenset()], killed_at, None))
-        first.save(wanted("contents []", []), lambda name: name)
+        saved_by(first, wanted("contents []", []), lambda name: name)
         history.possible = {("contents []", frozenset())}
         history.live(SavingLife([], 0, seed))
 

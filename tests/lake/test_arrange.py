@@ -103,7 +103,7 @@ def test_what_comes_in_later_is_followed(collection, arrange):
 
 def test_closed_times_without_rows_are_followed_too(collection, arrange):
     arrangement = arrange(collection)
-    collection.append(rows().slice(0), upper=9)
+    collection.append(at(3), upper=9)
     assert arrangement.catch_up() == 8
 
 
@@ -172,7 +172,9 @@ def test_some_columns_and_rows_are_kept_summed_up(lake, arrange):
     assert arrangement.schema.names == ["id", "b"]
     assert counted(arrangement.range(), ("id", "b")) == {(1, 7): 2, (2, 8): 1}
 
-    collection.append(pa.table({"id": [1, 4], "a": ["y", "z"], "b": [7, 1], "_time": [3, 3], "_diff": [-1, 1]}))
+    collection.append(
+        pa.table({"id": [1, 4], "a": ["y", "z"], "b": [7, 1], "_time": [3, 3], "_diff": [-1, 1]})
+    )
     arrangement.catch_up()
     assert counted(arrangement.range(), ("id", "b")) == {(1, 7): 1, (2, 8): 1, (4, 1): 1}
 
@@ -278,11 +280,11 @@ def test_a_restored_arrangement_goes_on_where_it_was_saved(lake, collection, arr
     saved = first.save(tmp_path / "saved")
     assert saved.is_new and not first.save(tmp_path / "saved").is_new
     first.close()
+    assert not arrange(collection, as_of=2, restore=tmp_path / "saved").save(tmp_path / "saved").is_new
     churn(collection, rng, 3)
 
     again = arrange(collection, as_of=2, restore=tmp_path / "saved")
-    assert again.last_time == 17 and not again.save(tmp_path / "saved").is_new
-    again.catch_up()
+    assert again.last_time == collection.last_time() == 26
     for time in range(2, again.last_time + 1):
         assert counted(again.range(as_of=time)) == snapshot(collection, time)
     assert again.save(tmp_path / "saved").is_new
@@ -305,8 +307,7 @@ def test_history_is_kept_for_the_checkpoints_that_are_there(collection, arrange,
     (hold,) = collection.state().holds.values()
     assert hold.since == Frontier.of(14)
     again = arrange(collection, restore=tmp_path / "saved")
-    assert again.last_time == 19
-    again.catch_up()
+    assert again.last_time == 24
     assert counted(again.range()) == snapshot(collection)
 
 
@@ -355,6 +356,13 @@ def test_taking_over_a_checkpoint_gives_up_the_hold_of_the_one_before(collection
     again.catch_up()
     again.save(tmp_path / "saved")
     assert len(collection.state().holds) == 1
+
+
+def test_it_may_be_closed_after_its_lake(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        arrangement = lake.create("c", SCHEMA, key=["id"]).arrange(follow=False)
+    arrangement.close()
+    arrangement.close()
 
 
 def test_a_fork_stays_as_it_was(collection, arrange):

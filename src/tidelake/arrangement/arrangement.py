@@ -1,63 +1,38 @@
 """The arrangement as users meet it: an index of updates, with tables in any Arrow form and its whole life.
 
-Owns names of arguments, checkpoints, forks and where files are; how rows are kept and read is below. Must
-not know where updates come from.
+Owns names of arguments, and what happens to contents in forks and checkpoints; must not know where updates
+come from. Reads are in `reading`, files of checkpoints in `saving`.
 """
 
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.arrangement.batch import Batch, FilterPlan
-from tidelake.arrangement.checkpoint import CheckpointDirectory, Saved
-from tidelake.arrangement.cursor import Cursor
-from tidelake.arrangement.filebuilder import FileBuilder
-from tidelake.arrangement.fileformat import SUFFIX
-from tidelake.arrangement.files import FileBatch, open_batch
+from tidelake.arrangement.checkpoint import Saved
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.overview import Metrics
+from tidelake.arrangement.reading import Reads
 from tidelake.arrangement.report import SpineReport
 from tidelake.arrangement.retention import Ranked
-from tidelake.arrangement.saved import Checkpoint, Followed, SavedBatch
+from tidelake.arrangement.saving import Captured, let_go, restored, save
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
 from tidelake.arrangement.spine import Spine
 from tidelake.data.ingest import normalize
 from tidelake.data.types import row_schema, schema_from_arrow
 from tidelake.env import Env
-from tidelake.errors import InternalError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 
 A = TypeVar("A", bound="Arrangement")
 
 
-@dataclass(frozen=True)
-class Captured:
-    """What a checkpoint is made of.
-
-    Attributes:
-        batches: all; whoever has this has a user of each.
-        frontier: of the arrangement.
-        content: id of just these contents.
-        followed: who was followed, and how far.
-    """
-
-    batches: Sequence[Batch]
-    frontier: Frontier
-    content: str
-    followed: Followed | None = None
-
-
-class Arrangement:
+class Arrangement(Reads):
     """An indexed multiset of updates in this process, merged in the background. Thread-safe; to be closed.
 
     Make one with `create`, `restore`, or `collection.arrange(...)`.
@@ -187,7 +162,7 @@ class Arrangement:
         self._spine.wait()
 
     def set_frontier(self, frontier: Frontier | Time) -> None:
-        """Let merges fold times before it. Answers as of times beyond it stay exact; earlier ones are refused.
+        """Let merges fold times before it: answers as of times beyond it stay exact, others are refused.
 
         Args:
             frontier: or one time; at or after the one before.
@@ -238,86 +213,7 @@ class Arrangement:
         try:
             return Snapshot(self.layout, batches, rules.retention, rules.frontier)
         finally:
-            _let_go(batches)
-
-    def fetch(
-        self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """The rows of some keys, sorted by key and value, each with its multiplicity in `_diff`.
-
-        Args:
-            keys: a table in any Arrow form with the key columns; a key may come several times.
-            as_of: the time; default: all that is in.
-            columns: those to give, before `_diff`; default: all.
-
-        Returns:
-            Keys without rows give none. Filters answer for most batches that do not have a key; of each
-            other batch on disk the blocks are read that may hold one and are not in memory, each once.
-
-        Raises:
-            InvalidUpdates: the table is none of keys; names the column and the row.
-            HistoryCompacted: `as_of` is before the frontier.
-            CorruptionError: a file is damaged; names it.
-        """
-        with self.snapshot() as snapshot:
-            return snapshot.fetch(keys, as_of, columns)
-
-    def range(
-        self,
-        lower: tuple[object, ...] | None = None,
-        upper: tuple[object, ...] | None = None,
-        *,
-        limit: int | None = None,
-        reverse: bool = False,
-        as_of: Time | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> pa.Table:
-        """The rows of the keys in `[lower, upper)`, the first ones, or with `reverse` the last ones first.
-
-        Args:
-            lower: values of the key columns, or of the first of them; default: from the least key on.
-            upper: likewise; default: to the greatest.
-            limit: rows at most; default: all.
-            reverse: whether rows come in descending order.
-            as_of: as `fetch`, and so are `columns` and the errors.
-            columns: to give.
-        """
-        with self.snapshot() as snapshot:
-            return snapshot.range(
-                lower, upper, limit=limit, reverse=reverse, as_of=as_of, columns=columns
-            )
-
-    def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """Some of the keys that have rows, all equally likely, sorted; all of them if there are no more.
-
-        Args:
-            n: how many.
-            seed: the same keys again for the same contents and batches; default: others each time.
-            as_of: as `fetch`.
-        """
-        with self.snapshot() as snapshot:
-            return snapshot.sample_keys(n, seed, as_of)
-
-    def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """At most n - 1 keys, ascending, that cut all keys into n ranges of about as many; by a sample."""
-        with self.snapshot() as snapshot:
-            return snapshot.partition_keys(n, seed, as_of)
-
-    def key_count(self, as_of: Time | None = None) -> int:
-        """How many keys have rows. Reads everything."""
-        with self.snapshot() as snapshot:
-            return snapshot.key_count(as_of)
-
-    @contextmanager
-    def cursor(self, as_of: Time | None = None) -> Iterator[Cursor]:
-        """A context with a cursor over a snapshot, at the first key."""
-        with self.snapshot() as snapshot:
-            yield snapshot.cursor(as_of)
-
-    def __len__(self) -> int:
-        """How many updates are held, those included that cancel out or that a filter hides."""
-        with self.snapshot() as snapshot:
-            return len(snapshot)
+            let_go(batches)
 
     @property
     def byte_size(self) -> int:
@@ -423,7 +319,7 @@ class Arrangement:
             batches, rules = self._spine.held()
             if content == self._content_id():
                 return Captured(batches, rules.frontier, content)
-            _let_go(batches)
+            let_go(batches)
 
     def _forked(self) -> Spine:
         batches, rules = self._spine.held()
@@ -432,6 +328,7 @@ class Arrangement:
             self._spine.config,
             directory=self._home.path,
             env=self._env,
+            machine=self._spine.machine,
             cache=self._spine.cache,
             frontier=rules.frontier,
             retention=rules.retention,
@@ -440,101 +337,6 @@ class Arrangement:
         return spine
 
     def _save(self, path: str | os.PathLike[str], capture: Callable[[], Captured]) -> Saved:
-        directory = CheckpointDirectory(path)
-        captured = capture()
-        try:
-            # A fork may be writing the very same batches.
-            folder = tempfile.mkdtemp(prefix="save-", dir=self._home.path)
-            try:
-                saved = self._saved(directory, captured, folder)
-            finally:
-                os.rmdir(folder)
-        finally:
-            _let_go(captured.batches)
+        saved = save(capture(), path, self._spine, self._env)
         self._env.recorder.count("arrangement.saved" if saved.is_new else "arrangement.unchanged")
         return saved
-
-    def _saved(self, directory: CheckpointDirectory, captured: Captured, folder: str) -> Saved:
-        known = {b.name: b for checkpoint in directory.checkpoints() for b in checkpoint.batches}
-        by_name = {batch.id + SUFFIX: batch for batch in captured.batches}
-        written: dict[str, FileBatch] = {}
-
-        def file_of(batch: Batch) -> FileBatch:
-            if isinstance(batch, FileBatch):
-                return batch
-            if batch.id not in written:
-                written[batch.id] = self._written(batch, folder)
-            return written[batch.id]
-
-        try:
-            listed = tuple(
-                known.get(name) or SavedBatch(name, batch.rows, batch.negative_rows, file_of(batch).size_bytes)
-                for name, batch in by_name.items()
-            )
-            wanted = Checkpoint(
-                number=0,
-                content=captured.content,
-                saved_ms=self._env.clock.now_ms(),
-                schema=self.layout.schema,
-                domain=self.layout.domain,
-                frontier=captured.frontier,
-                batches=listed,
-                followed=captured.followed,
-            )
-            return directory.save(wanted, lambda name: file_of(by_name[name]).path)
-        finally:
-            _let_go(list(written.values()))
-
-    def _written(self, batch: Batch, folder: str) -> FileBatch:
-        """A file of the rows of a batch in memory, which goes when it is let go."""
-        plan = FilterPlan(batch.rows, batch.key_lower, batch.key_upper)
-        builder = FileBuilder(self.layout, folder, batch.id, plan, self._spine.cache)
-        try:
-            for rows in batch.scan():
-                builder.add(rows)
-            built = builder.finish()
-        except BaseException:
-            builder.abandon()
-            raise
-        if built is None:
-            raise InternalError(f"batch {batch.id} has no rows")
-        return built
-
-
-def restored(
-    path: str | os.PathLike[str],
-    number: int | None,
-    *,
-    directory: str | os.PathLike[str] | None,
-    config: ArrangementConfig | None,
-    env: Env,
-) -> tuple[Spine, Home, Checkpoint]:
-    """What is needed of a checkpoint to make an arrangement; arguments and errors as `Arrangement.restore`."""
-    home = Home(directory, env.ids.fresh())
-    try:
-        found, files = CheckpointDirectory(path).restore(home.path, number)
-        spine = Spine(
-            Layout(found.schema, found.domain),
-            config,
-            directory=home.path,
-            env=env,
-            frontier=found.frontier,
-        )
-        batches: list[Batch] = []
-        try:
-            for file in files.values():
-                batches.append(open_batch(file, spine.layout, spine.cache, delete=True))
-            spine.adopt(batches)
-        except BaseException:
-            _let_go(batches)
-            spine.close()
-            raise
-    except BaseException:
-        home.release()
-        raise
-    return spine, home, found
-
-
-def _let_go(batches: Sequence[Batch]) -> None:
-    for batch in batches:
-        batch.release()

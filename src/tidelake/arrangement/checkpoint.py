@@ -20,9 +20,10 @@ from a checkpoint, a fork or an arrangement that has a name of its own for it.
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tidelake.arrangement.saved import Checkpoint, SavedBatch
 from tidelake.errors import CorruptionError, IncompatibleSchema, StoreUnavailable, UsageError
@@ -37,6 +38,9 @@ _LIST = re.compile(r"checkpoint-(\d{8,})\.list")
 _COPY_BYTES = 4 * 1024 * 1024
 # The file system has no hard links, or none between these two folders, or none more of this file.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+
+# The batches that make up a checkpoint, when told of those that are in the directory.
+Listed: TypeAlias = Callable[[Mapping[str, SavedBatch]], Sequence[SavedBatch]]
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,13 @@ class CheckpointDirectory:
         self._folders = Folders(self.path, files)
         self._scratch = Scratch(self.path, files)
 
-    def save(self, wanted: Checkpoint, source: Callable[[str], str]) -> Saved:
+    def save(self, wanted: Checkpoint, listed: Listed, source: Callable[[str], str]) -> Saved:
         """Make a checkpoint the newest one, unless the newest one has the same contents.
 
         Args:
-            wanted: what to save; its number is given by the directory.
+            wanted: what to save; its number is given by the directory, its batches by `listed`.
+            listed: says which batches those are; not asked if the contents are the same. It is told of those
+                that are there already.
             source: says where the file of a batch of some name is now; asked for those that are not there.
 
         Raises:
@@ -90,7 +96,7 @@ class CheckpointDirectory:
         try:
             self._folders.ensure(self._batches)
             with self._locked():
-                return self._save(wanted, source)
+                return self._save(wanted, listed, source)
         except OSError as error:
             raise unavailable("save a checkpoint in", self.path, error) from error
 
@@ -145,7 +151,7 @@ class CheckpointDirectory:
             raise UsageError(f"there is no checkpoint {number!r} in {self.path!r} (there: {there_})")
         return found
 
-    def _save(self, wanted: Checkpoint, source: Callable[[str], str]) -> Saved:
+    def _save(self, wanted: Checkpoint, listed: Listed, source: Callable[[str], str]) -> Saved:
         there = self._lists() or [self._begun(wanted)]
         newest = there[-1]
         if not newest.schema.same_columns(wanted.schema) or newest.domain != wanted.domain:
@@ -158,10 +164,11 @@ class CheckpointDirectory:
             self._folders.flush(self.path)
             return Saved(newest, is_new=False, left=self._forget(there))
         named = self._sweep(there)
-        missing = [batch for batch in wanted.batches if batch.name not in named]
+        batches = tuple(listed(named))
+        missing = [batch for batch in batches if batch.name not in named]
         copied = sum(self._put(batch, source(batch.name)) for batch in missing)
         self._folders.flush(self._batches)
-        saved = replace(wanted, number=newest.number + 1)
+        saved = replace(wanted, number=newest.number + 1, batches=batches)
         self._write_list(saved)
         return Saved(saved, True, len(missing), copied, self._forget([*there, saved]))
 
@@ -193,9 +200,9 @@ class CheckpointDirectory:
             return str(unavailable("remove old files in", self.path, error))
         return ""
 
-    def _sweep(self, there: list[Checkpoint]) -> set[str]:
-        """Remove what none of these names; the names of what is left."""
-        named = {batch.name for checkpoint in there for batch in checkpoint.batches}
+    def _sweep(self, there: list[Checkpoint]) -> dict[str, SavedBatch]:
+        """Remove what none of these names; what they name, by name."""
+        named = {batch.name: batch for checkpoint in there for batch in checkpoint.batches}
         for name, is_folder in self._files.scan(self._batches):
             if not is_folder and name not in named:
                 self._files.unlink(os.path.join(self._batches, name))

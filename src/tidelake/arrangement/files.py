@@ -7,6 +7,7 @@ as long as anybody uses it, and rows that leave here are the ones that were writ
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +86,9 @@ class FileOwner:
                 return False
             os.close(self._descriptor)
             if self._delete:
-                os.unlink(self.path)
+                # A snapshot may outlive its arrangement, and the folder goes with that.
+                with suppress(FileNotFoundError):
+                    os.unlink(self.path)
             return True
 
     def read(self, offset: int, size: int) -> bytes:

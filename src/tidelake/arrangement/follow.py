@@ -11,13 +11,14 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from tidelake.arrangement.arrangement import Arrangement, Captured, restored
+from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.checkpoint import CheckpointDirectory, Saved
 from tidelake.arrangement.following import Follower, last_before
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.saved import Checkpoint, Followed
+from tidelake.arrangement.saving import Captured, restored
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
 from tidelake.arrangement.spine import Spine
@@ -68,9 +69,10 @@ class FollowedArrangement(Arrangement):
         spine: Spine,
         home: Home,
         shard: Shard,
+        content: str,
+        *,
         followed: Followed,
         follower: Callable[["FollowedArrangement"], Follower],
-        content: str,
     ) -> None:
         """Take over a spine, as `Arrangement`; `follower` keeps it up to date."""
         # The position is added when it is saved.
@@ -122,7 +124,7 @@ class FollowedArrangement(Arrangement):
 
         return self._follower.seen(look)
 
-    def insert(self, updates: object) -> NoReturn:
+    def insert(self, updates: object) -> NoReturn:  # noqa: ARG002 - as others have it
         """Refused: updates come from the collection."""
         raise UsageError(f"this arrangement follows {self._followed.name!r}: append to the collection")
 
@@ -174,7 +176,7 @@ class FollowedArrangement(Arrangement):
         return ""
 
     def close(self) -> None:
-        """Follow no more, and let go of everything. One log write, unless a checkpoint was saved."""
+        """Follow no more, and let go of everything. One log write, for the hold."""
         if not self._closed:
             try:
                 self._follower.close()
@@ -227,20 +229,21 @@ def arranged(
     shard: Shard,
     name: str,
     wanted: Wanted,
-    as_of: Time | None,
-    restore: str | os.PathLike[str] | None,
     options: FollowOptions,
+    *,
+    as_of: Time | None = None,
+    restore: str | os.PathLike[str] | None = None,
 ) -> FollowedArrangement:
-    """Load the contents of a shard, or restore them, and follow.
+    """Load the contents of a shard, or restore them, take in what came after, and follow.
 
     Args:
         shard: to follow.
         name: of the collection, for messages.
         wanted: which rows, and which value columns beside the key.
+        options: how.
         as_of: from when on history is kept; None: none is.
         restore: a directory of checkpoints of the same rows; loaded anew if there is none, or if what
             came after it is no longer known.
-        options: how.
 
     Raises:
         UsageError: times are tuples, a column or condition is wrong, or the checkpoint is of other rows.
@@ -255,13 +258,23 @@ def arranged(
         layout = Layout(_schema(shard, followed), shard.spec.domain)
         spine = Spine(layout, options.config, directory=home.path, env=shard.env)
         found = FollowedArrangement(
-            spine, home, shard, followed, _follower(shard, followed, options), shard.env.ids.fresh()
+            spine,
+            home,
+            shard,
+            shard.env.ids.fresh(),
+            followed=followed,
+            follower=_follower(shard, followed, options),
         )
         try:
             found._begin(as_of, options)
         except BaseException:
             found.close()
             raise
+    try:
+        found.catch_up()
+    except BaseException:
+        found.close()
+        raise
     if options.follow:
         found.follow()
     return found
@@ -312,9 +325,7 @@ def _follower(
     )
 
     def make(sink: FollowedArrangement) -> Follower:
-        return Follower(
-            tail, sink, shard.env, poll_s=options.poll_s, keeps_history=followed.keeps_history
-        )
+        return Follower(tail, sink, shard.env, poll_s=options.poll_s, keeps_history=followed.keeps_history)
 
     return make
 
@@ -331,7 +342,7 @@ def _restored(
         path, there[-1].number, directory=options.directory, config=options.config, env=shard.env
     )
     follower = _follower(shard, before, options)
-    restored_ = FollowedArrangement(spine, home, shard, before, follower, found.content)
+    restored_ = FollowedArrangement(spine, home, shard, found.content, followed=before, follower=follower)
     try:
         restored_._resume(before)
     except HistoryCompacted:

@@ -10,12 +10,13 @@ that is under way nothing is seen.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from tidelake.env import Env, Spawned, Stop
-from tidelake.errors import NotYetClosed
+from tidelake.errors import Closed, CollectionNotFound, NotYetClosed
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.time import Time
@@ -165,16 +166,14 @@ class Follower:
             spawned.stop()
 
     def close(self) -> None:
-        """Follow no more. The hold is released, by one log write, unless a checkpoint goes on from it.
-
-        Then it stays as long as it lasts.
-        """
+        """Follow no more. One log write: the hold is released, or renewed if a checkpoint goes on from it."""
         self.stop()
-        with self._turn:
+        # Of a lake that was closed before, the hold ends by itself.
+        with self._turn, suppress(Closed, CollectionNotFound):
             if self._floor is None:
                 self._tail.release()
             else:
-                self._tail.stop()
+                self._tail.leave()
 
     def check(self) -> None:
         """Raise what went wrong beside the caller since the last check; it is tried again all the same."""

@@ -43,6 +43,7 @@ class Spine:
         config: the settings.
         directory: where files are.
         cache: of blocks read from them.
+        machine: what measures memory and disk.
     """
 
     def __init__(
@@ -83,7 +84,8 @@ class Spine:
             frontier if frontier is not None else Frontier.of(layout.domain.minimum),
             retention if retention is not None else Retention(layout),
         )
-        room = Room(self.config, machine if machine is not None else SystemMachine(), self.directory)
+        self.machine = machine if machine is not None else SystemMachine()
+        room = Room(self.config, self.machine, self.directory)
         self._merger = Merger(self.config, self._env, room, rules, self._make, lambda: self.cache.bytes)
 
     # Writing

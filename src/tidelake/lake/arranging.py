@@ -3,14 +3,17 @@
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from tidelake.arrangement.follow import FollowedArrangement, FollowOptions, arranged
-from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.errors import UsageError
 from tidelake.lake.handle import Handle
 from tidelake.lake.spans import duration_s, patience
 from tidelake.lake.wanted import wanted
 from tidelake.model.time import Time
+
+if TYPE_CHECKING:
+    from tidelake.arrangement.follow import FollowedArrangement
+    from tidelake.arrangement.settings import ArrangementConfig
 
 
 class Arranging(Handle):
@@ -24,12 +27,12 @@ class Arranging(Handle):
         where: str | None = None,
         restore: str | os.PathLike[str] | None = None,
         directory: str | os.PathLike[str] | None = None,
-        config: ArrangementConfig | None = None,
+        config: "ArrangementConfig | None" = None,
         follow: bool = True,
         hold_for: timedelta | float = timedelta(days=1),
         poll_s: float = 0.5,
         timeout_s: float | None = None,
-    ) -> FollowedArrangement:
+    ) -> "FollowedArrangement":
         """Index the contents in this process, in memory and on local disk, for look-ups and joins now.
 
         Loads a snapshot, and takes in every update that follows, in the order of their times. To be closed,
@@ -53,17 +56,20 @@ class Arranging(Handle):
             The arrangement, with all rows of the time. Reads the contents once; one log write, for a hold.
 
         Raises:
-            UsageError: times are tuples; a column, a condition or another argument is wrong; or the checkpoint
-                is of other rows.
+            UsageError: times are tuples; a column, a condition or another argument is wrong; or the
+                checkpoint is of other rows.
             HistoryCompacted: `as_of` is before `since`.
             NotYetClosed: `as_of` is not closed in time.
             CorruptionError: a file of the checkpoint is damaged; names it.
         """
+        # Most of those who open a lake arrange nothing, and need not wait for what that takes.
+        from tidelake.arrangement.follow import FollowOptions, arranged
+
         at = None if as_of is None else self.domain.check(as_of, "as_of")
         if not self.domain.total_order:
             raise UsageError(
-                f"times of {self.name!r} are of unit {self.domain}: an arrangement that follows needs times of "
-                "a total order; make one with Arrangement.create, and insert what you read"
+                f"times of {self.name!r} are of unit {self.domain}: an arrangement that follows needs times "
+                "of a total order; make one with Arrangement.create, and insert what you read"
             )
         lasts_s = duration_s(hold_for, "hold_for")
         if lasts_s < 1:
@@ -76,4 +82,4 @@ class Arranging(Handle):
             timeout_s=patience(timeout_s),
             follow=follow,
         )
-        return arranged(self._shard, self.name, wanted(columns, where), at, restore, options)
+        return arranged(self._shard, self.name, wanted(columns, where), options, as_of=at, restore=restore)

@@ -4,9 +4,8 @@ Owns the arguments; how a commit is made is `tidelake.shard.writing`.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tidelake.arrangement.follow import FollowedArrangement
-from tidelake.arrangement.oldrows import old_rows_in
 from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike
@@ -18,8 +17,11 @@ from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
-from tidelake.shard.writing.upserter import Upserter
+from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.append import Appended
+
+if TYPE_CHECKING:
+    from tidelake.arrangement.follow import FollowedArrangement
 
 
 class Writes(Handle):
@@ -127,7 +129,7 @@ class Writes(Handle):
         time: Time | None = None,
         order_by: str | None = None,
         delete_column: str | None = None,
-        state: FollowedArrangement | None = None,
+        state: "FollowedArrangement | None" = None,
     ) -> Appended:
         """Let the rows of a table be those of their keys; rows of other keys stay.
 
@@ -158,7 +160,7 @@ class Writes(Handle):
             UsageError: times are tuples, or there is no such column.
         """
         at = None if time is None else self.domain.check(time, "time")
-        old_rows = None if state is None else old_rows_in(state, self._shard)
+        old_rows = None if state is None else self._old_rows(state)
         columns = EventColumns(order_by, delete_column)
         return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
 
@@ -241,3 +243,9 @@ class Writes(Handle):
         Opening fences every earlier handle of the same name. One log write.
         """
         return Writer(self._shard, name, owner, take_over)
+
+    def _old_rows(self, state: "FollowedArrangement") -> OldRows:
+        # As in `arrange`: few need it.
+        from tidelake.arrangement.oldrows import old_rows_in
+
+        return old_rows_in(state, self._shard)

@@ -207,6 +207,11 @@ class Tail:
             self._shard, state, asked, Lease(self._shard), schema_id=self._schema_id, wanted=self._wanted
         )
 
+    def leave(self) -> None:
+        """End what runs beside, with a last sign of life: the hold lasts from now on. One log write."""
+        self._hold.keep()
+        self._hold.stop()
+
     def release(self) -> None:
         """End what runs beside, and the hold. One log write."""
         self._hold.stop()
