@@ -7,11 +7,19 @@ import pytest
 from tests.arrangement.arrangement_rows import sorted_rows
 from tests.arrangement.spine_rig import LAYOUT, Rig, folded, row, tiny
 
+from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.levels import LEVELS
 from tidelake.arrangement.retention import last_n
 from tidelake.arrangement.spine import Spine
 from tidelake.env import RandomIds
-from tidelake.errors import Closed, CorruptionError, InvalidUpdates, StoreUnavailable, UsageError
+from tidelake.errors import (
+    Closed,
+    CorruptionError,
+    InternalError,
+    InvalidUpdates,
+    StoreUnavailable,
+    UsageError,
+)
 from tidelake.model.frontier import Frontier
 
 
@@ -277,6 +285,19 @@ def test_a_large_batch_goes_to_disk_at_any_pressure(tmp_path):
 # Disk
 
 
+def test_merges_leave_the_reserve_of_the_disk_free(tmp_path):
+    rig = Rig(tmp_path, tiny(disk_reserve_bytes=1000))
+    rig.machine.share = 0.6
+    rig.insert_keys([0])
+    rig.insert_keys([1])
+    size = rig.spine.report().bytes_on_disk
+    rig.machine.free = size + 999
+    assert not rig.spine.step()
+    rig.machine.free = size + 1000
+    assert rig.spine.step()
+    rig.spine.close()
+
+
 def test_a_merge_that_the_disk_has_no_room_for_does_not_begin(rig):
     rig.machine.share = 0.6
     rig.insert_keys([0])
@@ -430,6 +451,63 @@ def test_requests_for_compaction_coalesce(rig):
     assert rig.spine.report().levels[8].merged.merges <= 2
 
 
+def test_a_merge_that_shrinks_is_part_of_a_compaction_that_passed_its_level(rig):
+    rig.insert_keys(range(100))
+    rig.insert_keys(range(1, 100), diff=-1)
+    assert rig.spine.step()
+    assert rig.spine.report().levels[2].merging == 2
+    rig.insert_keys(range(300, 2000))
+    rig.spine.compact()
+    rig.settle()
+    assert rig.spine.is_compact
+    assert rig.held_keys() == [0, *range(300, 2000)]
+
+
+def test_consolidate_takes_along_what_came_in_behind_a_compaction(rig):
+    rig.insert_keys(range(0, 200, 2))
+    rig.insert_keys(range(1, 200, 2))
+    assert rig.spine.step()
+    assert rig.spine.report().levels[2].merging == 2
+    rig.spine.compact()
+    # Looks what is due: the compaction comes to the level of the merge, and waits for it.
+    assert not rig.spine.at_rest
+    rig.insert_keys([1000])
+    rig.insert_keys(range(2000, 2010))
+    rig.spine.consolidate()
+    assert rig.spine.is_compact
+
+
+def test_a_compaction_goes_on_after_an_error(rig):
+    rig.machine.share = 0.6
+    for size in (100, 101, 1000):
+        rig.insert_keys(range(size))
+    contents = {path: path.read_bytes() for path in rig.folder.iterdir()}
+    for path, data in contents.items():
+        path.write_bytes(bytes(len(data)))
+    with pytest.raises(CorruptionError):
+        rig.spine.consolidate()
+    for path, data in contents.items():
+        path.write_bytes(data)
+    assert rig.spine.report().sweeping
+    rig.settle()
+    assert rig.spine.is_compact
+
+
+def test_nothing_is_merged_above_a_compaction_only_to_be_merged_again(rig):
+    rig.insert_keys([0])
+    rig.insert_keys([1])
+    # After this one it is the turn of the levels above.
+    assert rig.settle() == 1
+    rig.spine.pause()
+    for size in (1, 100, 101):
+        rig.insert_keys(range(size))
+    rig.spine.compact()
+    rig.spine.resume()
+    rig.settle()
+    assert rig.spine.is_compact
+    assert rig.spine.report().merged.merges == 1 + 2
+
+
 def test_what_comes_in_behind_a_compaction_does_not_keep_it_from_its_end(rig):
     spread(rig)
     rig.spine.compact()
@@ -509,7 +587,27 @@ def test_a_merge_of_some_batches_ranks_the_values_of_all(rig):
     assert [r for r in rig.rows() if r[0] == 1] == [(1, "a", 1), (1, "d", 1)]
 
 
+def test_a_key_of_many_chunks_is_ranked_as_a_whole(rig):
+    values = [f"{n:03}" for n in range(100)]
+    rig.insert(*(row(1, value=value) for value in values[::2]), row(2, value="z"))
+    rig.insert(*(row(1, value=value) for value in values[1::2]), row(0, value="z"))
+    rig.spine.retain_values(last_n(2))
+    rig.spine.consolidate()
+    assert rig.rows() == [(0, "z", 1), (1, "098", 1), (1, "099", 1), (2, "z", 1)]
+
+
 # Life
+
+
+def test_rows_that_are_not_in_order_leave_nothing_behind(rig):
+    rig.machine.share = 0.6
+    rig.insert_keys([5])
+    files = rig.files()
+    pieces = [sorted_rows([row(key)], LAYOUT) for key in (2, 1)]
+    with pytest.raises(InternalError, match="not sorted"):
+        rig.spine.load(pieces, FilterPlan(2), 100)
+    assert rig.files() == files
+    assert rig.held_keys() == [5]
 
 
 def test_readers_keep_what_they_started_with(rig):

@@ -134,7 +134,7 @@ class Builder(Protocol):
         """
 
     def finish(self) -> Batch | None:
-        """The batch, with one user; None if there were no rows. A file stands under its name, flushed.
+        """The batch, with one user; None if there were no rows. A file stands under its name, not flushed.
 
         Raises:
             StoreUnavailable: the disk took them not; nothing is left behind.

@@ -1,7 +1,8 @@
 """How a batch gets into a file.
 
 Owns the cutting of rows into blocks, and when a file may be seen; must not know who merges. Invariant: a
-file stands under its name only when all its bytes are on disk; before that it ends with `.tmp`.
+file stands under its name only when all its bytes are written; before that it ends with `.tmp`. It is not
+flushed: who needs it longer than this process lives, a checkpoint, flushes it then.
 """
 
 import os
@@ -73,7 +74,7 @@ class FileBuilder:
             self._cut(everything=False)
 
     def finish(self) -> FileBatch | None:
-        """See `Builder`. Flushes the file, and not the directory."""
+        """See `Builder`."""
         self._cut(everything=True)
         if not self._crcs or self._file is None:
             self.abandon()
@@ -89,7 +90,6 @@ class FileBuilder:
         )
         try:
             self._write(end_bytes(contents, self._layout))
-            os.fsync(self._file.fileno())
             self._file.close()
             os.rename(self._path + UNFINISHED, self._path)
         except OSError as error:

@@ -225,7 +225,7 @@ class Merger:
     def at_rest(self) -> bool:
         """Whether no merge is due, and none runs."""
         with self._changed:
-            return not self._running and not self._due()
+            return not self._due() and not self._running
 
     @property
     def compact(self) -> bool:
@@ -333,7 +333,7 @@ class Merger:
         return self.room.admits(_size(task), promised)
 
     def _to_disk(self, task: Task) -> bool:
-        stored = task.spilled or any(batch.on_disk for batch in task.inputs)
+        stored = any(batch.on_disk for batch in task.inputs)
         return stored or self.room.on_disk(_size(task), self._used())
 
     def _begin(self, task: Task) -> _Running:

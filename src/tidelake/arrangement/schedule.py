@@ -32,14 +32,12 @@ class Task:
         level: the level whose batches it merges.
         inputs: those batches.
         swept: whether a sweep asks for it; its result then goes up.
-        spilled: whether it is to bring to disk what is in memory.
         rules: what is done to the rows.
     """
 
     level: int
     inputs: tuple[Batch, ...]
     swept: bool
-    spilled: bool
     rules: Rules
 
 
@@ -50,13 +48,11 @@ class _Sweep:
     Attributes:
         level: that is being swept.
         waiting: batches of the level that are still to be merged; None: it was just reached.
-        made: names of what it made.
         again: whether another sweep was asked for.
     """
 
     level: int = 0
     waiting: list[Batch] | None = None
-    made: set[str] = field(default_factory=set)
     again: bool = False
 
 
@@ -132,11 +128,11 @@ class Schedule:
                 continue
             if self._sweep is not None and level >= self._sweep.level:
                 if swept and level == self._sweep.level:
-                    yield Task(level, swept, True, spill, rules)
+                    yield Task(level, swept, True, rules)
             elif taken := self.loose[level][: inputs(len(self.loose[level]), level, self.fans)]:
-                yield Task(level, tuple(taken), False, spill, rules)
+                yield Task(level, tuple(taken), False, rules)
             elif spill and (held := [b for b in self.loose[level] if not b.on_disk]):
-                yield Task(level, tuple(held[: self.fans.most[level]]), False, True, rules)
+                yield Task(level, tuple(held[: self.fans.most[level]]), False, rules)
 
     def begin(self, task: Task) -> None:
         """A candidate becomes a merge that runs."""
@@ -166,11 +162,8 @@ class Schedule:
         level = level_of(size, self.first_rows)
         sweep = self._sweep
         if sweep is not None and task.swept:
-            sweep.made.add(result.id)
-            level = min(sweep.level + 1, _TOP)
-            if sweep.level == _TOP and sweep.waiting is not None:
-                # There may be more than one merge takes: the results are swept as well.
-                sweep.waiting.append(result)
+            # What comes of the last level is all there was: it goes to the level of its size.
+            level = sweep.level + 1 if sweep.level < _TOP else level
         elif sweep is not None and task.level >= sweep.level:
             # It held what the sweep has to take along.
             level = max(level, min(sweep.level + 1, _TOP))
@@ -182,7 +175,9 @@ class Schedule:
             if sweep.waiting is None:
                 sweep.waiting = list(self.loose[sweep.level])
             waiting = sweep.waiting
-            if len(waiting) > 1 or (sweep.level == _TOP and self._stale(sweep, waiting, rules)):
+            if sweep.level == _TOP and (len(waiting) > 1 or self._stale(waiting, rules)):
+                return tuple(waiting)
+            if len(waiting) > 1:
                 return tuple(waiting[: self.fans.most[sweep.level]])
             self.loose[sweep.level] = [b for b in self.loose[sweep.level] if b not in waiting]
             if sweep.level < _TOP:
@@ -195,7 +190,6 @@ class Schedule:
             self._sweep = _Sweep() if sweep.again else None
         return ()
 
-    def _stale(self, sweep: _Sweep, batches: list[Batch], rules: Rules) -> bool:
-        """Whether the batches, one at most, are not from this sweep and would be others if merged now."""
-        old = [batch for batch in batches if batch.id not in sweep.made]
-        return any(b.id not in self._made or not self._made[b.id].same(rules) for b in old)
+    def _stale(self, batches: list[Batch], rules: Rules) -> bool:
+        """Whether the batches, one at most, would be others if they were merged now."""
+        return any(b.id not in self._made or not self._made[b.id].same(rules) for b in batches)
