@@ -61,11 +61,7 @@ class Upsert:
 
     def __post_init__(self) -> None:
         check_late(self.late)
-        if (
-            isinstance(self.state_bytes, bool)
-            or not isinstance(self.state_bytes, int)
-            or self.state_bytes < 0
-        ):
+        if self.state_bytes < 0:
             raise UsageError(f"state_bytes={self.state_bytes!r} must be a whole number that is not negative")
 
     @property
