@@ -19,6 +19,7 @@ from tidelake.arrangement.layout import Layout
 @pytest.fixture(autouse=True)
 def _tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_BLOCK_ROWS", 3)
+    monkeypatch.setattr(memory, "_FILTER_ROWS_MIN", 8)
     monkeypatch.setattr(filebuilder, "_BLOCK_ROWS_MAX", 3)
 
 

@@ -34,6 +34,7 @@ VALUED = ("seek_value", "seek_value_reverse", "seek_value_with", "seek_value_wit
 @pytest.fixture(autouse=True)
 def _tiny_blocks_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_BLOCK_ROWS", 3)
+    monkeypatch.setattr(memory, "_FILTER_ROWS_MIN", 8)
     monkeypatch.setattr(filebuilder, "_BLOCK_ROWS_MAX", 3)
     monkeypatch.setattr("tidelake.arrangement.keycursor.BUDGET_BYTES_MIN", 1)
     monkeypatch.setattr("tidelake.arrangement.keycursor.BUDGET_BYTES_MAX", 256)

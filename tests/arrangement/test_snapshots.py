@@ -36,6 +36,7 @@ OWN = settings(deadline=None, max_examples=40, suppress_health_check=[HealthChec
 @pytest.fixture(autouse=True)
 def _tiny_blocks_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_BLOCK_ROWS", 3)
+    monkeypatch.setattr(memory, "_FILTER_ROWS_MIN", 8)
     monkeypatch.setattr(filebuilder, "_BLOCK_ROWS_MAX", 3)
     monkeypatch.setattr(windows, "BUDGET_BYTES_MIN", 1)
     monkeypatch.setattr(windows, "BUDGET_BYTES_MAX", 256)

@@ -3,8 +3,8 @@
 Owns two kinds and the choice between them; their bytes are a stored format. Must not know batches.
 Invariant: a key that was added is never denied.
 
-- *bloom*: 64-bit words, 16 bits for each planned key. A hash picks one word by its upper half and five
-  bits in it by its lower half, so that a probe reads one word; about one key in 150 that is not there
+- *bloom*: 64-bit words, 16 bits for each planned key. A hash picks one word by its upper half and four
+  bits in it by its lowest 24, so that a probe reads one word; about one key in 150 that is not there
   passes. If far fewer keys came than were planned, neighbouring words are laid over each other.
 - *bitmap*: one bit for each whole number from the least to the greatest key; exact. Taken where it is no
   larger than the bloom filter.
@@ -28,6 +28,12 @@ _WORD_BITS = 64
 _SIX_BITS = np.uint64(63)
 _ONE = np.uint64(1)
 _HALF = np.uint64(32)
+_TWELVE_BITS = np.uint64(4095)
+# For each number of twelve bits a word with the one or two bits that its halves are the places of.
+_PAIRS = (_ONE << (np.arange(4096, dtype=np.uint64) & _SIX_BITS)) | (
+    _ONE << (np.arange(4096, dtype=np.uint64) >> np.uint64(6))
+)
+_PAIR_LIST: list[int] = _PAIRS.tolist()
 # Filters are laid over themselves at most so often, as powers of two.
 _FOLDS_MAX = 10
 _FOLD_UNIT = 1 << _FOLDS_MAX
@@ -100,7 +106,7 @@ class Bloom:
 
     def __init__(self, words_: Hashes) -> None:
         self.words = words_
-        self._view = words_.data
+        self._view, self._count = words_.data, len(words_)
 
     def may_hold(self, keys: Keys, first: int, end: int) -> Mask:
         """See `Filter`."""
@@ -111,8 +117,9 @@ class Bloom:
 
     def may_hold_one(self, keys: Keys) -> bool:
         """See `Filter`."""
-        upper, bits = _one(keys)
-        return self._view[(upper * len(self._view)) >> 32] & bits == bits
+        hash_ = keys.one_hash
+        bits = _PAIR_LIST[hash_ & 4095] | _PAIR_LIST[hash_ >> 12 & 4095]
+        return self._view[((hash_ >> 32) * self._count) >> 32] & bits == bits
 
 
 class _BloomBuilder:
@@ -193,17 +200,11 @@ def _places(hashes: Hashes, count: int) -> npt.NDArray[np.uint64]:
 
 
 def _bits_of(hashes: Hashes) -> Hashes:
-    bits = _ONE << (hashes & _SIX_BITS)
-    for shift in (6, 12, 18, 24):
-        bits |= _ONE << ((hashes >> np.uint64(shift)) & _SIX_BITS)
-    return bits
+    """Of every hash the four bits at its lowest four places of six bits each."""
+    pairs: Hashes = _PAIRS[hashes & _TWELVE_BITS] | _PAIRS[(hashes >> np.uint64(12)) & _TWELVE_BITS]
+    return pairs
 
 
 def _bits(keys: Keys) -> Hashes:
     """The bits of every key, made once for all filters."""
     return keys.once("bloom bits", lambda: _bits_of(keys.hashes))
-
-
-def _one(keys: Keys) -> tuple[int, int]:
-    """The upper half of the only hash, and its bits."""
-    return keys.once("bloom bit", lambda: (int(keys.hashes[0]) >> 32, int(_bits_of(keys.hashes)[0])))

@@ -98,6 +98,11 @@ class Keys:
         return self.layout.numbers(self.rows)
 
     @cached_property
+    def one_hash(self) -> int:
+        """The hash of the only key."""
+        return int(self.hashes[0])
+
+    @cached_property
     def one(self) -> np.generic | None:
         """The only key as a number that equals itself; None if there are several, or it is another."""
         if self.layout.number is None or len(self) != 1 or self.nulls:

@@ -1,8 +1,8 @@
 """Batches in memory.
 
 Owns one record batch, its index and filter; must not know files. Keys that are numbers are searched for in
-their column as it is, without index or filter. Blocks are slices. A column of more than 2 GiB does not fit
-into one record batch: such batches go to files.
+their column as it is, without an index, and in small batches without a filter. Blocks are slices. A column
+of more than 2 GiB does not fit into one record batch: such batches go to files.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,9 @@ from tidelake.data.sums import diffs
 from tidelake.errors import InternalError
 
 _BLOCK_ROWS = 4096
+# Numbers are found quickly without a filter too; but not in a column that is no longer in the processor's
+# cache, and such batches come of merges, in the background.
+_FILTER_ROWS_MIN = 65_536
 
 
 class MemoryBatch:
@@ -92,6 +95,9 @@ class MemoryBatch:
         numbers = self._numbers
         if numbers is not None and (one := keys.one) is not None:
             # By far the most frequent question, to many batches in turn: no more calls than it takes.
+            if self._filter is not None and not self._filter.may_hold_one(keys):
+                self._counts.filter_misses += 1
+                return self._layout.empty
             start = int(numbers.searchsorted(one))
             if start == len(numbers) or numbers[start] != one:
                 return self._layout.empty
@@ -105,8 +111,10 @@ class MemoryBatch:
         places = possible(self._filter, keys, first, end, self._counts)
         if not len(places):
             return self._layout.empty
-        blocks = self._index.blocks_of(keys, places)
         taken = keys.take(places)
+        if numbers is not None:
+            return joined([rows_of(self._rows, taken, 0, len(taken))], self._layout, self._counts)
+        blocks = self._index.blocks_of(keys, places)
         found = [rows_of(self.block(b), taken, first, end) for b, first, end in blocks]
         return joined(found, self._layout, self._counts)
 
@@ -164,7 +172,7 @@ class MemoryBuilder:
         self._added = []
 
     def _filter(self, rows: pa.RecordBatch) -> Filter | None:
-        if self._layout.number is not None:
+        if self._layout.number is not None and rows.num_rows < _FILTER_ROWS_MIN:
             return None
         plan = self._plan if self._plan is not None else FilterPlan(rows.num_rows)
         builder = filter_builder(self._layout, FilterPlan(rows.num_rows, plan.key_lower, plan.key_upper))
