@@ -308,16 +308,15 @@ def test_a_merge_that_the_disk_has_no_room_for_does_not_begin(rig):
     assert rig.spine.step()
 
 
-@pytest.mark.parametrize("missing", [0, 1])
-def test_merges_that_run_side_by_side_fit_the_disk_together(tmp_path, missing):
-    """While one merge is about to write its first row, another begins only if there is room for both."""
-    meanwhile: list[bool] = []
+def meanwhile(tmp_path, prepare) -> bool:
+    """Whether a merge of level 2 can begin while one of level 0 is about to write its first row."""
+    begun: list[bool] = []
 
     class Ids(RandomIds):
         def fresh(self) -> str:
-            if armed and not meanwhile:
-                meanwhile.append(False)
-                meanwhile[0] = rig.spine.step()
+            if armed and not begun:
+                begun.append(False)
+                begun[0] = rig.spine.step()
             return super().fresh()
 
     armed = False
@@ -326,12 +325,29 @@ def test_merges_that_run_side_by_side_fit_the_disk_together(tmp_path, missing):
     rig.spine.pause()
     for size in (1, 1, 100, 100):
         rig.insert_keys(range(size))
-    rig.machine.free = rig.spine.report().bytes_on_disk - missing
+    prepare(rig)
     armed = True
     rig.spine.resume()
     assert rig.spine.step()
-    assert meanwhile == [not missing]
     rig.spine.close()
+    return begun[0]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_merges_that_run_side_by_side_fit_the_disk_together(tmp_path, missing):
+    def prepare(rig: Rig) -> None:
+        rig.machine.free = rig.spine.report().bytes_on_disk - missing
+
+    assert meanwhile(tmp_path, prepare) is not bool(missing)
+
+
+@pytest.mark.parametrize(("share", "together"), [(0.8, True), (0.95, False)])
+def test_at_critical_pressure_one_merge_works_at_a_time(tmp_path, share, together):
+    def prepare(rig: Rig) -> None:
+        rig.machine.share = share
+        rig.insert_keys([5000])
+
+    assert meanwhile(tmp_path, prepare) is together
 
 
 def test_an_insert_that_would_wait_for_a_full_disk_is_told(tmp_path):

@@ -34,6 +34,8 @@ MakeBuilder = Callable[[FilterPlan, bool], Builder]
 # What a merge holds beside its inputs and output, in chunks.
 _CHUNKS_HELD = 4
 _CHUNKS_OF_BUDGET = 32
+# Of a filter, for each row.
+_FILTER_BYTES = 2
 
 
 @dataclass
@@ -310,6 +312,8 @@ class Merger:
         """The merge that a thread is to work at next, and how much of it; begun if need be."""
         if self.paused or self._closed or self._error is not None:
             return None
+        if self.room.level is Pressure.CRITICAL and self._busy():
+            return None
         ready: dict[int, Task | _Running] = {
             level: running for level, running in self._running.items() if not running.busy
         }
@@ -371,13 +375,14 @@ class Merger:
             running.busy = False
             if ended:
                 self._end(running, result)
+            self._measure()
             pressure = self.room.level
             self._changed.notify_all()
         if ended:
             _release(running.others)
             _release(running.task.inputs)
-            if pressure > Pressure.LOW:
-                pa.default_memory_pool().release_unused()
+        if pressure >= Pressure.HIGH or (ended and pressure > Pressure.LOW):
+            pa.default_memory_pool().release_unused()
 
     def _end(self, running: _Running, result: Batch | None) -> None:
         del self._running[running.task.level]
@@ -386,7 +391,6 @@ class Merger:
             1, inputs, running.steps, running.seconds, merge.rows_read, 0 if result is None else result.rows
         )
         self._schedule.end(running.task, result, counts)
-        self._measure()
 
     def _give_up(self, running: _Running, error: BaseException) -> None:
         with self._changed:
@@ -429,8 +433,8 @@ class Merger:
         return sum(batch.memory_bytes for batch in self._schedule.batches) + merges + self.cache_bytes()
 
     def _merge_bytes(self, running: _Running) -> int:
-        # What is built in memory is copied once more at the end.
-        output = 0 if running.on_disk else 2 * running.size
+        # What is built in memory is copied once more at the end. Of a file the filter is built in memory.
+        output = _FILTER_BYTES * running.merge.rows if running.on_disk else 2 * running.size
         return output + _CHUNKS_HELD * min(self._chunk_bytes, running.size)
 
     @property
