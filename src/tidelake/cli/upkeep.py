@@ -77,6 +77,29 @@ def rename(
 @cli.command()
 @LAKE
 @NAME
+@click.argument("new_name")
+@click.option("--as-of", metavar="TIME", help="The last time that the fork has; default: all that is closed.")
+@click.option("--allow-recreate", is_flag=True, help="Also if one called NEW_NAME was dropped or renamed.")
+@JSON
+def fork(
+    lake: str, collection: str, new_name: str, as_of: str | None, allow_recreate: bool, as_json: bool
+) -> None:
+    """Make a collection that begins as another one is, or was. Nothing is copied.
+
+    Both go their own ways from then on, and either may be dropped.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+
+    with tidelake.open(lake, create=False) as opened:
+        at = files.time(as_of, opened.collection(collection).domain, "--as-of")
+        made = opened.fork(collection, new_name, at, allow_recreate=allow_recreate)
+        output.table([output.summary(made)], as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
 @click.option("--force", is_flag=True, help="Also if readers hold it: their holds end.")
 @JSON
 def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:

@@ -319,6 +319,12 @@ class Lake(WritesTogether):
             with suppress(CollectionNotFound):
                 yield self.collection(name)
 
+    def names(self) -> dict[str, str]:
+        """The names of all collections, by their ids."""
+        self._gate.check()
+        shards = self._catalog.read().shards
+        return {shard_id: name for name, shard_id in sorted(shards.items()) if shard_id is not None}
+
     def rename(self, old: str, new: str, *, allow_recreate: bool = False) -> Collection:
         """Give a collection another name; the collection under its new one. See `rename_all`."""
         self.rename_all({old: new}, allow_recreate=allow_recreate)
