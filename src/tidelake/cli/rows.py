@@ -66,16 +66,38 @@ def _summaries(opened: "Lake") -> Iterator[dict[str, Any]]:
 
 
 @cli.command()
-@LAKE
-@NAME
+@click.argument("lake", required=False)
+@click.argument("collection", required=False)
+@click.option(
+    "--arrangement",
+    "saved",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Show the arrangement saved in this directory; with LAKE and COLLECTION, brought up to date.",
+)
 @JSON
-def show(lake: str, collection: str, as_json: bool) -> None:
-    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage."""
+def show(lake: str | None, collection: str | None, saved: Path | None, as_json: bool) -> None:
+    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage.
+
+    Or an arrangement: what it holds and has merged, level by level.
+    """
+    if lake is None and saved is not None:
+        from tidelake.cli import arrangement
+
+        arrangement.show_saved(saved, as_json)
+        return
+    if lake is None or collection is None:
+        raise click.UsageError("give LAKE and COLLECTION, or --arrangement DIRECTORY, or all three")
     import tidelake
-    from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        output.show(opened.collection(collection), as_json)
+        if saved is not None:
+            from tidelake.cli import arrangement
+
+            arrangement.show_live(opened.collection(collection), saved, as_json)
+            return
+        from tidelake.cli import output
+
+        output.show(opened.collection(collection), as_json, opened.names)
 
 
 @cli.command()

@@ -102,13 +102,16 @@ def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> 
     return fuel.push(state.spine, batch, state.since, added)
 
 
-def place(state: ShardState, runs: tuple[Run, ...], checked: Frontier) -> Staged | Refused:
+def place(
+    state: ShardState, runs: tuple[Run, ...], checked: Frontier, *, movable: bool = False
+) -> Staged | Refused:
     """Runs as a staged batch of the next state, or why they cannot be one.
 
     Args:
         state: of the shard.
         runs: at least one; none of them truncated.
         checked: a frontier that all their times are known to lie at or beyond.
+        movable: these are not final, and may be closed by now.
 
     Returns:
         Refused with `UpdateNotBeyondLower` if a time is closed, and with `UpperMismatch` if that cannot be
@@ -119,7 +122,7 @@ def place(state: ShardState, runs: tuple[Run, ...], checked: Frontier) -> Staged
     if state.upper.closed:
         return Refused(UpperMismatch("any frontier", state.upper))
     lower = checked
-    if not state.upper <= checked:
+    if not (movable or state.upper <= checked):
         first = [part.seen_times[0] for run in runs for part in run.parts]
         early = next((time for time in first if not state.upper.less_equal(time)), None)
         if early is not None and state.domain.total_order:

@@ -182,8 +182,8 @@ class Maintainer:
         """Write down what transactions have decided for the shard."""
         view = self._shard.view()
         self._shard.state()
-        if view is not None and self._shard.known().group == view.group:
-            self._shard.run(partial(transactions.settle, view=view))
+        if view is not None:
+            self._shard.run(partial(transactions.catch_up, view=view))
 
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
