@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, TIMEOUT, cli
+from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, STAGED, TIMEOUT, cli
 
 if TYPE_CHECKING:
     from tidelake.lake.lake import Lake
@@ -66,16 +66,38 @@ def _summaries(opened: "Lake") -> Iterator[dict[str, Any]]:
 
 
 @cli.command()
-@LAKE
-@NAME
+@click.argument("lake", required=False)
+@click.argument("collection", required=False)
+@click.option(
+    "--arrangement",
+    "saved",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Show the arrangement saved in this directory; with LAKE and COLLECTION, brought up to date.",
+)
 @JSON
-def show(lake: str, collection: str, as_json: bool) -> None:
-    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage."""
+def show(lake: str | None, collection: str | None, saved: Path | None, as_json: bool) -> None:
+    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage.
+
+    Or an arrangement: what it holds and has merged, level by level.
+    """
+    if lake is None and saved is not None:
+        from tidelake.cli import arrangement
+
+        arrangement.show_saved(saved, as_json)
+        return
+    if lake is None or collection is None:
+        raise click.UsageError("give LAKE and COLLECTION, or --arrangement DIRECTORY, or all three")
     import tidelake
-    from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        output.show(opened.collection(collection), as_json)
+        if saved is not None:
+            from tidelake.cli import arrangement
+
+            arrangement.show_live(opened.collection(collection), saved, as_json)
+            return
+        from tidelake.cli import output
+
+        output.show(opened.collection(collection), as_json, opened.names)
 
 
 @cli.command()
@@ -121,12 +143,17 @@ def append(
 @cli.command()
 @LAKE
 @NAME
-@click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
+@click.option(
+    "--as-of",
+    metavar="TIME",
+    help="The time; default: the last closed one, or with --staged the last of all.",
+)
 @click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
 @click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def snapshot(
     lake: str,
@@ -137,6 +164,7 @@ def snapshot(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the exact contents as of a time."""
@@ -149,7 +177,7 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s)
+        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged)
         output.rows(found, limit, out, as_json)
 
 
@@ -161,6 +189,7 @@ def snapshot(
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def changes(
     lake: str,
@@ -170,6 +199,7 @@ def changes(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the netted changes between two times."""
@@ -182,4 +212,4 @@ def changes(
         start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
         if start is None or end is None:
             raise errors.UsageError("give two times: AFTER and THROUGH")
-        output.rows(of.changes(start, end, timeout_s=timeout_s), limit, out, as_json)
+        output.rows(of.changes(start, end, timeout_s=timeout_s, staged=staged), limit, out, as_json)

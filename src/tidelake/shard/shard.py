@@ -181,12 +181,13 @@ class Shard:
         Returns:
             The result, and the merges that are due because of it: they are not begun here.
         """
-        done = self._machine.run(command, alone=alone)
-        if done.rollup_due:
-            try:
-                self.write_rollup()
-            except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
-                self.env.recorder.count("shard.rollup.failed")
+        with self.together.command():
+            done = self._machine.run(command, alone=alone)
+            if done.rollup_due:
+                try:
+                    self.write_rollup()
+                except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
+                    self.env.recorder.count("shard.rollup.failed")
         return done
 
     def preview(self, command: Command[R]) -> R | None:

@@ -129,4 +129,13 @@ def write(
     if ranges is not None:
         frame = frame.repartitionByRange(ranges, *map(quoted, collection.key))
     title = f"tidelake: write to {collection.name}"
-    return commit.write(collection, frame, made, lower=start, upper=end, numbered=numbered, title=title)
+    return commit.write(
+        collection,
+        frame,
+        made,
+        lower=start,
+        upper=end,
+        numbered=numbered,
+        title=title,
+        by_tasks=ranges is not None,
+    )

@@ -68,6 +68,7 @@ def write(
     upper: Frontier | None = None,
     numbered: Numbered | None = None,
     title: str = "",
+    by_tasks: bool = False,
 ) -> Written:
     """Append a DataFrame in one commit.
 
@@ -81,6 +82,7 @@ def write(
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
         numbered: append under this number.
         title: of the jobs, for Spark's own pages.
+        by_tasks: let tasks do the work however few the rows are: the caller has said which rows are whose.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -98,7 +100,7 @@ def write(
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
             if stored is None:
                 if rows is None:
-                    rows = rows_of(frame, envelope, collection)
+                    rows = rows_of(frame, envelope, collection, by_tasks=by_tasks)
                 answer = rows.answer(envelope.work(collection, rows.names, start))
             if isinstance(envelope, Compared):
                 stored = answer if stored is None else stored

@@ -55,17 +55,18 @@ class Rows:
         return total(pa.Table.from_batches(work(iter(self.few))))
 
 
-def rows_of(frame: DataFrame, envelope: Envelope, collection: Collection) -> Rows:
+def rows_of(frame: DataFrame, envelope: Envelope, collection: Collection, *, by_tasks: bool = False) -> Rows:
     """The rows of a frame that was checked; runs a job if they are few.
 
     Args:
         frame: evaluated once if its rows are few, and if they only seemed to be, once in vain.
         envelope: what the rows mean.
         collection: to write to.
+        by_tasks: leave them to the tasks, however few they are.
     """
     prepared = envelope.prepare(frame, collection)
     names = prepared.columns
-    most = bytes_in(frame.sparkSession.conf.get(BYTES_MAX, _BYTES_MAX) or "")
+    most = 0 if by_tasks else bytes_in(frame.sparkSession.conf.get(BYTES_MAX, _BYTES_MAX) or "")
     size = estimated_bytes(frame) if most else None
     if size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
         few = taken(prepared, most * _GROWTH)
