@@ -27,13 +27,15 @@ from tidelake.arrangement.room import Room
 from tidelake.arrangement.schedule import Schedule, Task
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.env import Env, Spawned, Stop
-from tidelake.errors import Closed, StoreUnavailable
+from tidelake.errors import Closed, StoreUnavailable, UsageError
 
 # A builder for a batch as planned, on disk or not.
 MakeBuilder = Callable[[FilterPlan, bool], Builder]
 # What a merge holds beside its inputs and output, in chunks.
 _CHUNKS_HELD = 4
 _CHUNKS_OF_BUDGET = 32
+# Of a filter, for each row.
+_FILTER_BYTES = 2
 
 
 @dataclass
@@ -191,12 +193,15 @@ class Merger:
         """Make all batches of this moment one, and wait for it.
 
         Raises:
+            UsageError: merging was paused before it was done.
             StoreUnavailable: the disk has no room for it.
             TidelakeError: what else went wrong in a merge.
         """
         done = self.sweep()
         self._merge_until(lambda: self._schedule.sweeps >= done)
         self.check()
+        if self._schedule.sweeps < done:
+            raise UsageError("merging was paused: resume it, and all that is there becomes one batch")
 
     def step(self) -> bool:
         """Do one step of one merge; whether there was one to do."""
@@ -275,14 +280,20 @@ class Merger:
     def _work(self, stop: Stop) -> None:
         """A background thread."""
         while not stop.wait(0):
-            with self._changed:
-                running = self._claim()
-                if running is None:
-                    if self._closed:
-                        return
-                    self._changed.wait(self.config.idle_s)
-            if running is not None:
-                self._carry_out(running)
+            try:
+                self._step_or_rest()
+            except Exception as error:
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+
+    def _step_or_rest(self) -> None:
+        with self._changed:
+            running = self._claim()
+            if running is None and not self._closed:
+                self._changed.wait(self.config.idle_s)
+        if running is not None:
+            self._carry_out(running)
 
     def _merge_until(self, reached: Callable[[], bool]) -> None:
         """Merge, or wait for others who do, until something is so, or goes wrong."""
@@ -309,6 +320,8 @@ class Merger:
     def _claim(self) -> _Running | None:
         """The merge that a thread is to work at next, and how much of it; begun if need be."""
         if self.paused or self._closed or self._error is not None:
+            return None
+        if self.room.level is Pressure.CRITICAL and self._busy():
             return None
         ready: dict[int, Task | _Running] = {
             level: running for level, running in self._running.items() if not running.busy
@@ -371,13 +384,14 @@ class Merger:
             running.busy = False
             if ended:
                 self._end(running, result)
+            self._measure()
             pressure = self.room.level
             self._changed.notify_all()
         if ended:
             _release(running.others)
             _release(running.task.inputs)
-            if pressure > Pressure.LOW:
-                pa.default_memory_pool().release_unused()
+        if pressure >= Pressure.HIGH or (ended and pressure > Pressure.LOW):
+            pa.default_memory_pool().release_unused()
 
     def _end(self, running: _Running, result: Batch | None) -> None:
         del self._running[running.task.level]
@@ -386,7 +400,6 @@ class Merger:
             1, inputs, running.steps, running.seconds, merge.rows_read, 0 if result is None else result.rows
         )
         self._schedule.end(running.task, result, counts)
-        self._measure()
 
     def _give_up(self, running: _Running, error: BaseException) -> None:
         with self._changed:
@@ -429,8 +442,8 @@ class Merger:
         return sum(batch.memory_bytes for batch in self._schedule.batches) + merges + self.cache_bytes()
 
     def _merge_bytes(self, running: _Running) -> int:
-        # What is built in memory is copied once more at the end.
-        output = 0 if running.on_disk else 2 * running.size
+        # What is built in memory is copied once more at the end. Of a file the filter is built in memory.
+        output = _FILTER_BYTES * running.merge.rows if running.on_disk else 2 * running.size
         return output + _CHUNKS_HELD * min(self._chunk_bytes, running.size)
 
     @property
