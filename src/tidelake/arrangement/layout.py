@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.data.encode import encode_key, raw
 from tidelake.data.types import arrow_type, row_schema, update_schema
@@ -22,6 +23,13 @@ Numbers = npt.NDArray[np.generic]
 NULL_KEY = b"\x02"
 _SIGN = np.uint64(1 << 63)
 _MARKED_BYTES = 9
+
+
+def detached(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, copied if they are a view of buffers that are much larger, which they would keep alive."""
+    if rows.get_total_buffer_size() <= 2 * rows.nbytes:
+        return rows
+    return pc.take(rows, pa.array(np.arange(rows.num_rows)), boundscheck=False)
 
 
 @dataclass(frozen=True)
