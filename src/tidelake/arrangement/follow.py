@@ -30,6 +30,7 @@ from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
 from tidelake.shard.reading.tail import Tail
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.state.holds import close_hold
 
 # Stored bytes of rows are compressed; in memory they take about so many times as much.
@@ -162,9 +163,9 @@ class FollowedArrangement(Arrangement):
             self._shard.run(partial(close_hold, hold_id=before))
         return saved
 
-    def why_not_all_of(self, shard: Shard) -> str:
-        """Why this has not just the rows of a shard, with the columns that are its newest; empty: it has."""
-        followed, spec = self._followed, shard.spec
+    def why_not_all_of(self, spec: ShardSpec) -> str:
+        """Why this has not just the rows of a shard, under the schema of the spec; empty: it has."""
+        followed = self._followed
         if followed.collection_id != spec.shard_id:
             return f"it is an arrangement of {followed.name!r}"
         if followed.where is not None or not self._retains_all():

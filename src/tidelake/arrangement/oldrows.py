@@ -3,6 +3,8 @@
 Owns when an arrangement knows that, and the form of the answer; must not know what an upsert makes of it.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
@@ -10,21 +12,26 @@ from tidelake.arrangement.follow import FollowedArrangement
 from tidelake.arrangement.following import last_before
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
-from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.upserter import OldRows
 
 
-def old_rows_in(state: FollowedArrangement, shard: Shard) -> OldRows:
+def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name: str) -> OldRows:
     """Looks old rows of a shard up in an arrangement of it.
+
+    Args:
+        state: the arrangement.
+        spec: says which shard it is, and what its columns are now.
+        name: of the collection, for messages.
 
     Raises:
         UsageError: the arrangement is of something else, or of some rows or columns only. So does the
             look-up, if the columns of the shard have changed since.
     """
-    _check(state, shard)
+    _check(state, spec(), name)
 
     def look(upper: Frontier, events: pa.Table) -> pa.Table | None:
-        _check(state, shard)
+        _check(state, spec(), name)
         if upper.less_equal(0):
             return state.layout.arrow.empty_table()
         time = last_before(upper)
@@ -41,11 +48,11 @@ def old_rows_in(state: FollowedArrangement, shard: Shard) -> OldRows:
     return look
 
 
-def _check(state: object, shard: Shard) -> None:
+def _check(state: object, spec: ShardSpec, name: str) -> None:
     if not isinstance(state, FollowedArrangement):
         raise UsageError(
             f"state={type(state).__name__} is no arrangement of the collection: give collection.arrange()"
         )
-    reason = state.why_not_all_of(shard)
+    reason = state.why_not_all_of(spec)
     if reason:
-        raise UsageError(f"state cannot tell the old rows of {shard.title!r}: {reason}")
+        raise UsageError(f"state cannot tell the old rows of {name!r}: {reason}")

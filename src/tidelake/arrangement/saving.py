@@ -141,9 +141,7 @@ def restored(
     try:
         found, files = CheckpointDirectory(path).restore(home.path, number)
         layout = Layout(found.schema, found.domain)
-        spine = Spine(
-            layout, config, directory=home.path, env=env, machine=machine, frontier=found.frontier
-        )
+        spine = Spine(layout, config, directory=home.path, env=env, machine=machine, frontier=found.frontier)
         batches: list[Batch] = []
         try:
             batches.extend(open_batch(file, layout, spine.cache, delete=True) for file in files.values())

@@ -59,7 +59,8 @@ def _show(
         return
     output.table([head], False)
     click.echo()
-    output.table([dict(totals(report))], False, "in all")
+    # Too many for one line.
+    output.table([{"in all": name, "": value} for name, value in totals(report).items()], False)
     for title, rows in (("levels", level_rows(report)), ("checkpoints", checkpoints)):
         if rows:
             click.echo()

@@ -248,4 +248,4 @@ class Writes(Handle):
         # As in `arrange`: few need it.
         from tidelake.arrangement.oldrows import old_rows_in
 
-        return old_rows_in(state, self._shard)
+        return old_rows_in(state, lambda: self._shard.spec, self.name)
