@@ -52,7 +52,7 @@ def table(
 ) -> None:
     """Print dictionaries of equal keys: as a table, or as one JSON list, in which a frontier is a list."""
     if as_json:
-        click.echo(jsonlines.dump([_with_lists(row) for row in shown]))
+        click.echo(jsonlines.dump([with_lists(row) for row in shown]))
         return
     if not shown:
         click.echo(empty)
@@ -269,10 +269,10 @@ def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, st
             "claims": claims,
             "shared": shared,
         }
-        parts = {name: [_with_lists(row) for row in found] for name, found in lists.items()}
+        parts = {name: [with_lists(row) for row in found] for name, found in lists.items()}
         garbage = len(state.garbage) + len(state.doomed)
         kept = {"retention": state.retention.window, "garbage": garbage}
-        click.echo(jsonlines.dump({**_with_lists(head), **kept, **parts}))
+        click.echo(jsonlines.dump({**with_lists(head), **kept, **parts}))
         return
     table([head], False)
     if state.retention.window is not None:
@@ -367,7 +367,7 @@ def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json:
             except queue.Empty:
                 continue
             if (report.merges or report.collected.total) and as_json:
-                click.echo(jsonlines.dump(_with_lists(_maintained(name, report))))
+                click.echo(jsonlines.dump(with_lists(_maintained(name, report))))
                 continue
             if report.merges:
                 done = f"{report.rows_read:,} updates became {report.rows_written:,}"
@@ -446,5 +446,6 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _with_lists(row: dict[str, Any]) -> dict[str, Any]:
+def with_lists(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON has it: frontiers as lists, names without spaces."""
     return {k.replace(" ", "_"): list(v.elements) if isinstance(v, Frontier) else v for k, v in row.items()}
