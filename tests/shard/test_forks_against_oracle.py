@@ -104,5 +104,4 @@ TestIntForks.settings = TestTupleForks.settings = settings(
     max_examples=80,
     stateful_step_count=30,
     deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
