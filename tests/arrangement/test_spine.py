@@ -1,3 +1,4 @@
+import shutil
 import threading
 from pathlib import Path
 
@@ -5,11 +6,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.arrangement.arrangement_rows import sorted_rows
-from tests.arrangement.spine_rig import LAYOUT, Rig, folded, row, tiny
+from tests.arrangement.spine_rig import LAYOUT, Looks, Rig, SetMachine, folded, row, tiny
 
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.levels import LEVELS
 from tidelake.arrangement.retention import last_n
+from tidelake.arrangement.room import SystemMachine
 from tidelake.arrangement.spine import Spine
 from tidelake.env import RandomIds
 from tidelake.errors import (
@@ -398,6 +400,73 @@ def test_an_error_of_a_merge_is_raised_at_the_next_insert_which_inserts_nothing(
     assert 1000 not in rig.held_keys()
     rig.spine.consolidate()
     assert rig.spine.is_compact
+
+
+def test_whatever_goes_wrong_in_a_thread_is_raised_at_the_next_read(tmp_path):
+    class RealDisk(SetMachine):
+        def free_bytes(self, directory: str) -> int:
+            return SystemMachine().free_bytes(directory)
+
+    rig = Rig(tmp_path / "gone", tiny(idle_s=0.001), machine=RealDisk())
+    rig.machine.share = 0.6
+    rig.insert_keys([1])
+    rig.insert_keys([2])
+    work = rig.spawner.works[0]
+    files = [(path, path.read_bytes()) for path in rig.folder.iterdir()]
+    shutil.rmtree(rig.folder)
+    work(Looks(3))
+    with pytest.raises(StoreUnavailable, match="gone"):
+        rig.spine.held()
+    rig.folder.mkdir()
+    for path, data in files:
+        path.write_bytes(data)
+    work(Looks(1))
+    assert rig.spine.report().merged.merges == 1
+    rig.spine.close()
+
+
+def test_a_thread_merges_step_by_step_and_rests_when_nothing_is_due(tmp_path):
+    rig = Rig(tmp_path, tiny(idle_s=0.001))
+    rig.insert_keys(range(0, 200, 2))
+    rig.insert_keys(range(1, 200, 2))
+    work = rig.spawner.works[0]
+    work(Looks(1))
+    assert rig.spine.report().levels[2].merging == 2
+    work(Looks(5))
+    assert rig.spine.report().levels[2].merged.steps == 2
+    rig.spine.close()
+    work(Looks(5))
+
+
+def test_a_batch_that_comes_too_late_leaves_no_file(rig):
+    rig.machine.share = 0.6
+    rig.insert_keys([1])
+
+    def rows():
+        yield sorted_rows([row(1)], LAYOUT)
+        rig.spine.close()
+
+    with pytest.raises(Closed):
+        rig.spine.load(rows(), FilterPlan(1), 100)
+
+
+def test_consolidate_says_if_merging_was_paused_meanwhile(tmp_path):
+    class Ids(RandomIds):
+        def fresh(self) -> str:
+            if armed:
+                # Another thread would wait for the end of this step.
+                rig.spine._merger.paused = True
+            return super().fresh()
+
+    armed = False
+    rig = Rig(tmp_path, ids=Ids())
+    rig.insert_keys(range(100))
+    rig.insert_keys(range(100, 200))
+    rig.insert_keys(range(1000))
+    armed = True
+    with pytest.raises(UsageError, match="was paused"):
+        rig.spine.consolidate()
+    rig.spine.close()
 
 
 def test_consolidate_raises_what_goes_wrong(rig):
