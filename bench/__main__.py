@@ -18,7 +18,18 @@ from pathlib import Path
 from bench.floors import judged
 from bench.plots import TITLES, draw
 
-MEASURED = ("kernels", "embedded", "appends", "contention", "updates", "spark", "spark_writes")
+MEASURED = (
+    "kernels",
+    "embedded",
+    "appends",
+    "contention",
+    "staging",
+    "updates",
+    "arrangement_reads",
+    "arrangement_spine",
+    "spark",
+    "spark_writes",
+)
 OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("docs/benchmarks.md"), Path("docs/benchmarks")
 MARKS = ("<!-- begin: make bench ARGS=--docs -->", "<!-- end -->")

@@ -24,6 +24,10 @@ BREAKS = {
         ("shard/reading/violation.py", "import tidelake.shard.writing.append"),
         ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
     ],
+    "arrangement": [("arrangement/violation.py", "")],
+    "arrangement-core": [
+        ("arrangement/violation.py", "import tidelake.shard.shard"),
+    ],
     "spark": [
         ("spark/violation.py", ""),
         ("spark/envelopes/violation.py", "import tidelake.spark.writing.append"),

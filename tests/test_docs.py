@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from run_page import blocks, run
+from tidelake.arrangement import saved
 from tidelake.cli.main import cli
 from tidelake.data import events
 from tidelake.model import batch, bounds, schema, time
@@ -174,6 +175,7 @@ STORED = (
     *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
     *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader, upserter.Upserter),
     *(events.EventColumns, replacement.Replacement),
+    *(saved.Checkpoint, saved.Followed, saved.SavedBatch),
 )
 
 

@@ -25,6 +25,7 @@ names the thing and, where there is one, the remedy.
     ├── HistoryCompacted              ask for a later time
     ├── NotYetClosed                  ask again later: the time is not final yet
     ├── UploadExpired                 the upload is older than the limit: upload again
+    ├── LeftGroup                     a collection left its group meanwhile: write it again
     ├── TransactionExpired            it took too long, and is not in: write it again
     ├── WriterFenced                  a newer writer of this name took over: stop
     ├── LeaseExpired                  the hold is gone: open a new reader
@@ -141,6 +142,20 @@ class TransactionExpired(TidelakeError):
         return (
             f"transaction {self.transaction} was given up: more than the setting upload_age_s went by before "
             "its commit; nothing of it is in, write it again"
+        )
+
+
+class LeftGroup(TidelakeError):
+    """A collection left its group while a transaction wrote to it. Nothing of that is in."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return (
+            f"collection {self.collection!r} left its group while a transaction wrote to it; nothing of the "
+            "transaction is in, write it again"
         )
 
 

@@ -58,6 +58,7 @@ GIVEN = {
     "updates": rows(3),
     "upper": 2,
     "uploads": [],
+    "uppers": {"c": 9},
 }
 # Calls of methods that take something else.
 CALLS = {
@@ -77,6 +78,8 @@ CALLS = {
     ),
     "CollectionReader.listen": lambda r: r.listen(0),
     "Lake.create": lambda lake: lake.create("new", SCHEMA, key=["id"]),
+    "Lake.stage": lambda lake: lake.stage({"c": rows(3, _time=pa.array([9]))}),
+    "Lake.write": lambda lake: lake.write({"c": rows(3)}),
     "Lake.same_collection": lambda lake: lake.same_collection(MADE["id"], "c"),
     "Tail.begin": lambda t: t.begin(),
     "Tail.head": lambda t: t.head(fresh=True),
@@ -89,7 +92,7 @@ ANSWERS = {
     "Collection": {"batch_from_bytes", "collection_pause_s", "discard_uploaded", "frontier", "tail"},
     "CollectionReader": {"close"},
     "Lake": {"close"},
-    "Tail": {"move", "plan", "snapshot_of", "stop"},
+    "Tail": {"leave", "move", "plan", "read", "snapshot_of", "stop"},
 }
 MADE = {}
 

@@ -224,6 +224,7 @@ def test_readers_alone_let_no_history_go(shard):
 
 
 def test_a_hold_cannot_be_opened_on_folded_history(shard):
+    shard.do(append, (), Exactly(F(0), F(6)))
     shard.do(holds.advance_since, F(5))
     assert isinstance(shard.refused(holds.open_hold, "a", "test", since=F(4), lease_ms=99), HistoryCompacted)
 

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from tidelake import errors
-from tidelake.cli import export, ingest, rows, tail, upkeep
+from tidelake.cli import export, ingest, rows, stage, tail, upkeep
 from tidelake.cli.group import cli
 
 # Importing them is what makes them commands of the group.
-COMMANDS = (rows, tail, upkeep, export, ingest)
+COMMANDS = (rows, stage, tail, upkeep, export, ingest)
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),

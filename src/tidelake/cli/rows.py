@@ -1,17 +1,19 @@
 """Commands on collections and their rows: create, ls, show, append, snapshot, changes."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, TIMEOUT, cli
+from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, STAGED, TIMEOUT, cli
 
 if TYPE_CHECKING:
-    from tidelake.lake.lake import Lake
+    import pyarrow as pa
+
+    from tidelake.lake.collection import Collection
+    from tidelake.model.time import Time
+    from tidelake.state.append import Appended
 
 
 @cli.command()
@@ -52,30 +54,43 @@ def list_(lake: str, as_json: bool) -> None:
     from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        shown = list(_summaries(opened))
+        shown = [output.summary(one) for one in opened.collections()]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
 
 
-def _summaries(opened: "Lake") -> Iterator[dict[str, Any]]:
-    """A line on each collection, but for those that are dropped meanwhile."""
-    from tidelake.cli import output
-
-    for name in opened.list():
-        with contextlib.suppress(errors.CollectionNotFound):
-            yield output.summary(opened.collection(name))
-
-
 @cli.command()
-@LAKE
-@NAME
+@click.argument("lake", required=False)
+@click.argument("collection", required=False)
+@click.option(
+    "--arrangement",
+    "saved",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Show the arrangement saved in this directory; with LAKE and COLLECTION, brought up to date.",
+)
 @JSON
-def show(lake: str, collection: str, as_json: bool) -> None:
-    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage."""
+def show(lake: str | None, collection: str | None, saved: Path | None, as_json: bool) -> None:
+    """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage.
+
+    Or an arrangement: what it holds and has merged, level by level.
+    """
+    if lake is None and saved is not None:
+        from tidelake.cli import arrangement
+
+        arrangement.show_saved(saved, as_json)
+        return
+    if lake is None or collection is None:
+        raise click.UsageError("give LAKE and COLLECTION, or --arrangement DIRECTORY, or all three")
     import tidelake
-    from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        output.show(opened.collection(collection), as_json)
+        if saved is not None:
+            from tidelake.cli import arrangement
+
+            arrangement.show_live(opened.collection(collection), saved, as_json)
+            return
+        from tidelake.cli import output
+
+        output.show(opened.collection(collection), as_json, opened.names)
 
 
 @cli.command()
@@ -90,43 +105,85 @@ def show(lake: str, collection: str, as_json: bool) -> None:
 @click.option(
     "--upper", metavar="TIME", help="Close all times before this one; default: just past the last time."
 )
+@click.option(
+    "--envelope",
+    type=click.Choice(["append", "upsert", "snapshot"]),
+    default="append",
+    show_default=True,
+    help="What the rows are: updates; the new rows of their keys; or all that there is.",
+)
+@click.option("--order-by", metavar="COLUMN", help="Of upserts: the row with the greatest value wins.")
+@click.option("--delete-column", metavar="COLUMN", help="Of upserts: true where the key is removed.")
 @JSON
 def append(
-    lake: str, collection: str, paths: tuple[Path, ...], time: str | None, upper: str | None, as_json: bool
+    lake: str,
+    collection: str,
+    paths: tuple[Path, ...],
+    time: str | None,
+    upper: str | None,
+    envelope: str,
+    order_by: str | None,
+    delete_column: str | None,
+    as_json: bool,
 ) -> None:
     """Append updates from Parquet, CSV or JSON-lines files.
 
-    Columns _time and _diff are used where they are; without them all rows are added at the commit.
+    Columns _time and _diff are used where they are; without them all rows are added at the commit. With
+    --envelope upsert or snapshot old rows are looked up, and what differs is appended.
     """
     import tidelake
     from tidelake.cli import files, output
 
+    if envelope != "append" and upper is not None:
+        raise errors.UsageError(f"--upper is for updates: leave it out with --envelope {envelope}")
+    if envelope != "upsert" and (order_by is not None or delete_column is not None):
+        raise errors.UsageError("--order-by and --delete-column are for --envelope upsert")
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
-        end = files.time(upper, into.domain, "--upper")
-        table = files.read(paths, into, files.time(time, into.domain, "--time"))
-        if not set(into.domain.columns) & set(table.column_names):
-            named = ", ".join(into.domain.columns)
-            if not into.domain.total_order or end is not None:
-                raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
-        elif end is None and not into.domain.total_order:
-            raise errors.UsageError("tuples have no single last time: give --upper")
-        answer = into.append(table, upper=end)
+        at = files.time(time, into.domain, "--time")
+        if envelope == "append":
+            table, answer = _append(into, paths, at, files.time(upper, into.domain, "--upper"))
+        else:
+            table = files.read(paths, into, None)
+            if envelope == "upsert":
+                answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column)
+            else:
+                answer = into.replace(table, time=at)
     shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
     if answer.waited_s:
         shown["waited s"] = round(answer.waited_s, 3)
     output.table([shown], as_json)
 
 
+def _append(
+    into: "Collection", paths: tuple[Path, ...], at: "Time | None", end: "Time | None"
+) -> "tuple[pa.Table, Appended]":
+    from tidelake.cli import files
+
+    table = files.read(paths, into, at)
+    if not set(into.domain.columns) & set(table.column_names):
+        named = ", ".join(into.domain.columns)
+        if not into.domain.total_order or end is not None:
+            raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
+    elif end is None and not into.domain.total_order:
+        raise errors.UsageError("tuples have no single last time: give --upper")
+    return table, into.append(table, upper=end)
+
+
 @cli.command()
 @LAKE
 @NAME
-@click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
+@click.option(
+    "--as-of",
+    metavar="TIME",
+    help="The time; default: the last closed one, or with --staged the last of all.",
+)
 @click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
 @click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def snapshot(
     lake: str,
@@ -137,6 +194,7 @@ def snapshot(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the exact contents as of a time."""
@@ -149,7 +207,7 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s)
+        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged)
         output.rows(found, limit, out, as_json)
 
 
@@ -161,6 +219,7 @@ def snapshot(
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def changes(
     lake: str,
@@ -170,6 +229,7 @@ def changes(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the netted changes between two times."""
@@ -182,4 +242,4 @@ def changes(
         start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
         if start is None or end is None:
             raise errors.UsageError("give two times: AFTER and THROUGH")
-        output.rows(of.changes(start, end, timeout_s=timeout_s), limit, out, as_json)
+        output.rows(of.changes(start, end, timeout_s=timeout_s, staged=staged), limit, out, as_json)

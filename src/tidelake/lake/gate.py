@@ -160,6 +160,10 @@ class GatedBlobStore:
         """Remove; see `BlobStore.delete`."""
         return self._inner.delete(name)
 
+    def prune(self, folder: str) -> None:
+        """Folders; see `BlobStore.prune`."""
+        self._inner.prune(folder)
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`."""
         return self._inner.list(prefix)

@@ -1,7 +1,8 @@
 """A lake: create, open, list, drop, check and copy collections by name, and look after them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,7 @@ from tidelake.lake.backup import BackupReport, copy_collection
 from tidelake.lake.catalog import SHARD_ID, Catalog
 from tidelake.lake.collection import Collection
 from tidelake.lake.forking import fork_collection
+from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.fsck import FsckReport, LakeCheck
 from tidelake.lake.fsck import Watch as FsckWatch
 from tidelake.lake.gate import Gate, GatedBlobStore, GatedVersionLog
@@ -29,9 +31,11 @@ from tidelake.lake.groups import Groups
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_list, check_name, not_found
 from tidelake.lake.renaming import check_renames, refuse_gone, renamed
+from tidelake.lake.sinces import Sinces
 from tidelake.lake.spans import duration_s
 from tidelake.lake.together import WritesTogether
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
+from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch
 from tidelake.shard.machine import Together
@@ -80,6 +84,7 @@ class Lake(WritesTogether):
         self._env = env
         self._catalog = Catalog(self._stores, env, url, config, Together(env.clock, gate.command))
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
+        self._sinces = Sinces(self._catalog, self._led_to, self._open, env)
         super().__init__(self._gate, Groups(self._stores, env, url, config, self._open), self._shard, env)
         self._upkeep: list[Upkeep] = []
         self._keeper = keeper_of(env, config)
@@ -261,6 +266,11 @@ class Lake(WritesTogether):
     def _shard(self, name: str) -> Shard:
         return self._undropped(name, self.id_of(name))
 
+    def _led_to(self, name: str, shard_id: str | None) -> Shard:
+        if shard_id is None:
+            raise self._not_found(name)
+        return self._undropped(name, shard_id)
+
     def _undropped(self, name: str, shard_id: str) -> Shard:
         try:
             return self._named(name, shard_id)
@@ -302,6 +312,18 @@ class Lake(WritesTogether):
         """The names of all collections, ascending."""
         self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
+
+    def collections(self) -> Iterator[Collection]:
+        """All collections, by name; without those that are dropped or renamed before their turn."""
+        for name in self.list():
+            with suppress(CollectionNotFound):
+                yield self.collection(name)
+
+    def names(self) -> dict[str, str]:
+        """The names of all collections, by their ids."""
+        self._gate.check()
+        shards = self._catalog.read().shards
+        return {shard_id: name for name, shard_id in sorted(shards.items()) if shard_id is not None}
 
     def rename(self, old: str, new: str, *, allow_recreate: bool = False) -> Collection:
         """Give a collection another name; the collection under its new one. See `rename_all`."""
@@ -418,13 +440,40 @@ class Lake(WritesTogether):
         ending.remove()
         return is_done
 
+    def advance_since(self, frontiers: Mapping[str, FrontierLike]) -> dict[str, Frontier]:
+        """Let merges fold the history of several collections, each before its own frontier: all or none.
+
+        One write of the list of collections decides; then each of them is told. Where a crash comes between,
+        the next call, upkeep of all collections, `collect` or `tidelake maintain` finishes it. Collections
+        that are dropped meanwhile are left out. Several may be at it: what is allowed only moves forward.
+
+        Args:
+            frontiers: by name; each as for `Collection.advance_since`, or at the upper or past it: `since`
+                then follows the upper, so that the last closed time can be read.
+
+        Returns:
+            Where `since` is now, by name; holds may keep it back. A few store calls each.
+
+        Raises:
+            CollectionNotFound: there is none of such a name; names the nearest ones.
+            CollectionDropped: one is being dropped.
+            UsageError: a frontier is none of the collection's times, or goes back. The first one in the
+                order given is named, and nothing has changed.
+            OutcomeUnknown: it may be decided. Then it will be done; the same call again is harmless.
+        """
+        self._gate.check()
+        return self._sinces.advance(frontiers)
+
     def collect(self) -> Removed:
         """Remove what drops and failed creations have left: tombstones, shards and objects without a name.
+
+        And finish what an `advance_since` of several collections has left to do.
 
         What may still be under way is left until it is older than the setting `upload_age_s`. May be
         repeated, stopped anywhere, and run by several at once. Lists the whole store.
         """
         self._gate.check()
+        self._sinces.finish()
         self._catalog.collect()
         named = {shard_id for shard_id in self._catalog.read().shards.values() if shard_id is not None}
         self._groups.collect(frozenset(self._stores.log.keys()) - named - {SHARD_ID})

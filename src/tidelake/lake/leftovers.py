@@ -81,6 +81,7 @@ class Leftovers:
             for info in old[shard_id]:
                 if self._stores.blobs.delete(info.name):
                     blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
+            self._stores.blobs.prune(shard_id)
         return Removed(0, blobs, size_bytes)
 
 

@@ -1,10 +1,11 @@
 """What a lake does to several collections at one instant."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from tidelake.env import Env
-from tidelake.errors import UsageError
+from tidelake.errors import TidelakeError, UpperMismatch, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.gate import Gate
 from tidelake.lake.groups import Groups
@@ -58,7 +59,7 @@ class WritesTogether:
         return Transaction(
             self._groups,
             self._opened,
-            self._world.ids.fresh(),
+            self._world.ids.fresh,
             time=None if time is None else int(_NUMBERS.check(time, "time")),  # type: ignore[arg-type]
             lower=None if lower is None else frontier(lower, _NUMBERS, "lower"),
             upper=None if upper is None else frontier(upper, _NUMBERS, "upper"),
@@ -81,24 +82,24 @@ class WritesTogether:
             upper: as for `transaction`.
             token: as for `transaction`.
         """
-        with self.transaction(time=time, upper=upper, token=token) as transaction:
-            for name, rows in _by_name(updates, "updates").items():
-                transaction.write(name, rows)
-            return transaction.commit()
+        transaction = self.transaction(time=time, upper=upper, token=token)
+        for name, rows in _by_name(updates, "updates").items():
+            transaction.write(name, rows)
+        return _committed(transaction)
 
     def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> Committed:
         """Keep updates of several collections at open times, at one instant; see `Collection.stage`."""
-        with self.transaction(token=token) as transaction:
-            for name, rows in _by_name(updates, "updates").items():
-                transaction.stage(name, rows)
-            return transaction.commit()
+        transaction = self.transaction(token=token)
+        for name, rows in _by_name(updates, "updates").items():
+            transaction.stage(name, rows)
+        return _committed(transaction)
 
     def seal(self, uppers: Mapping[str, FrontierLike]) -> Committed:
         """Close times of several collections at one instant, each up to its own frontier; none goes back."""
-        with self.transaction() as transaction:
-            for name, upper in _by_name(uppers, "uppers").items():
-                transaction.seal(name, upper)
-            return transaction.commit()
+        transaction = self.transaction()
+        for name, upper in _by_name(uppers, "uppers").items():
+            transaction.seal(name, upper)
+        return transaction.commit()
 
     def leave(self, name: str) -> bool:
         """Take a collection out of its group: from then on it is written to alone. False if it is in none.
@@ -106,6 +107,16 @@ class WritesTogether:
         What transactions have decided stays in, what they have begun only is lost to it.
         """
         return self._groups.leave(self._opened(name))
+
+
+def _committed(transaction: Transaction) -> Committed:
+    """Commit what nobody can commit again; what a conflict leaves staged is removed."""
+    try:
+        return transaction.commit()
+    except (UpperMismatch, UsageError):
+        with suppress(TidelakeError):
+            transaction.abort()
+        raise
 
 
 def _by_name(given: Mapping[str, T], what: str) -> Mapping[str, T]:

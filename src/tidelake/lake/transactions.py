@@ -3,8 +3,10 @@
 Owns what a user says of a transaction; how it is decided is `tidelake.state.transactions`.
 """
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Literal
@@ -12,18 +14,16 @@ from typing import Literal
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
-from tidelake.errors import UsageError
+from tidelake.errors import LeftGroup, OutcomeUnknown, TidelakeError, TransactionExpired, UsageError
+from tidelake.lake.attempt import Attempt
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.groups import Groups
 from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import past_last
-from tidelake.shard.writing.transaction import has_times, prepare
-from tidelake.state import transactions
+from tidelake.shard.writing.transaction import has_times
 from tidelake.state.append import Claim
 from tidelake.state.commands import open_writer
-from tidelake.state.staged import Awaited
-from tidelake.state.transactions import Wanted
 
 # So many decisions wait in a group until somebody who commits writes them down in the collections.
 _DECISIONS_MAX = 16
@@ -47,14 +47,15 @@ class Transaction:
     """Collects what is to come in together; `commit`, or the end of the `with` block, brings it in.
 
     Nothing is stored before that, and nothing at all if the block raises. After a conflict the rows are
-    stored already: `commit(time=...)` tries them again at a later time, `abort` gives them up.
+    stored already: `commit(time=...)` tries them again at a later time, `abort` gives them up. What nobody
+    commits or gives up is removed when it is older than the setting `upload_age_s`.
     """
 
     def __init__(
         self,
         groups: Groups,
         open_: Callable[[str], Shard],
-        id_: str,
+        new_id: Callable[[], str],
         *,
         time: int | None = None,
         lower: Frontier | None = None,
@@ -62,15 +63,14 @@ class Transaction:
         token: str | None = None,
     ) -> None:
         self._groups, self._open = groups, open_
-        self.id = id_
+        self._new_id = new_id
         self._time, self._lower, self._upper, self._token = time, lower, upper, token
-        self._claimed: Claim | None = None
         self._shards: dict[str, Shard] = {}
-        self._rows: dict[str, list[pa.Table]] = {}
+        self._rows: list[tuple[str, pa.Table]] = []
         self._seals: dict[str, Frontier] = {}
         self._kind: Literal["write", "stage"] | None = None
-        self._group: Shard | None = None
-        self._wanted: Wanted | None = None
+        self._attempt: Attempt | None = None
+        self._turn = threading.Lock()
         self._ended = False
 
     def __enter__(self) -> "Transaction":
@@ -111,29 +111,18 @@ class Transaction:
             UpperMismatch: the time is closed; carries the current frontier. Nothing is in; commit again
                 with a later `time`, nothing is stored twice.
             UpdateNotBeyondLower: a time of the rows themselves is closed. Nothing is in.
+            OutcomeUnknown: it may be in. Commit again: it comes in once.
             TransactionExpired: it took longer than the setting `upload_age_s`. Nothing is in.
             UsageError: the collections cannot be in one group, or the call makes no sense.
         """
-        self._check_open()
-        self._time = self._time if time is None else time
-        if not self._shards:
+        with self._turn:
+            self._check_open()
+            self._time = self._time if time is None else time
+            done = None
+            while self._shards and done is None:
+                done = self._tried()
             self._ended = True
-            return Committed(Frontier(), already=True)
-        group = self._group = self._group or self._groups.of(self._shards)
-        claim = self._claim(group)
-        if claim is not None and claim.sequence < 0:
-            self._ended = True
-            return Committed(group.known().upper, already=True)
-        self._wanted = self._wanted or self._prepared(group)
-        wanted = self._wanted
-        if not wanted.own_times:
-            end = self._upper if wanted.first or self._time is None else past_last(self._time)
-            wanted = replace(wanted, time=self._time, upper=end)
-        done = group.run(partial(transactions.decide, wanted=wanted, claim=claim))
-        self._ended = True
-        if len(group.known().decisions) >= _DECISIONS_MAX:
-            self._groups.tidy(group)
-        return Committed(done.upper, done.already)
+        return done or Committed(Frontier.of(0), already=True)
 
     def abort(self) -> None:
         """Give it up: nothing of it comes in, and what it has stored is removed. May be repeated.
@@ -141,54 +130,83 @@ class Transaction:
         Raises:
             UsageError: it is in.
         """
-        group, self._ended = self._group, True
-        if group is None:
-            return
-        if not group.run(partial(transactions.refuse, transaction=self.id)):
-            raise UsageError(f"transaction {self.id} is in: it cannot be given up any more")
-        for shard in self._shards.values():
-            shard.run(partial(transactions.withdraw, transactions=frozenset([self.id])))
+        with self._turn:
+            attempt, self._ended = self._attempt, True
+            if attempt is not None and not attempt.abort():
+                raise UsageError("the transaction is in: it cannot be given up any more")
 
-    def _prepared(self, group: Shard) -> Wanted:
-        """Store the rows in all collections, where they await the decision."""
-        begun = group.state().seqno
-        awaited = Awaited(self.id, begun, group.env.clock.now_ms())
-        tables = [(self._shards[name], table) for name, rows in self._rows.items() for table in rows]
-        timed = {has_times(shard, table) for shard, table in tables}
+    def _tried(self) -> Committed | None:
+        """Go on with the attempt that there is, or begin one; None: begin another one."""
+        if self._attempt is None:
+            group, joined = self._groups.of(self._shards)
+            self._attempt = Attempt(self._new_id(), group, self._shards, joined)
+        attempt = self._attempt
+        try:
+            done = self._carried_out(attempt)
+        except (LeftGroup, TransactionExpired) as error:
+            if attempt.asked:
+                # It was decided then, or not: whoever could tell has forgotten it.
+                raise OutcomeUnknown(f"it is not known whether the transaction is in: {error}") from error
+            attempt.give_up()
+            self._attempt = None
+            # Certainly not in, so it may be begun anew; but not what took that long by itself.
+            if attempt.is_old:
+                raise
+            return None
+        except TidelakeError:
+            if attempt.doubtful:
+                # What is staged is unknown, and nobody will decide it.
+                self._attempt = None
+            raise
+        if done.already and self._token is not None:
+            # Somebody else was faster under the same token.
+            with suppress(TidelakeError):
+                attempt.abort()
+        if len(attempt.group.known().decisions) >= _DECISIONS_MAX:
+            self._groups.tidy_beside(attempt.group)
+        return done
+
+    def _carried_out(self, attempt: Attempt) -> Committed:
+        claim = self._claim(attempt.group)
+        if claim is None and self._token is not None:
+            return Committed(attempt.group.known().upper, already=True)
+        own_times = self._has_own_times()
+        attempt.prepare(self._rows, self._time)
+        written = attempt.times
+        upper = self._upper
+        if upper is None and not written and self._time is not None:
+            upper = past_last(self._time)
+        if upper is None and self._kind == "write" and own_times and written is not None:
+            upper = past_last(written[1])
+        done = attempt.decide(
+            self._seals, self._time, own_times=own_times, upper=upper, lower=self._lower, claim=claim
+        )
+        return Committed(done.upper, done.already)
+
+    def _has_own_times(self) -> bool:
+        timed = {has_times(self._shards[name], table) for name, table in self._rows}
         if len(timed) > 1:
             raise UsageError("some rows of the transaction have _time, others do not: give all of them times")
-        own_times = self._kind == "stage" or True in timed
-        if own_times and (False in timed or self._time is not None):
+        if self._kind == "stage" and False in timed:
+            raise UsageError("staged rows need _time")
+        if True in timed and self._time is not None:
             raise UsageError(
-                "staged rows need _time"
-                if False in timed
-                else f"time={self._time}, but the rows have times of their own: leave one of them out"
+                f"time={self._time}, but the rows have times of their own: leave one of them out"
             )
-        first: dict[str, int] = {}
-        last = -1
-        for shard, table in tables:
-            ends = prepare(shard, group.spec.shard_id, awaited, table, self._time)
-            if ends is not None:
-                id_ = shard.spec.shard_id
-                first[id_], last = min(first.get(id_, ends[0]), ends[0]), max(last, ends[1])
-        upper = self._upper
-        if upper is None and self._kind == "write" and own_times and first:
-            upper = past_last(last)
-        seals = {self._shards[name].spec.shard_id: at for name, at in self._seals.items()}
-        return Wanted(self.id, begun, first, seals, None, own_times, upper, self._lower)
+        return True in timed
 
     def _claim(self, group: Shard) -> Claim | None:
-        """What makes the token's transaction come in once; a negative number if it is in."""
+        """What makes the token's transaction come in once; None if there is no token, or it is in."""
         if self._token is None:
             return None
-        if self._claimed is None:
-            name = _PREFIX + self._token
-            record = group.state().writers.get(name)
+        name = _PREFIX + self._token
+        # A collection that left another group knows what was written there.
+        for shard in (group, *self._shards.values()):
+            record = shard.known().writers.get(name)
             if record is not None and record.sequence is not None:
-                return Claim(name, record.epoch, -1)
-            record = group.run(partial(open_writer, name=name))
-            self._claimed = Claim(name, record.epoch, 0)
-        return self._claimed
+                return None
+        record = group.run(partial(open_writer, name=name, resume=True))
+        return Claim(name, record.epoch, 0) if record.sequence is None else None
 
     def _add(self, kind: Literal["write", "stage"], name: str, updates: object) -> None:
         self._check_open()
@@ -196,7 +214,7 @@ class Transaction:
             raise UsageError("a transaction either writes or stages: use two")
         self._shard(name)
         self._kind = kind
-        self._rows.setdefault(name, []).append(as_table(updates))
+        self._rows.append((name, as_table(updates)))
 
     def _shard(self, name: str) -> Shard:
         if name not in self._shards:

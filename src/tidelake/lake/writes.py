@@ -4,6 +4,7 @@ Owns the arguments; how a commit is made is `tidelake.shard.writing`.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
@@ -17,8 +18,12 @@ from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
-from tidelake.shard.writing.upserter import Upserter
+from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.append import Appended
+from tidelake.state.staging import Seen
+
+if TYPE_CHECKING:
+    from tidelake.arrangement.follow import FollowedArrangement
 
 
 class Writes(Handle):
@@ -147,14 +152,28 @@ class Writes(Handle):
         return Batch.from_bytes(self._shard, data)
 
     def append_uploaded(
-        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike, advance: bool = False
+        self,
+        uploads: Sequence[bytes],
+        *,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        advance: bool = False,
+        read_at: int | None = None,
     ) -> Appended:
         """Append what workers uploaded with `uploader()`, in one commit.
 
-        With `advance`, times before `lower` become `lower`, without another upload.
+        Args:
+            uploads: what they answered.
+            lower: the upper as it must be.
+            upper: as it is to be.
+            advance: times before `lower` become `lower`, without another upload.
+            read_at: of uploads that depend on contents (`upserter`, `replacements`), the seqno of a state
+                that was the newest before these were asked for. `UpperMismatch` then also if more was staged
+                for their times since; `UsageError` if something is staged between them.
         """
         start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
-        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance)
+        seen = None if read_at is None else Seen(read_at)
+        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance, seen=seen)
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """Something that uploads updates from other processes; times are checked against the interval.
@@ -175,6 +194,7 @@ class Writes(Handle):
         time: Time | None = None,
         order_by: str | None = None,
         delete_column: str | None = None,
+        state: "FollowedArrangement | None" = None,
     ) -> Appended:
         """Let the rows of a table be those of their keys; rows of other keys stay.
 
@@ -191,6 +211,8 @@ class Writes(Handle):
                 the collection's, an event older than the stored row is late and changes nothing.
             delete_column: a bool column, true where the key is removed; default: a row whose value columns
                 (but `order_by`) are all null removes.
+            state: an arrangement of the collection, with all rows and columns: old rows are looked up in it,
+                and no stored part is opened. It takes in first what it has not seen yet.
 
         Returns:
             The times written, and the upper after it. One log scan, for each part that may hold one of the
@@ -203,7 +225,9 @@ class Writes(Handle):
             UsageError: times are tuples, or there is no such column.
         """
         at = None if time is None else self.domain.check(time, "time")
-        return upsert.upsert(self._shard, table, EventColumns(order_by, delete_column), at)
+        old_rows = None if state is None else self._old_rows(state)
+        columns = EventColumns(order_by, delete_column)
+        return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
 
     def replace(self, table: object, *, time: Time | None = None) -> Appended:
         """Let the contents be exactly the rows of a table: a full dump, of which only differences are stored.
@@ -291,3 +315,9 @@ class Writes(Handle):
                 owners whose processes have the same rows under the same number, in order. No log write then.
         """
         return Writer(self._shard, name, owner, take_over, resume)
+
+    def _old_rows(self, state: "FollowedArrangement") -> OldRows:
+        # As in `arrange`: few need it.
+        from tidelake.arrangement.oldrows import old_rows_in
+
+        return old_rows_in(state, lambda: self._shard.spec, self.name)

@@ -48,7 +48,7 @@ class Together:
         reliefs: merges that must come before an append.
         gathers: of staged batches, before more are staged.
         newest: a state that one of them has seen; none has committed a newer one.
-        command: what a command is carried out in, from its first call to its answer; the lake may refuse it.
+        command: what a command is carried out in, from its first call to its answer; a lake may refuse it.
     """
 
     def __init__(
@@ -162,8 +162,7 @@ class Machine:
             CollectionDropped: it would write, and the shard is a tombstone.
         """
         asked: Asked[R] = Asked(self, command, alone=alone)
-        with self.together.command():
-            self.together.commits.run(asked, self._carry_out)
+        self.together.commits.run(asked, self._carry_out)
         return asked.done()
 
     def _carry_out(self, group: Sequence[Asked[Any]]) -> None:

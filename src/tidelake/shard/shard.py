@@ -14,6 +14,8 @@ from tidelake.env import Env
 from tidelake.errors import (
     Closed,
     CollectionDropped,
+    CollectionNotFound,
+    CorruptionError,
     IncompatibleSchema,
     OutcomeUnknown,
     StoreUnavailable,
@@ -179,12 +181,13 @@ class Shard:
         Returns:
             The result, and the merges that are due because of it: they are not begun here.
         """
-        done = self._machine.run(command, alone=alone)
-        if done.rollup_due:
-            try:
-                self.write_rollup()
-            except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
-                self.env.recorder.count("shard.rollup.failed")
+        with self.together.command():
+            done = self._machine.run(command, alone=alone)
+            if done.rollup_due:
+                try:
+                    self.write_rollup()
+                except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
+                    self.env.recorder.count("shard.rollup.failed")
         return done
 
     def preview(self, command: Command[R]) -> R | None:
@@ -231,9 +234,13 @@ class Shard:
         while True:
             view = self.view()
             state = self.alive()
-            if state.group == ("" if view is None else view.group):
-                self._readable = transactions.seen_through(state, view)
-                return self._readable
+            if state.group and (view is None or view.is_older(state.group, state.joined)):
+                continue
+            if view is not None and view.seqno == transactions.LAST:
+                _check_orphan(state)
+            readable = transactions.seen_through(state, view)
+            self._readable = readable
+            return readable
 
     def view(self) -> View | None:
         """What its group has decided for it, to look at states with that are read afterwards.
@@ -242,7 +249,23 @@ class Shard:
         applied. One log scan; of a collection in no group none.
         """
         group = self.known().group
-        return transactions.view(self.group(group).state(), self.spec.shard_id) if group else None
+        if not group:
+            return None
+        try:
+            return transactions.view(self.group(group).state(), self.spec.shard_id)
+        except CollectionNotFound:
+            return transactions.ended(group, self.known())
+
+    def settle(self) -> ShardState:
+        """Write down what transactions have decided for it, and the times that are closed by that.
+
+        Two log scans and a log write, of a collection in a group; otherwise a scan. The newest state.
+        """
+        view = self.view()
+        self.alive()
+        if view is not None:
+            self.run(partial(transactions.settle, view=view))
+        return self.known()
 
     def last_readable(self) -> ShardState:
         """What `readable` gave last. No store call, but for the first."""
@@ -274,6 +297,18 @@ class Shard:
 
 def _schemas(state: ShardState) -> dict[int, Schema]:
     return {id_: version.schema for id_, version in sorted(state.schemas.items())}
+
+
+def _check_orphan(state: ShardState) -> None:
+    """Whoever ends a group has taken all of its collections out, but for one that came in too late.
+
+    Raises:
+        CorruptionError: something is staged here that awaits what the group decides.
+    """
+    if state.group and next(state.staged.awaiting(), None) is not None:
+        raise CorruptionError(
+            state.group, "the log of the group is gone, and transactions await its decision"
+        )
 
 
 def keeper_of(env: Env, config: Config) -> Keeper:

@@ -76,6 +76,7 @@ class _Image:
     written: Written
     staged: dict[str, Staged] = field(default_factory=dict)
     group: str = ""
+    joined: int = 0
     memberships: dict[str, Membership] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
     expired: int = 0
@@ -85,7 +86,7 @@ class _Image:
 
 # Fields that came later, with the format that they came with. A record that has none of them is written as
 # it was before, so that older versions go on reading what they understand.
-_LATER = ("staged", "group", "memberships", "decisions", "expired", "forks", "origin", "let_go")
+_LATER = ("staged", "group", "joined", "memberships", "decisions", "expired", "forks", "origin", "let_go")
 SINCE = dict.fromkeys(_LATER, 2)
 FORMAT = max(SINCE.values())
 
@@ -200,6 +201,7 @@ def encode_state(state: ShardState) -> bytes:
             state.written,
             dict(sorted(state.staged.batches.items())),
             state.group,
+            state.joined,
             dict(sorted(state.memberships.items())),
             dict(sorted(state.decisions.items())),
             state.expired,
@@ -237,6 +239,7 @@ def decode_state(data: bytes, name: str) -> ShardState:
         image.written,
         Staging.of(image.staged),
         image.group,
+        image.joined,
         pmap(image.memberships),
         pmap(image.decisions),
         image.expired,

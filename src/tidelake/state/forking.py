@@ -133,6 +133,7 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         chunks=pmap(),
         staged=Staging.of({one.name: replace(one, added=0) for one in staged}),
         group="",
+        joined=0,
         written=Written(),
         forks=pmap(),
         origin=Origin(state.shard_id, state.seqno),

@@ -16,10 +16,13 @@ class Membership:
 
     Attributes:
         upper: times of this one are closed up to here, if that is beyond the upper of the group.
+        admitted: seqno of the group's state that took it in. A collection that leaves and comes back has
+            another one, so that nobody takes the two stays for one.
         leaving: no transaction takes it in any more.
     """
 
     upper: Frontier
+    admitted: int
     leaving: bool = False
 
 
@@ -42,10 +45,24 @@ class View:
 
     Attributes:
         group: its id.
+        seqno: of the group's state.
         upper: times up to here are closed.
+        admitted: of the collection; see `Membership`. None: the group does not know it.
+        leaving: nothing more is decided for it.
         decided: the times of transactions that are in, by id; see `Decision.time`.
     """
 
     group: str
+    seqno: int
     upper: Frontier
+    admitted: int | None = None
+    leaving: bool = False
     decided: dict[str, int | None] = field(default_factory=dict)
+
+    def is_of(self, group: str, joined: int) -> bool:
+        """Whether it speaks of a collection that is in this group since that seqno of the group."""
+        return self.group == group and self.admitted == joined
+
+    def is_older(self, group: str, joined: int) -> bool:
+        """Whether a collection has come into that group after this."""
+        return self.group != group or joined > self.seqno

@@ -112,12 +112,22 @@ def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
     for name, decision in edits.decisions.items():
         _require((decision is None) == (name in before.decisions), "decided-once", "transaction", name)
         if decision is not None:
-            strangers = [id_ for id_ in decision.members if id_ not in after.memberships]
+            present = {id_ for id_, member in after.memberships.items() if not member.leaving}
+            strangers = sorted({*decision.members} - present)
             _require(not strangers, "members-decide", "transaction", name, "writes to", strangers)
     for id_, member in edits.memberships.items():
         old = before.memberships.get(id_)
         if old is not None and member is not None:
             _require(old.upper <= member.upper, "member-upper-never-goes-back", id_, "to", member.upper)
+            same = old.admitted == member.admitted and old.leaving <= member.leaving
+            _require(same, "members-leave-for-good", id_, "stays")
+        if member is None:
+            _require(old is not None and old.leaving, "members-leave-first", id_)
+        elif old is None:
+            _require(member.admitted == after.seqno, "members-numbered", id_, "at", member.admitted)
+    if edits.group is not None and before.group:
+        waits = [awaited.transaction for _, awaited in after.staged.awaiting()]
+        _require(not waits, "left-behind-nothing", before.group, "and", waits)
 
 
 def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:

@@ -212,6 +212,7 @@ class ShardState:
         written: in all.
         staged: batches at times that the spine does not have yet.
         group: id of the group of collections that it belongs to, whose transactions alone write to it.
+        joined: seqno of the group's state that took it in; see `Membership.admitted`.
         memberships: of collections in this group, if it is one, by their ids.
         decisions: transactions that some members may not have applied yet, by id.
         expired: transactions that began before this seqno of the group are not decided any more.
@@ -243,6 +244,7 @@ class ShardState:
     written: Written = Written()
     staged: Staging = UNSTAGED
     group: str = ""
+    joined: int = 0
     memberships: PMap[str, Membership] = field(default_factory=pmap)
     decisions: PMap[str, Decision] = field(default_factory=pmap)
     expired: int = 0
@@ -314,6 +316,7 @@ class Edits:
         written: the new totals, if they change.
         staged: new or changed staged batches by name; None removes one.
         group: the new one, if it changes; empty: it leaves its group.
+        joined: the new one, if it changes.
         memberships: new or changed ones by id; None removes one.
         decisions: new ones by id; None removes one.
         expired: the new one, if it changes.
@@ -340,6 +343,7 @@ class Edits:
     written: Written | None = None
     staged: dict[str, Staged | None] = field(default_factory=dict)
     group: str | None = None
+    joined: int | None = None
     memberships: dict[str, Membership | None] = field(default_factory=dict)
     decisions: dict[str, Decision | None] = field(default_factory=dict)
     expired: int | None = None
@@ -478,6 +482,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         written=edits.written or state.written,
         staged=staged,
         group=state.group if edits.group is None else edits.group,
+        joined=state.joined if edits.joined is None else edits.joined,
         memberships=_edited(state.memberships, edits.memberships, name),
         decisions=_edited(state.decisions, edits.decisions, name),
         expired=state.expired if edits.expired is None else edits.expired,

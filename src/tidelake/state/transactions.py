@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
+    LeftGroup,
     TransactionExpired,
     UpdateNotBeyondLower,
     UpperMismatch,
@@ -31,9 +32,29 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended, Claim, noted, settled, too_late, unregistered
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.grouped import Decision, Membership, View
-from tidelake.state.staged import Awaited, Staged
+from tidelake.state.staged import Awaited, Staged, begins_before
 from tidelake.state.staging import closing, place, room
-from tidelake.state.state import Edits, Move, ShardState, stepped
+from tidelake.state.state import Edits, Move, ShardState, WriterRecord, stepped
+
+# Later than any seqno.
+LAST = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a transaction wants of one collection.
+
+    Attributes:
+        joined: since which state of the group it is in it; see `Membership.admitted`.
+        floor: its own upper, read after it came in: before that it may have closed times by itself.
+        times: the first and the last one of its rows; None: it gets none.
+        seal: a frontier to close it up to; None: none of its own.
+    """
+
+    joined: int
+    floor: Frontier
+    times: tuple[int, int] | None = None
+    seal: Frontier | None = None
 
 
 @dataclass(frozen=True)
@@ -43,8 +64,7 @@ class Wanted:
     Attributes:
         id: of the transaction.
         begun: seqno of the group's state when it began.
-        first: by the ids of the collections that it writes to, a time that none of its rows there is before.
-        seals: frontiers to close single collections up to, by their ids.
+        shares: by the ids of the collections.
         time: all rows get this time; None: see `own_times`.
         own_times: the rows keep their times. Otherwise, without a time, they get the first one that is open.
         upper: of the group afterwards, at least; None: just past the time.
@@ -53,58 +73,70 @@ class Wanted:
 
     id: str
     begun: int
-    first: Mapping[str, int]
-    seals: Mapping[str, Frontier]
+    shares: Mapping[str, Share]
     time: int | None = None
     own_times: bool = False
     upper: Frontier | None = None
     lower: Frontier | None = None
 
+    @property
+    def written(self) -> dict[str, tuple[int, int]]:
+        """The times of the rows, by the ids of the collections that get some."""
+        return {id_: share.times for id_, share in self.shares.items() if share.times is not None}
+
 
 # --- of a collection
 
 
-def join(state: ShardState, _now_ms: int, group: str) -> Outcome[None]:
-    """Let the transactions of a group alone write to the collection."""
+def join(state: ShardState, _now_ms: int, group: str, admitted: int) -> Outcome[None]:
+    """Let the transactions of a group alone write to the collection.
+
+    Args:
+        state: of the collection.
+        group: its id.
+        admitted: seqno of the group's state that took the collection in.
+    """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    if state.group == group:
+    if state.group == group and admitted <= state.joined:
         return NoOp(None)
-    if state.group:
+    if state.group not in ("", group):
         return Refused(CollectionInGroup(state.shard_id))
     if not state.domain.total_order:
         message = f"times of {state.domain} have no total order: such a collection can be in no group"
         return Refused(UsageError(message))
     if state.upper.closed:
         return Refused(UpperMismatch("any frontier", state.upper))
-    return Commit(Edits(group=group), None)
+    return Commit(Edits(group=group if state.group != group else None, joined=admitted), None)
 
 
 def prepare(
     state: ShardState,
     _now_ms: int,
     group: str,
+    joined: int,
     awaited: Awaited,
     runs: tuple[Run, ...],
     *,
     checked: Frontier,
+    movable: bool = False,
     inline_bytes_max: int | None = None,
 ) -> Outcome[bool]:
     """Stage runs for a transaction. False if they are there, or there are none; refused as `stage`.
 
-    Refused with a `UsageError` if the collection has left the group.
+    Refused with `LeftGroup` if the collection is in the group no more, or came back to it since.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    if state.group != group:
-        return Refused(UsageError(f"collection {state.shard_id} left its group meanwhile: write again"))
+    if (state.group, state.joined) != (group, joined):
+        return Refused(LeftGroup(state.shard_id))
     if not runs:
         return NoOp(False)
     parts = [part for run in runs for part in run.parts]
     unfit = unregistered(state, runs) or too_late(state, parts)
     if unfit is not None:
         return Refused(unfit)
-    placed = place(state, runs, checked)
+    placed = place(state, runs, checked, movable=movable)
     if isinstance(placed, Refused):
         return placed
     if placed.name in state.staged.batches:
@@ -122,33 +154,48 @@ def withdraw(state: ShardState, _now_ms: int, transactions: frozenset[str]) -> O
     return Commit(Edits(staged=dict.fromkeys(gone)), True) if gone else NoOp(False)
 
 
-def settle(state: ShardState, _now_ms: int, view: View, *, leave: bool = False) -> Outcome[bool]:
+def settle(
+    state: ShardState, _now_ms: int, view: View, *, leave: Mapping[str, WriterRecord] | None = None
+) -> Outcome[bool]:
     """Apply what the group has decided: let in what was staged for it, and close its times.
+
+    False if there is nothing to do, or the collection left meanwhile or came back.
 
     Args:
         state: of the collection, read after the state of the group that the view is of.
         view: for this collection.
-        leave: the collection has left the group; what was not decided never will be.
+        leave: it leaves the group, where nothing more is decided for it, and takes along these records of
+            writers: what was written once is never written again because of it.
     """
-    if state.dropped:
+    if state.dropped or view.is_older(state.group, state.joined):
+        return NoOp(False)
+    ours = view.is_of(state.group, state.joined)
+    if leave is not None and ours and not view.leaving:
         return NoOp(False)
     freed: dict[str, Staged | None] = {}
     for one, awaited in state.staged.awaiting():
-        if awaited.transaction in view.decided:
+        if ours and awaited.transaction in view.decided:
             freed[one.name] = _let_in(one, view.decided[awaited.transaction])
-        elif leave:
+        elif leave is not None:
             freed[one.name] = None
-    upper = state.upper.join(view.upper)
-    group = "" if leave and state.group else None
+    upper = state.upper.join(view.upper) if ours else state.upper
+    left = Edits() if leave is None else Edits(group="", joined=0, writers=_kept(state, leave))
     if upper == state.upper:
-        changed = freed or group is not None
-        return Commit(Edits(staged=freed, group=group), True) if changed else NoOp(False)
+        changed = freed or leave is not None
+        return Commit(replace(left, staged=freed), True) if changed else NoOp(False)
     known = replace(state, staged=state.staged.edited(freed))
     step = closing(known, HollowBatch(Bounds(state.upper, upper, state.minimum)))
-    edits = Edits(
-        upper=Move(state.upper, upper), spine=step.spine, staged={**freed, **step.staged}, group=group
-    )
+    edits = replace(left, upper=Move(state.upper, upper), spine=step.spine, staged={**freed, **step.staged})
     return Commit(edits, True, step.due)
+
+
+def catch_up(state: ShardState, now_ms: int, view: View) -> Outcome[bool]:
+    """`settle`, if more comes of it than that times are closed in which there is nothing."""
+    waits = any(awaited.transaction in view.decided for _, awaited in state.staged.awaiting())
+    closes = any(begins_before(one.batch, view.upper) for one in state.staged)
+    if not (waits or closes or state.retention.window is not None):
+        return NoOp(False)
+    return settle(state, now_ms, view)
 
 
 def seen_through(state: ShardState, view: View | None) -> ShardState:
@@ -160,11 +207,19 @@ def seen_through(state: ShardState, view: View | None) -> ShardState:
         state: read after the state of the group that the view is of.
         view: None: it was in no group then.
     """
-    ours = view is not None and view.group == state.group
-    outcome = settle(state, state.committed_ms, view) if view is not None and ours else NoOp(False)
+    outcome = NoOp(False) if view is None else settle(state, state.committed_ms, view)
     if not isinstance(outcome, Commit):
         return state
     return replace(stepped(state, outcome.edits, state.committed_ms), seqno=state.seqno)
+
+
+def _kept(state: ShardState, records: Mapping[str, WriterRecord]) -> dict[str, WriterRecord]:
+    """Those that the collection does not know."""
+    return {
+        name: record
+        for name, record in records.items()
+        if name not in state.writers or state.writers[name].sequence is None
+    }
 
 
 def _let_in(one: Staged, time: int | None) -> Staged:
@@ -182,42 +237,68 @@ def _let_in(one: Staged, time: int | None) -> Staged:
 def view(state: ShardState, member: str) -> View:
     """What a group has decided for a collection; nothing, if it knows none of that id."""
     known = state.memberships.get(member)
-    if known is None:
-        return View(state.shard_id, state.minimum)
+    if known is None or state.dropped:
+        return View(state.shard_id, LAST if state.dropped else state.seqno, state.minimum)
     upper = known.upper if known.leaving else known.upper.join(state.upper)
     times = {id_: found.time for id_, found in state.decisions.items() if member in found.members}
-    return View(state.shard_id, upper, times)
+    return View(state.shard_id, state.seqno, upper, known.admitted, known.leaving, times)
 
 
-def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[None]:
-    """Take collections into the group. They still have to `join` it."""
+def ended(group: str, state: ShardState) -> View:
+    """What a group that is gone has decided for a collection: nothing that this one has not applied."""
+    return View(group, LAST, state.minimum)
+
+
+def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[dict[str, int]]:
+    """Take collections into the group; since when each is in it, by id. They still have to `join` it.
+
+    Refused with `LeftGroup` while one of them is leaving.
+    """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    fresh = [id_ for id_ in members if id_ not in state.memberships or state.memberships[id_].leaving]
-    if not fresh:
-        return NoOp(None)
-    return Commit(
-        Edits(memberships={id_: Membership(_upper_of(state, id_, state.minimum)) for id_ in fresh}), None
-    )
+    known = {id_: state.memberships[id_] for id_ in members if id_ in state.memberships}
+    leaving = next((id_ for id_, member in known.items() if member.leaving), None)
+    if leaving is not None:
+        return Refused(LeftGroup(leaving))
+    seqno = state.seqno + 1
+    admitted = {id_: known[id_].admitted if id_ in known else seqno for id_ in members}
+    if len(known) == len(admitted):
+        return NoOp(admitted)
+    fresh = {id_: Membership(state.minimum, seqno) for id_ in members if id_ not in known}
+    return Commit(Edits(memberships=dict(fresh)), admitted)
 
 
-def retire(state: ShardState, _now_ms: int, member: str) -> Outcome[None]:
+def retire(state: ShardState, _now_ms: int, member: str, admitted: int) -> Outcome[None]:
     """Let no transaction take in a collection any more, which is about to leave."""
     known = state.memberships.get(member)
-    if known is None or known.leaving:
+    if known is None or known.leaving or known.admitted != admitted:
         return NoOp(None)
-    return Commit(Edits(memberships={member: Membership(known.upper.join(state.upper), leaving=True)}), None)
+    leaving = Membership(known.upper.join(state.upper), admitted, leaving=True)
+    return Commit(Edits(memberships={member: leaving}), None)
 
 
 def forget(
-    state: ShardState, _now_ms: int, decisions: frozenset[str], members: frozenset[str] = frozenset()
+    state: ShardState,
+    _now_ms: int,
+    decisions: frozenset[str] = frozenset(),
+    members: Mapping[str, int] | None = None,
 ) -> Outcome[None]:
-    """Forget decisions that all their collections have applied, and collections that have left."""
-    gone = {id_ for id_ in decisions if id_ in state.decisions}
-    left = {id_ for id_ in members if id_ in state.memberships and state.memberships[id_].leaving}
+    """Forget decisions that all their collections have applied, and collections that have left.
+
+    Args:
+        state: of the group.
+        decisions: by the ids of the transactions.
+        members: collections, and since when they were in the group.
+    """
+    gone = sorted(id_ for id_ in decisions if id_ in state.decisions)
+    left = [
+        id_
+        for id_, admitted in sorted((members or {}).items())
+        if (known := state.memberships.get(id_)) is not None and known.leaving and known.admitted == admitted
+    ]
     if not gone and not left:
         return NoOp(None)
-    return Commit(Edits(decisions=dict.fromkeys(sorted(gone)), memberships=dict.fromkeys(sorted(left))), None)
+    return Commit(Edits(decisions=dict.fromkeys(gone), memberships=dict.fromkeys(left)), None)
 
 
 def refuse(state: ShardState, _now_ms: int, transaction: str) -> Outcome[bool]:
@@ -238,7 +319,8 @@ def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None 
 
     Refused with `UpperMismatch` if its time is closed, which carries the current frontier: it may be tried
     again at a later time as it is staged; with `UpdateNotBeyondLower` if one of the rows' own times is; with
-    `TransactionExpired`, `WriterFenced`, or a `UsageError` if a collection is no member any more.
+    `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not in the group, or came
+    back to it since the transaction began.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -252,10 +334,9 @@ def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None 
         return Refused(TransactionExpired(wanted.id))
     if wanted.begun < state.expired:
         return Refused(TransactionExpired(wanted.id))
-    ids = (*wanted.first, *wanted.seals)
-    strangers = [id_ for id_ in ids if id_ not in state.memberships or state.memberships[id_].leaving]
-    if strangers:
-        return Refused(UsageError(f"collection {strangers[0]} left the group meanwhile: write again"))
+    stranger = next((id_ for id_, share in wanted.shares.items() if not _is_in(state, id_, share)), None)
+    if stranger is not None:
+        return Refused(LeftGroup(stranger))
     if state.upper.closed:
         return Refused(UpperMismatch("any frontier", state.upper))
     if wanted.lower not in (None, state.upper):
@@ -264,14 +345,14 @@ def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None 
     if isinstance(placed, Refused):
         return placed
     time, upper = placed
-    members: dict[str, Membership | None] = {
-        id_: Membership(sealed)
-        for id_, frontier in wanted.seals.items()
-        if (sealed := _upper_of(state, id_, state.minimum).join(frontier)) != state.memberships[id_].upper
-    }
+    members: dict[str, Membership | None] = {}
+    for id_, share in wanted.shares.items():
+        known_as = state.memberships[id_]
+        if share.seal is not None and not share.seal <= known_as.upper:
+            members[id_] = replace(known_as, upper=known_as.upper.join(share.seal))
     decisions: dict[str, Decision | None] = {}
-    if wanted.first:
-        decisions[wanted.id] = Decision(tuple(sorted(wanted.first)), time)
+    if wanted.written:
+        decisions[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
     writers = {} if claim is None else {claim.writer: noted(state, claim, upper)}
     answer = Appended(state.upper, upper)
     if upper == state.upper:
@@ -289,31 +370,39 @@ def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None 
     return Commit(edits, answer, step.due)
 
 
+def _is_in(state: ShardState, id_: str, share: Share) -> bool:
+    known = state.memberships.get(id_)
+    return known is not None and not known.leaving and known.admitted == share.joined
+
+
 def _timed(state: ShardState, wanted: Wanted) -> tuple[int | None, Frontier] | Refused:
     """The time that all rows of a transaction get, if they get one, and the group's upper after it."""
-    uppers = {id_: _upper_of(state, id_, state.upper) for id_ in wanted.first}
+    written = wanted.written
+    uppers = {
+        id_: state.upper.join(state.memberships[id_].upper).join(wanted.shares[id_].floor) for id_ in written
+    }
     shut = next((upper for upper in uppers.values() if upper.closed), None)
     if shut is not None:
         return Refused(UpperMismatch("any frontier", shut))
-    if not wanted.first or wanted.own_times:
-        for id_, first in wanted.first.items():
+    if not written or wanted.own_times:
+        for id_, (first, _) in written.items():
             if not uppers[id_].less_equal(first):
                 return Refused(UpdateNotBeyondLower(first, uppers[id_]))
         return None, state.upper if wanted.upper is None else state.upper.join(wanted.upper)
     open_from = max(_number(time) for upper in uppers.values() for time in upper)
-    time = max(open_from, *wanted.first.values()) if wanted.time is None else wanted.time
+    last = max(last for _, last in written.values())
+    time = max(open_from, last) if wanted.time is None else wanted.time
     if time < open_from:
         return Refused(UpperMismatch(Frontier.of(time), Frontier.of(open_from)))
+    if time < last:
+        # Times are only ever moved forward, so some rows would come in later than others.
+        return Refused(
+            UsageError(f"rows of the transaction were written at {last}: commit at {last} or later")
+        )
     end = Frontier.past(time)
     if end.closed:
         return Refused(UsageError(f"time {time} is the last there is: a transaction needs one after it"))
     return time, end if wanted.upper is None else end.join(wanted.upper)
-
-
-def _upper_of(state: ShardState, id_: str, otherwise: Frontier) -> Frontier:
-    """Up to where a collection is closed by the group, and by itself."""
-    known = state.memberships.get(id_)
-    return otherwise if known is None else known.upper.join(otherwise)
 
 
 def _number(time: object) -> int:

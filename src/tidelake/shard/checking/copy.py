@@ -236,4 +236,5 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         forks=pmap(),
         origin=None,
         group="",
+        joined=0,
     )

@@ -142,8 +142,11 @@ class PartsCheck:
         bounds = batch.bounds
         for part in run.parts:
             first, last = part.seen_times
-            late = bounds.upper.less_equal(last) and self._state.domain.total_order
-            if not bounds.lower.less_equal(first) or (late and not _advanced(last, batch)):
+            total = self._state.domain.total_order
+            late = bounds.upper.less_equal(last) and total
+            # Of tuples the extremes, taken component by component, need not be times.
+            early = not bounds.lower.less_equal(first if total else last)
+            if early or (late and not _advanced(last, batch)):
                 self._told("batch-times", part, f"its times {first} to {last} lie outside of {bounds}")
 
     def _told(self, kind: str, part: Part, message: str) -> None:

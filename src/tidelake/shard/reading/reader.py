@@ -149,7 +149,12 @@ class Reader:
         self._alive()
         pinned = self._pinned
         if pinned is None or not query.answers(pinned, asked):
-            query.ready(self._shard, asked, timeout_s, staged=staged)
+            try:
+                query.ready(self._shard, asked, timeout_s, staged=staged)
+            except HistoryCompacted:
+                # Perhaps because the hold has ended since it was looked at.
+                self._alive()
+                raise
             view = self._shard.view()
             _, state = self._lease.pin()
             self._pinned = pinned = seen_through(state, view)

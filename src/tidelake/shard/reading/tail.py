@@ -8,9 +8,11 @@ INVARIANT: steps tile the times: no time is in two of them, and none between the
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
@@ -23,6 +25,7 @@ from tidelake.shard.reading.standing import StandingHold
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
 from tidelake.state.backlog import Limits, Span, end_of, fitting, frontier_of, spans
+from tidelake.state.holds import close_hold
 from tidelake.state.state import ShardState
 
 Ints = npt.NDArray[np.int64]
@@ -138,8 +141,12 @@ class Tail:
                 continue
             return start
 
-    def step(self, lower: Frontier, limits: Limits, until: Frontier | None = None) -> Frontier:
-        """The end of the next step from `lower`, past times that are closed; `lower` if it would be empty.
+    def step(
+        self, lower: Frontier, limits: Limits, until: Frontier | None = None, *, empty: bool = False
+    ) -> Frontier:
+        """The end of the next step from `lower`, past times that are closed; `lower` if there is none.
+
+        Steps have updates, unless they may be `empty`.
 
         At most one log scan. Only if the updates do not fit, and parts do not tell exactly enough where they
         do, their times are read, once for all steps that are behind by then. One log write if the hold
@@ -152,7 +159,7 @@ class Tail:
         known, upper = self._backlog(state, lower, until)
         self._hold.ensure(state, _before(lower))
         if not known:
-            return lower
+            return upper if empty else lower
         if limits.none:
             return upper
         start, end = end_of(lower), end_of(upper)
@@ -180,14 +187,7 @@ class Tail:
             HistoryCompacted: the updates can no longer be told apart.
             IncompatibleSchema: today's rows do not fit the schema to read under.
         """
-        self._hold.ensure(self._recent(asked), _before(start))
-        state = self._recent(asked)
-        if not query.answers(state, asked):
-            raise UsageError(
-                f"{asked} is not closed in {self._shard.title!r} (upper={state.upper}), but a step ended "
-                "there: the collection was restored from an older copy; begin with a new checkpoint"
-            )
-        query.check_since(asked, state)
+        state = self._answering(asked, start)
         planned = query.planned(
             self._shard,
             state,
@@ -200,6 +200,23 @@ class Tail:
         self._hold.read(planned.seqno)
         return planned if planned.rows else None
 
+    def read(self, asked: Query, start: Frontier) -> pa.RecordBatchReader:
+        """A step, read by this process: rows as `query.stream` gives them; arguments and errors as `plan`."""
+        state = self._answering(asked, start)
+        return query.streamed(
+            self._shard, state, asked, Lease(self._shard), schema_id=self._schema_id, wanted=self._wanted
+        )
+
+    def leave(self) -> None:
+        """End what runs beside, with a last sign of life: the hold lasts from now on. One log write."""
+        self._hold.keep()
+        self._hold.stop()
+
+    def release(self) -> None:
+        """End what runs beside, and the hold. One log write."""
+        self._hold.stop()
+        self._shard.run(partial(close_hold, hold_id=self.hold))
+
     def move(self, position: Frontier) -> None:
         """All steps up to a position are done for good: history before it may go, in a while."""
         self._hold.move(_before(position))
@@ -207,6 +224,18 @@ class Tail:
     def stop(self) -> None:
         """End what runs beside. The hold stays as long as it lasts."""
         self._hold.stop()
+
+    def _answering(self, asked: Query, start: Frontier) -> ShardState:
+        """A young state that knows the answer, of a history that is held from `start` on."""
+        self._hold.ensure(self._recent(asked), _before(start))
+        state = self._recent(asked)
+        if not query.answers(state, asked):
+            raise UsageError(
+                f"{asked} is not closed in {self._shard.title!r} (upper={state.upper}), but a step ended "
+                "there: the collection was restored from an older copy; begin with a new checkpoint"
+            )
+        query.check_since(asked, state)
+        return state
 
     def _young(self) -> bool:
         """Whether the parts of the known state are certainly there, also for a read that begins now."""

@@ -113,6 +113,8 @@ class Ending:
         if state is not None:
             self._lending.return_borrowed(state)
         removed = self._deleted(keep=frozenset())
+        # Before the log: until that is gone, whoever comes next does it again.
+        self._stores.blobs.prune(self.shard_id)
         return removed.plus(Removed(int(self._stores.log.delete(self.shard_id))))
 
     def _last(self) -> ShardState | None:

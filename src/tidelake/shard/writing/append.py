@@ -18,6 +18,7 @@ from tidelake.errors import (
     IncompatibleSchema,
     InlineFull,
     InvalidUpdates,
+    LeftGroup,
     TidelakeError,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -42,6 +43,7 @@ from tidelake.state.state import ShardState
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
 REFUSALS = (
     CollectionInGroup,
+    LeftGroup,
     UpperMismatch,
     WriterFenced,
     UpdateNotBeyondLower,

@@ -30,7 +30,7 @@ from tidelake.shard.writing.append import REFUSALS, commit_floor, past_last, und
 from tidelake.shard.writing.batches import append_batches
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_open, check_total
-from tidelake.shard.writing.upserter import Upserter
+from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.append import Appended, Claim, claimed
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
@@ -56,7 +56,13 @@ _Attempt: TypeAlias = Callable[[ShardState, ShardSpec], _Difference]
 
 
 def upsert(
-    shard: Shard, data: object, columns: EventColumns, time: Time | None = None, claim: Claim | None = None
+    shard: Shard,
+    data: object,
+    columns: EventColumns,
+    time: Time | None = None,
+    claim: Claim | None = None,
+    *,
+    old_rows: OldRows | None = None,
 ) -> Appended:
     """Let the rows of a table be those of their keys.
 
@@ -66,6 +72,7 @@ def upsert(
         columns: what orders events, and what removes.
         time: of all events; None: they have a time column, or get one at the commit.
         claim: to append under.
+        old_rows: is asked for what is there before the store.
 
     Raises:
         InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken. Nothing was written.
@@ -80,7 +87,7 @@ def upsert(
         found = _Difference(Seen(state.seqno, upserter.as_of), iter(()), time)
 
         def updates() -> Iterator[pa.RecordBatch]:
-            for events, changed in upserter.resolved(shard.stores.blobs, [given]):
+            for events, changed in upserter.resolved(shard.stores.blobs, [given], old_rows):
                 if timed:
                     last = pc.max(events.column(spec.domain.columns[0])).as_py()
                     found.end = last if found.end is None else max(found.end, last)

@@ -5,10 +5,10 @@ them. What it gives back is appended by `tidelake.shard.writing.batches.append_u
 that it was made for: later old rows may be others.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -31,8 +31,16 @@ from tidelake.shard.runs.upload import check_times
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.staged import begins_before
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
+
+OldRows: TypeAlias = Callable[[Frontier, pa.Table], pa.Table | None]
+"""Knows what is stored without a look into the store, at the last time before an upper, of a table's keys.
+
+Gives canonical updates, consolidated, of any time: all rows of these keys, each with its multiplicity in
+`_diff`. None: it does not know.
+"""
 
 # Events, the same sorted, their old rows and the differences of both are in memory at once.
 _RANGE_SHARE = 8
@@ -53,6 +61,7 @@ class Upserter:
         time: of all events; None: they have times of their own, or get one at the commit.
         rows_count: whether of equally good events the later row wins; else they must be equal.
         advance: whether events whose times are closed happen at `lower`; else they are refused.
+        meets_staged: whether updates that are staged for their times are among what they meet.
     """
 
     spec: ShardSpec
@@ -62,6 +71,7 @@ class Upserter:
     time: Time | None = None
     rows_count: bool = True
     advance: bool = False
+    meets_staged: bool = False
 
     @classmethod
     def at(
@@ -87,7 +97,10 @@ class Upserter:
         if time is not None and not state.upper.less_equal(time):
             raise UpdateNotBeyondLower(time, state.upper)
         made = cls(spec, (), state.upper, columns, time, rows_count, advance)
-        return replace(made, needed=tuple(sources(state.batches(), AsOf(made.as_of))))
+        end = Frontier.past(made.as_of)
+        met = any(begins_before(one.batch, end) for one in state.staged)
+        needed = tuple(sources(state.batches(), AsOf(made.as_of)))
+        return replace(made, needed=needed, meets_staged=met)
 
     @property
     def as_of(self) -> int:
@@ -110,6 +123,7 @@ class Upserter:
         self,
         batches: Iterable[pa.RecordBatch],
         watch: Callable[[pa.Table, pa.Table], None] = lambda _events, _updates: None,
+        old_rows: OldRows | None = None,
     ) -> bytes:
         """Look up, resolve and store; the returned bytes go to `append_uploaded`, `b""` if nothing changes.
 
@@ -117,6 +131,7 @@ class Upserter:
             batches: events, as `tidelake.data.events.read_events` takes them; all of a key come to one call.
                 More than `merge_chunk_rows` come sorted by key.
             watch: is told of each range of events, and the updates that it amounts to.
+            old_rows: is asked before the store.
 
         A look-up costs an `open` and some reads for each part that may hold one of the keys; of many keys two
         threads do it, if there are so many for Arrow (`pyarrow.cpu_count`), and both may read one part. Then
@@ -132,7 +147,7 @@ class Upserter:
         blobs, upper = stores_of(self.spec).blobs, Frontier()
         try:
             with BatchBuilder(self.spec, blobs, Env(), self.lower, sorted=True, upper=upper) as builder:
-                for events, updates in self.resolved(blobs, batches):
+                for events, updates in self.resolved(blobs, batches, old_rows):
                     watch(events, updates)
                     builder.add(updates)
                 built = builder.finish(upper)
@@ -140,30 +155,32 @@ class Upserter:
             raise explained_by(self.spec, error.name) from error
         return built.to_bytes() if built.runs else b""
 
-    def resolved(self, blobs: BlobStore, given: Iterable[object]) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def resolved(
+        self, blobs: BlobStore, given: Iterable[object], old_rows: OldRows | None = None
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Events of each range of keys, and the updates that they amount to; both in ascending order."""
         spec, config = self.spec, self.spec.config
         own = {column.name for column in spec.schema.value}
         rules = Rules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
         limits = Limits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE)
         for events in key_ranges(map(self._events, given), spec.schema, limits):
-            found = self._old(blobs, KeySet.of(events, spec.schema))
-            with closing(found):
-                old = pa.Table.from_batches(found, update_schema(spec.schema, spec.domain))
+            # What is staged is in no copy of the closed times.
+            known = old_rows(self.lower, events) if old_rows and not self.meets_staged else None
+            old = self._stored(blobs, events) if known is None else known
             yield events, resolve(events, old, spec.schema, spec.domain, rules)
 
-    def _old(self, blobs: BlobStore, keys: KeySet) -> Generator[pa.RecordBatch]:
-        """The rows of some keys, of ranges of them at once."""
+    def _stored(self, blobs: BlobStore, events: pa.Table) -> pa.Table:
+        """The rows of the keys of events, of ranges of them at once."""
+        keys = KeySet.of(events, self.spec.schema)
         # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
         ranges = keys.cut(max(1, min(pa.cpu_count(), _LOOKUPS_MAX, len(keys) // _KEYS_MIN)))
-        query = AsOf(self.as_of)
-        found = [rows(self.spec, blobs, list(self.needed), query, among=among) for among in ranges]
+        found = [rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=among) for among in ranges]
         if len(found) == 1:
-            yield from found[0]
-            return
-        with prefetch_all(found, len(found)) as ahead:
-            for batches in ahead:
-                yield from batches
+            batches = list(found[0])
+        else:
+            with prefetch_all(found, len(found)) as ahead:
+                batches = [batch for of in ahead for batch in of]
+        return pa.Table.from_batches(batches, update_schema(self.spec.schema, self.spec.domain))
 
     def _events(self, given: object) -> pa.Table:
         spec = self.spec

@@ -13,11 +13,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from tidelake.arrangement.oldrows import old_rows_in
 from tidelake.data.events import EventColumns
-from tidelake.errors import InvalidUpdates
+from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
+from tidelake.lake.reference import ArrangementReference, arrangement_reference
 from tidelake.model.frontier import Frontier
-from tidelake.shard.writing.upserter import Upserter
+from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
 from tidelake.spark.envelopes.append import TakeTime, check_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
@@ -43,15 +45,20 @@ class Upsert:
             `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
             happen at the least time that is open, in their order.
+        state_bytes: a collection that is stored in at most so many bytes is kept as an arrangement by each
+            worker process, which then looks old rows up there: for streams, whose workers stay. 0: none is.
     """
 
     order_by: str | None = None
     delete_column: str | None = None
     time: str | int | None = None
     late: Late = "refuse"
+    state_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_late(self.late)
+        if self.state_bytes < 0:
+            raise UsageError(f"state_bytes={self.state_bytes!r} must be a whole number that is not negative")
 
     @property
     def rebases(self) -> bool:
@@ -119,7 +126,14 @@ class Upsert:
             own,
             stamped=at is None and time is None,
             prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),
+            state=self._state(collection),
         )
+
+    def _state(self, collection: Collection) -> ArrangementReference | None:
+        """The arrangement that workers keep; None: the collection is too large, or none is wanted."""
+        if not self.state_bytes or _stored_bytes(collection) > self.state_bytes:
+            return None
+        return arrangement_reference(collection)
 
     def _events(self) -> EventColumns:
         return EventColumns(self.order_by, self.delete_column)
@@ -143,6 +157,7 @@ class _UpsertEvents:
         time: name of its time column.
         stamped: whether the events have the time of the commit, so that without updates there is none.
         prepare: makes the time column.
+        state: where old rows are looked up; None: in the store.
     """
 
     upserter: bytes
@@ -151,6 +166,7 @@ class _UpsertEvents:
     time: str
     stamped: bool
     prepare: TakeTime | None
+    state: ArrangementReference | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -160,9 +176,19 @@ class _UpsertEvents:
             return upserter.upload(
                 (self._events(batch, upserter) for batch in batches),
                 lambda events, updates: self._see(answer, events, updates),
+                self._old_rows(upserter),
             )
 
         return answered(work)
+
+    def _old_rows(self, upserter: Upserter) -> OldRows | None:
+        if self.state is None:
+            return None
+        found = self.state.here(catch_up=False)
+        # This worker may have it from before the columns changed.
+        if found.why_not_all_of(upserter.spec):
+            return None
+        return old_rows_in(found, lambda: upserter.spec, self.state.name)
 
     def _events(self, batch: pa.RecordBatch, upserter: Upserter) -> pa.RecordBatch:
         named = batch.rename_columns(self.columns)
@@ -178,6 +204,10 @@ class _UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
+
+
+def _stored_bytes(collection: Collection) -> int:
+    return collection.state().spine.totals.size_bytes
 
 
 def _sorted_as_stored(field: t.StructField) -> Column:

@@ -20,6 +20,7 @@ def upsert(
     time: str | int | None = None,
     late: Late = "refuse",
     token: str | None = None,
+    state_bytes: int = 0,
 ) -> Appended:
     """Let the rows of a DataFrame be those of their keys, in one commit; rows of other keys stay.
 
@@ -41,6 +42,8 @@ def upsert(
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
             happen at the least time that is open.
         token: see `tidelake.spark.write`.
+        state_bytes: a collection that is stored in at most so many bytes is kept as an arrangement by each
+            worker process, for look-ups without the store. It pays where workers upsert again and again.
 
     Returns:
         The times written, and the upper after it. Each task costs an `open` and some reads for each part
@@ -53,7 +56,7 @@ def upsert(
             is the last (nothing was appended).
         UpdateNotBeyondLower: a time is closed.
     """
-    envelope = Upsert(order_by, delete_column, time, late)
+    envelope = Upsert(order_by, delete_column, time, late, state_bytes)
     return write(collection, frame, envelope, token=token).appended
 
 

@@ -1,0 +1,321 @@
+"""A directory of checkpoints: each is complete or cannot be seen, and the last two are kept.
+
+Owns the files of such a directory and the order in which they come and go. Must not know what is in a batch
+file, nor how an arrangement works.
+
+    <path>/checkpoint-00000007.list     a `Checkpoint`: which batch files make it up
+    <path>/batches/<name>               batch files, each under one name in all lists that need it
+    <path>/lock                         locked by whoever saves; empty
+    <path>/~tmp/                        lists that are being written
+
+INVARIANT: a list is there only when every file that it names is there and durable, so lists are written last
+and removed first. A file that no list names is nobody's, and is removed by the next save. So that a directory
+that has lost its lists is not taken for an empty one, a list that names nothing is there before any file is.
+
+SUBTLE: who saves or restores gives each file a name of its own by a hard link, or copies it where the file
+system has no links. So nobody has to know who else needs the bytes: to remove a name never takes a file
+from a checkpoint, a fork or an arrangement that has a name of its own for it.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tidelake.arrangement.saved import Checkpoint, SavedBatch
+from tidelake.errors import CorruptionError, IncompatibleSchema, StoreUnavailable, UsageError
+from tidelake.store.disk import Folders, unavailable, unknown
+from tidelake.store.files import SYSTEM_FILES, Files, exists
+from tidelake.store.scratch import Scratch
+
+_KEPT = 2
+_BATCHES = "batches"
+_LOCK = "lock"
+_LIST = re.compile(r"checkpoint-(\d{8,})\.list")
+_COPY_BYTES = 4 * 1024 * 1024
+# The file system has no hard links, or none between these two folders, or none more of this file.
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+
+# The batches that make up a checkpoint, when told of those that are in the directory.
+Listed: TypeAlias = Callable[[Mapping[str, SavedBatch]], Sequence[SavedBatch]]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a save did.
+
+    Attributes:
+        checkpoint: that is the newest one now.
+        is_new: whether it was written; False: the contents are those of the one that was there.
+        files_added: batch files that were not in the directory before.
+        bytes_copied: of these that could not be shared by a hard link.
+        left: why files of older checkpoints could not be removed, which the next save does; empty: they were.
+    """
+
+    checkpoint: Checkpoint
+    is_new: bool
+    files_added: int = 0
+    bytes_copied: int = 0
+    left: str = ""
+
+
+class CheckpointDirectory:
+    """The checkpoints of one arrangement.
+
+    Args:
+        path: of the directory; it need not be there before the first save.
+        files: where it is.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], files: Files = SYSTEM_FILES) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._batches = os.path.join(self.path, _BATCHES)
+        self._files = files
+        self._folders = Folders(self.path, files)
+        self._scratch = Scratch(self.path, files)
+
+    def save(self, wanted: Checkpoint, listed: Listed, source: Callable[[str], str]) -> Saved:
+        """Make a checkpoint the newest one, unless the newest one has the same contents.
+
+        Args:
+            wanted: what to save; its number is given by the directory, its batches by `listed`.
+            listed: says which batches those are; not asked if the contents are the same. It is told of those
+                that are there already.
+            source: says where the file of a batch of some name is now; asked for those that are not there.
+
+        Raises:
+            StoreUnavailable: it was not saved; the checkpoints that were there are as they were. Also while
+                another process saves there.
+            OutcomeUnknown: it may be saved; saving again decides.
+            CorruptionError: a list is damaged, or all lists are gone and batch files are there.
+            IncompatibleSchema: checkpoints of another schema are there.
+        """
+        try:
+            self._folders.ensure(self._batches)
+            with self._locked():
+                return self._save(wanted, listed, source)
+        except OSError as error:
+            raise unavailable("save a checkpoint in", self.path, error) from error
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Those that are there, ascending; none if nothing was saved yet, or the directory is not there.
+
+        Raises:
+            CorruptionError: a list is damaged, or all lists are gone and batch files are there.
+        """
+        try:
+            return [checkpoint for checkpoint in self._lists() if checkpoint.number]
+        except OSError as error:
+            raise unavailable("read the checkpoints in", self.path, error) from error
+
+    def restore(self, folder: str, number: int | None = None) -> tuple[Checkpoint, dict[str, str]]:
+        """Give the files of a checkpoint further names.
+
+        Args:
+            folder: where these names are to be.
+            number: of the checkpoint; default: the newest.
+
+        Returns:
+            The checkpoint, and the path of the file of each batch by its name, in `folder`.
+
+        Raises:
+            UsageError: there is no such checkpoint.
+            CorruptionError: a list is damaged or gone, or a file of the checkpoint is gone or cut short.
+        """
+        try:
+            while True:
+                found = self.find(number)
+                try:
+                    return found, {batch.name: self._taken(batch, folder) for batch in found.batches}
+                except CorruptionError:
+                    # Somebody saved twice meanwhile, and the files went with their list.
+                    if exists(self._files, self._list_path(found.number)):
+                        raise
+        except OSError as error:
+            raise unavailable("restore the checkpoint in", self.path, error) from error
+
+    def find(self, number: int | None = None) -> Checkpoint:
+        """A checkpoint, by default the newest. Errors as `restore`."""
+        if number is None:
+            there = self.checkpoints()
+            if there:
+                return there[-1]
+            raise UsageError(f"there is no checkpoint of an arrangement in {self.path!r}")
+        # Only its own list: those of others may be damaged.
+        found = self._read(number) if number > 0 else None
+        if found is None:
+            there_ = ", ".join(str(known) for known in self._numbers() if known) or "none"
+            raise UsageError(f"there is no checkpoint {number!r} in {self.path!r} (there: {there_})")
+        return found
+
+    def _save(self, wanted: Checkpoint, listed: Listed, source: Callable[[str], str]) -> Saved:
+        there = self._lists() or [self._begun(wanted)]
+        newest = there[-1]
+        if not newest.schema.same_columns(wanted.schema) or newest.domain != wanted.domain:
+            raise IncompatibleSchema(
+                f"{self.path!r} has checkpoints of {newest.schema} time {newest.domain}, not of "
+                f"{wanted.schema} time {wanted.domain}: save in another directory"
+            )
+        if newest.number and newest.content == wanted.content:
+            # SUBTLE: whoever wrote it may have died before its name was durable.
+            self._folders.flush(self.path)
+            return Saved(newest, is_new=False, left=self._forget(there))
+        named = self._sweep(there)
+        batches = tuple(listed(named))
+        missing = [batch for batch in batches if batch.name not in named]
+        copied = sum(self._put(batch, source(batch.name)) for batch in missing)
+        self._folders.flush(self._batches)
+        saved = replace(wanted, number=newest.number + 1, batches=batches)
+        self._write_list(saved)
+        return Saved(saved, True, len(missing), copied, self._forget([*there, saved]))
+
+    def _begun(self, wanted: Checkpoint) -> Checkpoint:
+        """The list that names nothing, before any file is there."""
+        nothing = replace(wanted, number=0, content="", batches=(), followed=None)
+        self._write_list(nothing)
+        return nothing
+
+    def _write_list(self, checkpoint: Checkpoint) -> None:
+        path = self._list_path(checkpoint.number)
+        with self._scratch.written(checkpoint.to_bytes()) as written:
+            self._files.link(written, path)
+            try:
+                self._folders.flush(self.path)
+            except OSError as error:
+                raise unknown("save a checkpoint in", self.path, error) from error
+
+    def _forget(self, there: list[Checkpoint]) -> str:
+        """Remove all but the last ones; what was in the way of that."""
+        try:
+            for old in there[:-_KEPT]:
+                self._files.unlink(self._list_path(old.number))
+            if len(there) > _KEPT:
+                # Durably, before the files: lists may be read as long as they are there.
+                self._folders.flush(self.path)
+            self._sweep(there[-_KEPT:])
+        except OSError as error:
+            return str(unavailable("remove old files in", self.path, error))
+        return ""
+
+    def _sweep(self, there: list[Checkpoint]) -> dict[str, SavedBatch]:
+        """Remove what none of these names; what they name, by name."""
+        named = {batch.name: batch for checkpoint in there for batch in checkpoint.batches}
+        for name, is_folder in self._files.scan(self._batches):
+            if not is_folder and name not in named:
+                self._files.unlink(os.path.join(self._batches, name))
+        return named
+
+    def _put(self, batch: SavedBatch, source: str) -> int:
+        """Share a file with the directory, durably; the bytes that had to be copied."""
+        target = os.path.join(self._batches, batch.name)
+        copied = self._shared(source, target)
+        descriptor = self._files.open(target)
+        try:
+            size = self._files.fstat(descriptor).st_size
+            if size != batch.size_bytes:
+                raise CorruptionError(source, f"it has {size} bytes and not {batch.size_bytes}")
+            self._files.fsync(descriptor)
+        finally:
+            self._files.close(descriptor)
+        return copied
+
+    def _taken(self, batch: SavedBatch, folder: str) -> str:
+        source, target = os.path.join(self._batches, batch.name), os.path.join(folder, batch.name)
+        try:
+            size = self._files.lstat(source).st_size
+            if size != batch.size_bytes:
+                raise CorruptionError(source, f"it has {size} bytes and not {batch.size_bytes}")
+            if not exists(self._files, target):
+                self._shared(source, target)
+        except FileNotFoundError as error:
+            if not self._files.isdir(folder):
+                raise
+            raise CorruptionError(source, "it is missing") from error
+        return target
+
+    def _shared(self, source: str, target: str) -> int:
+        """Give a file a further name, or copy it; the bytes that were copied."""
+        try:
+            self._files.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            return self._copied(source, target)
+        return 0
+
+    def _copied(self, source: str, target: str) -> int:
+        reader, writer, done = self._files.open(source), self._files.create(target), 0
+        try:
+            while piece := self._files.pread(reader, _COPY_BYTES, done):
+                done += len(piece)
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[self._files.write(writer, rest) :]
+        finally:
+            self._files.close(reader)
+            self._files.close(writer)
+        return done
+
+    def _lists(self) -> list[Checkpoint]:
+        """All lists, ascending, with that of number 0."""
+        numbers = self._numbers()
+        if not numbers and self._has_files():
+            raise CorruptionError(
+                self.path,
+                "its lists of checkpoints are gone and batch files are there, which are left as they are",
+            )
+        return [found for number in numbers if (found := self._read(number)) is not None]
+
+    def _numbers(self) -> list[int]:
+        if not self._files.isdir(self.path):
+            return []
+        matched = (_LIST.fullmatch(name) for name, is_folder in self._files.scan(self.path) if not is_folder)
+        return sorted(int(match.group(1)) for match in matched if match)
+
+    def _has_files(self) -> bool:
+        return self._files.isdir(self._batches) and bool(self._files.scan(self._batches))
+
+    def _read(self, number: int) -> Checkpoint | None:
+        """A list; None if it went since it was seen."""
+        path = self._list_path(number)
+        try:
+            descriptor = self._files.open(path)
+        except FileNotFoundError:
+            return None
+        with self._files.reader(descriptor) as reader:
+            found = Checkpoint.from_bytes(reader.read(), path)
+        if found.number != number:
+            raise CorruptionError(path, f"it is the list of checkpoint {found.number}")
+        return found
+
+    def _list_path(self, number: int) -> str:
+        return os.path.join(self.path, f"checkpoint-{number:08d}.list")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = os.path.join(self.path, _LOCK)
+        descriptor = self._opened(path)
+        try:
+            if not self._files.lock(descriptor):
+                raise StoreUnavailable(
+                    f"cannot save a checkpoint in {self.path!r}: another process is saving there; try again"
+                )
+            try:
+                yield
+            finally:
+                # Closing does not do it: a child that was forked meanwhile has the file open as well.
+                self._files.unlock(descriptor)
+        finally:
+            self._files.close(descriptor)
+
+    def _opened(self, path: str) -> int:
+        try:
+            return self._files.open(path)
+        except FileNotFoundError:
+            try:
+                return self._files.create(path)
+            except FileExistsError:  # another process was quicker
+                return self._files.open(path)

@@ -1,0 +1,155 @@
+"""How a batch gets into a file.
+
+Owns the cutting of rows into blocks, and when a file may be seen; must not know who merges. Invariant: a
+file stands under its name only when all its bytes are written; before that it ends with `.tmp`. It is not
+flushed: who needs it longer than this process lives, a checkpoint, flushes it then.
+"""
+
+import os
+import zlib
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.arrangement.batch import FilterPlan
+from tidelake.arrangement.cache import BlockCache
+from tidelake.arrangement.fileformat import MAGIC, SUFFIX, Contents, block_bytes, end_bytes
+from tidelake.arrangement.files import FileBatch, FileOwner
+from tidelake.arrangement.filters import filter_builder
+from tidelake.arrangement.index import BlockIndex
+from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.memory import check_follows
+from tidelake.data.sums import diffs
+from tidelake.errors import StoreUnavailable
+
+UNFINISHED = ".tmp"
+_BLOCK_BYTES = 64 * 1024
+_BLOCK_ROWS_MAX = 8192
+# Rows are cut into blocks when so many bytes of them have come together.
+_GATHER_BYTES = 16 * _BLOCK_BYTES
+
+
+class FileBuilder:
+    """See `Builder`. Holds a megabyte of rows, the filter and the index."""
+
+    def __init__(self, layout: Layout, directory: str, id_: str, plan: FilterPlan, cache: BlockCache) -> None:
+        """Begin a file.
+
+        Args:
+            layout: of the rows.
+            directory: where the file is to be; is there already.
+            id_: of the batch, and the name of the file but for its ending.
+            plan: for the filter.
+            cache: for the batch's blocks.
+
+        Raises:
+            StoreUnavailable: the file cannot be made.
+        """
+        self._layout, self._cache = layout, cache
+        self._path = os.path.join(directory, id_ + SUFFIX)
+        self._filter = filter_builder(layout, plan)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._negative = 0
+        self._ends, self._starts, self._crcs = [len(MAGIC)], [0], list[int]()
+        self._sizes = list[int]()
+        self._firsts, self._lasts = list[bytes](), list[bytes]()
+        self._last_row: pa.RecordBatch | None = None
+        self._file: BinaryIO | None = None
+        try:
+            self._file = open(self._path + UNFINISHED, "xb", buffering=0)  # noqa: SIM115 - closed by finish or abandon
+            self._write(MAGIC)
+        except OSError as error:
+            self.abandon()
+            raise self._unavailable(error) from error
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """See `Builder`."""
+        if not rows.num_rows:
+            return
+        if self._last_row is not None:
+            check_follows(self._last_row, rows, self._layout)
+        self._last_row = rows.slice(rows.num_rows - 1)
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= _GATHER_BYTES:
+            self._cut(everything=False)
+
+    def finish(self) -> FileBatch | None:
+        """See `Builder`."""
+        self._cut(everything=True)
+        if not self._crcs or self._file is None:
+            self.abandon()
+            return None
+        contents = Contents(
+            np.array(self._starts, np.int64),
+            self._negative,
+            np.array(self._ends, np.int64),
+            self._crcs,
+            self._sizes,
+            BlockIndex(self._layout, self._firsts, self._lasts),
+            self._filter.finish(),
+        )
+        try:
+            self._write(end_bytes(contents, self._layout))
+            self._file.close()
+            os.rename(self._path + UNFINISHED, self._path)
+        except OSError as error:
+            self.abandon()
+            raise self._unavailable(error) from error
+        self._file = None
+        return FileBatch(self._layout, FileOwner(self._path, delete=True), contents, self._cache)
+
+    def abandon(self) -> None:
+        """See `Builder`."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            os.unlink(self._path + UNFINISHED)
+        self._waiting = []
+
+    def _cut(self, *, everything: bool) -> None:
+        """Write the rows that wait as blocks; if not everything, but for those that others may join."""
+        if not self._waiting:
+            return
+        rows = pa.concat_batches(self._waiting)
+        block_rows = max(1, min(_BLOCK_ROWS_MAX, _BLOCK_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        count = rows.num_rows if everything else rows.num_rows // block_rows * block_rows
+        self._account(rows.slice(0, count), block_rows)
+        for start in range(0, count, block_rows):
+            self._block(rows.slice(start, min(block_rows, count - start)))
+        rest = rows.slice(count)
+        self._waiting = [rest] if rest.num_rows else []
+        self._waiting_bytes = rest.nbytes
+
+    def _account(self, rows: pa.RecordBatch, block_rows: int) -> None:
+        """Take the rows' keys into filter and index."""
+        if not rows.num_rows:
+            return
+        self._filter.add(rows)
+        self._negative += int(np.count_nonzero(diffs(rows) < 0))
+        starts = np.arange(0, rows.num_rows, block_rows)
+        ends = np.minimum(starts + block_rows, rows.num_rows) - 1
+        key_columns = rows.select(range(self._layout.key_width))
+        for at, held in ((starts, self._firsts), (ends, self._lasts)):
+            held.extend(self._layout.encode(key_columns.take(pa.array(at))).to_pylist())
+
+    def _block(self, rows: pa.RecordBatch) -> None:
+        stored, size = block_bytes(rows)
+        self._crcs.append(zlib.crc32(stored))
+        self._sizes.append(size)
+        self._starts.append(self._starts[-1] + rows.num_rows)
+        self._ends.append(self._ends[-1] + len(stored))
+        try:
+            self._write(stored)
+        except OSError as error:
+            self.abandon()
+            raise self._unavailable(error) from error
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while self._file is not None and view:
+            view = view[self._file.write(view) :]
+
+    def _unavailable(self, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(f"cannot write {self._path!r}: {error.strerror}", False)

@@ -1,0 +1,164 @@
+"""One merge: several batches become one, in steps of a chosen size, in bounded memory.
+
+Owns how rows get from the inputs to the output; must not know levels, locks or threads. Invariant: the
+output is the sum of the inputs with times below the frontier folded into it, without what the filters
+drop; no input is changed, and a merge that is given up leaves nothing behind.
+
+At most one chunk is held beside a block of each input and what the builder keeps. Under an N-filter the
+rows of one key stay together, so that of a key with more rows than a chunk all are held.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.arrangement.batch import Batch, Builder
+from tidelake.arrangement.keys import Keys
+from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.retention import Retention
+from tidelake.data.merge import merge
+from tidelake.data.order import group_starts
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import Fold
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a merge does to rows, as it stood when the merge began.
+
+    Attributes:
+        layout: of the rows.
+        frontier: times before it are folded.
+        retention: the filters.
+    """
+
+    layout: Layout
+    frontier: Frontier
+    retention: Retention
+
+    def same(self, other: "Rules") -> bool:
+        """Whether a batch merged under these rules is what it would be under the others."""
+        return self.frontier == other.frontier and self.retention.version == other.retention.version
+
+
+class Merge:
+    """A merge under way; for one thread at a time.
+
+    Attributes:
+        inputs: the batches that are merged.
+        rules: what is done to their rows.
+        rows_read: so far, of all inputs.
+        rows_written: so far.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Batch],
+        others: Sequence[Batch],
+        rules: Rules,
+        build: Callable[[], Builder],
+        chunk: tuple[int, int],
+    ) -> None:
+        """Prepare a merge; nothing is read or written before its first step.
+
+        Args:
+            inputs: at least one. The caller keeps them, until the merge is over.
+            others: all further batches that readers see; only looked at under an N-filter, and kept likewise.
+            rules: what is done to the rows.
+            build: makes the builder of the output.
+            chunk: rows and bytes, over all inputs, that are sorted at once.
+        """
+        self.inputs = tuple(inputs)
+        self.rules = rules
+        self.rows_read = self.rows_written = 0
+        self._others = tuple(others)
+        self._build = build
+        self._builder: Builder | None = None
+        self._chunk = chunk
+        self._source: Iterator[pa.RecordBatch] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows the inputs have."""
+        return sum(batch.rows for batch in self.inputs)
+
+    def step(self, rows: int) -> bool:
+        """Merge on until so many rows were read, or a chunk if that is more; whether the merge is at its end.
+
+        Raises:
+            CorruptionError: an input is damaged.
+            StoreUnavailable: the disk takes no more.
+            InvalidUpdates: a sum of diffs does not fit into an int64.
+        """
+        if self._builder is None or self._source is None:
+            self._builder, self._source = self._build(), self._merged()
+        until = self.rows_read + rows
+        while self.rows_read < until:
+            chunk = next(self._source, None)
+            if chunk is None:
+                return True
+            self.rows_written += chunk.num_rows
+            self._builder.add(chunk)
+        return False
+
+    def finish(self) -> Batch | None:
+        """The output, once a step said that the merge is at its end; None if no row is left.
+
+        Raises:
+            StoreUnavailable: the disk took it not.
+        """
+        self._source = None
+        return None if self._builder is None else self._builder.finish()
+
+    def abandon(self) -> None:
+        """Leave nothing behind. May be repeated."""
+        self._source = None
+        if self._builder is not None:
+            self._builder.abandon()
+
+    def _merged(self) -> Iterator[pa.RecordBatch]:
+        layout, retention = self.rules.layout, self.rules.retention
+        rows, size = self._chunk
+        runs = [self._read(batch) for batch in self.inputs]
+        query = Fold(self.rules.frontier)
+        merged = merge(runs, layout.schema, layout.domain, query, rows, chunk_bytes=size)
+        if retention.empty:
+            return merged
+        if not retention.whole_keys:
+            return map(retention.satisfying, merged)
+        return map(self._ranked, whole_keys(merged, layout.key_width))
+
+    def _read(self, batch: Batch) -> Iterator[pa.RecordBatch]:
+        for rows in batch.scan():
+            self.rows_read += rows.num_rows
+            yield rows
+
+    def _ranked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        rules = self.rules
+        keys = Keys.sorted_from(rows, rules.layout)
+        beside = [batch.fetch(keys) for batch in self._others]
+        return rules.retention.settled(rows, beside, rules.frontier)
+
+
+def whole_keys(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, cut between keys.
+
+    Args:
+        batches: sorted; none empty.
+        width: how many of the first columns are key.
+    """
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        joined = pa.concat_batches([held[-1].slice(held[-1].num_rows - 1), batch]) if held else batch
+        # The first row of each key but the first; of what is held only the last row is compared again.
+        borders = np.flatnonzero(group_starts(joined, width))[1:]
+        if not len(borders):
+            held.append(batch)
+            continue
+        cut = int(borders[-1]) - (1 if held else 0)
+        yield pa.concat_batches([*held, batch.slice(0, cut)])
+        held = [batch.slice(cut)]
+    if held:
+        yield pa.concat_batches(held)

@@ -1,0 +1,58 @@
+"""The key state of upserts: what is there of some keys, looked up in an arrangement of the collection.
+
+Owns when an arrangement knows that, and the form of the answer; must not know what an upsert makes of it.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.arrangement.follow import FollowedArrangement
+from tidelake.arrangement.following import last_before
+from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.writing.upserter import OldRows
+
+
+def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name: str) -> OldRows:
+    """Looks old rows of a shard up in an arrangement of it.
+
+    Args:
+        state: the arrangement.
+        spec: says which shard it is, and what its columns are now.
+        name: of the collection, for messages.
+
+    Raises:
+        UsageError: the arrangement is of something else, or of some rows or columns only. So does the
+            look-up, if the columns of the shard have changed since.
+    """
+    _check(state, spec(), name)
+
+    def look(upper: Frontier, events: pa.Table) -> pa.Table | None:
+        _check(state, spec(), name)
+        if upper.less_equal(0):
+            return state.layout.arrow.empty_table()
+        time = last_before(upper)
+        state.catch_up(time)
+        try:
+            found = state.fetch(events.select(list(state.key)), as_of=time)
+        except HistoryCompacted:
+            # Somebody appended since, so this upsert will begin again.
+            return None
+        times = pa.array(np.full(found.num_rows, time, np.int64))
+        columns = [*found.columns[:-1], times, found.columns[-1]]
+        return pa.Table.from_arrays(columns, schema=state.layout.arrow)
+
+    return look
+
+
+def _check(state: object, spec: ShardSpec, name: str) -> None:
+    if not isinstance(state, FollowedArrangement):
+        raise UsageError(
+            f"state={type(state).__name__} is no arrangement of the collection: give collection.arrange()"
+        )
+    reason = state.why_not_all_of(spec)
+    if reason:
+        raise UsageError(f"state cannot tell the old rows of {name!r}: {reason}")

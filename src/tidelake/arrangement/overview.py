@@ -1,0 +1,128 @@
+"""Reports of arrangements as plain rows, for people, logs and metrics, and of checkpoints as they lie there.
+
+Owns names and units of what is shown; must not know where it is printed. Names of counters are in
+docs/arrangement.md.
+"""
+
+from dataclasses import asdict, replace
+
+from tidelake.arrangement.cache import ReadCounts
+from tidelake.arrangement.levels import LEVELS, level_of
+from tidelake.arrangement.report import LevelReport, SpineReport
+from tidelake.arrangement.saved import Checkpoint
+from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.env import Recorder
+
+Row = dict[str, int | float | str | bool]
+
+
+def report_of(checkpoint: Checkpoint, config: ArrangementConfig | None = None) -> SpineReport:
+    """What an arrangement would hold right after it is restored; no file is opened."""
+    level_rows = (config or ArrangementConfig()).level_rows
+    levels = [LevelReport(level) for level in range(LEVELS)]
+    for batch in checkpoint.batches:
+        at = level_of(batch.rows, level_rows)
+        levels[at] = replace(
+            levels[at],
+            loose=levels[at].loose + 1,
+            rows_on_disk=levels[at].rows_on_disk + batch.rows,
+            negative_rows=levels[at].negative_rows + batch.negative_rows,
+        )
+    return SpineReport(
+        levels=tuple(levels),
+        bytes_in_memory=0,
+        bytes_on_disk=checkpoint.size_bytes,
+        used_bytes=0,
+        pressure="low",
+        waits=0,
+        waited_s=0.0,
+        sweeping=False,
+        paused=False,
+        reads=ReadCounts(),
+    )
+
+
+def totals(report: SpineReport) -> Row:
+    """One row on all of it."""
+    merged, reads = report.merged, report.reads
+    return {
+        "batches": report.batches,
+        "updates": report.rows,
+        "retractions": report.negative_rows,
+        "bytes_in_memory": report.bytes_in_memory,
+        "bytes_on_disk": report.bytes_on_disk,
+        "used_bytes": report.used_bytes,
+        "pressure": report.pressure,
+        "merges": merged.merges,
+        "merge_s": round(merged.seconds, 3),
+        "merge_reduction": round(merged.reduction, 4),
+        "waits": report.waits,
+        "waited_s": round(report.waited_s, 3),
+        "compacting": report.sweeping,
+        "paused": report.paused,
+        **asdict(reads),
+    }
+
+
+def level_rows(report: SpineReport) -> list[Row]:
+    """A row on each level that holds or has merged something."""
+    return [
+        {
+            "level": level.level,
+            "loose": level.loose,
+            "merging": level.merging,
+            "updates_in_memory": level.rows_in_memory,
+            "updates_on_disk": level.rows_on_disk,
+            "retractions": level.negative_rows,
+            "merges": level.merged.merges,
+            "inputs": level.merged.inputs,
+            "steps": level.merged.steps,
+            "merge_s": round(level.merged.seconds, 3),
+            "merge_reduction": round(level.merged.reduction, 4),
+        }
+        for level in report.levels
+        if level.loose or level.merging or level.merged.merges
+    ]
+
+
+# What only grows. Seconds are counted in milliseconds: counters are whole numbers.
+_COUNTED = (
+    "merges",
+    "waits",
+    "cache_hits",
+    "cache_misses",
+    "range_misses",
+    "filter_misses",
+    "filter_hits",
+    "filter_errors",
+)
+
+
+def counters(report: SpineReport) -> dict[str, int]:
+    """Counters by name, as they stand: `arrangement.merges`, `arrangement.waited_ms` and so on."""
+    all_ = totals(report)
+    merged = report.merged
+    return {
+        **{f"arrangement.{name}": int(all_[name]) for name in _COUNTED},
+        "arrangement.merge_inputs": merged.inputs,
+        "arrangement.merge_rows_read": merged.rows_read,
+        "arrangement.merge_rows_written": merged.rows_written,
+        "arrangement.merge_ms": int(merged.seconds * 1000),
+        "arrangement.waited_ms": int(report.waited_s * 1000),
+    }
+
+
+class Metrics:
+    """Brings a recorder up to date with reports: counts what was added since the report before."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._told: dict[str, int] = {}
+
+    def tell(self, report: SpineReport) -> None:
+        """Count what happened since the last call."""
+        now = counters(report)
+        for name, value in now.items():
+            if value > self._told.get(name, 0):
+                self._recorder.count(name, value - self._told.get(name, 0))
+        self._told = now

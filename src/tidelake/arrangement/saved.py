@@ -1,0 +1,106 @@
+"""What a checkpoint says about itself: the value that its list file holds, and its bytes.
+
+Owns the fields; must not know directories. docs/formats.md describes the bytes.
+"""
+
+from dataclasses import dataclass
+
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import Schema
+from tidelake.model.time import TimeDomain
+from tidelake.state.codec import decode_record, encode_record
+
+_KIND = "arrangement"
+
+
+@dataclass(frozen=True)
+class SavedBatch:
+    """One batch file of a checkpoint.
+
+    Attributes:
+        name: of the file, in the folder of batch files. It is the batch's own, so equal names are equal rows.
+        rows: updates in it.
+        negative_rows: of these with a negative diff.
+        size_bytes: of the file.
+    """
+
+    name: str
+    rows: int
+    negative_rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What an arrangement was following when it was saved.
+
+    Attributes:
+        lake_url: of the collection's lake.
+        collection_id: of the collection, whatever it is called.
+        name: that it had, for messages.
+        schema_id: that it was read under.
+        columns: value columns that were read, None: all.
+        where: condition on rows, None: all rows.
+        position: all updates before it are in.
+        hold: id of the hold on the history from the position on.
+        keeps_history: whether the frontier stays where its owner puts it, rather than follow the position.
+    """
+
+    lake_url: str
+    collection_id: str
+    name: str
+    schema_id: int
+    columns: tuple[str, ...] | None
+    where: str | None
+    position: Frontier
+    hold: str
+    keeps_history: bool
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An arrangement as it was saved.
+
+    Attributes:
+        number: ascending in a directory; 0 says that nothing was saved there yet.
+        content: id of the contents: two checkpoints with the same one have the same updates and frontier.
+        saved_ms: wall clock, in milliseconds since 1970 UTC.
+        schema: key and value columns.
+        domain: unit of the times.
+        frontier: times before it are folded.
+        batches: newest last.
+        followed: None: nobody was followed.
+    """
+
+    number: int
+    content: str
+    saved_ms: int
+    schema: Schema
+    domain: TimeDomain
+    frontier: Frontier
+    batches: tuple[SavedBatch, ...]
+    followed: Followed | None = None
+
+    @property
+    def rows(self) -> int:
+        """Updates in all batches."""
+        return sum(batch.rows for batch in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batch files."""
+        return sum(batch.size_bytes for batch in self.batches)
+
+    def to_bytes(self) -> bytes:
+        """The bytes of its list file."""
+        return encode_record(_KIND, self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> "Checkpoint":
+        """Read `to_bytes`.
+
+        Raises:
+            CorruptionError: the bytes are damaged; names the file.
+            FormatTooNew: written by a newer version.
+        """
+        return decode_record(_KIND, data, cls, name)

@@ -1,0 +1,244 @@
+"""A consistent view of an arrangement: what its batches held when it was taken, for as long as it is open.
+
+Owns reads of many keys at once; must not know how batches come and go. Invariant: every answer is the
+multiset of rows as of one time, each row once with its multiplicity, whatever merges do meanwhile.
+
+An answer is the caller's: it holds no batch alive. It has the key and value columns and `_diff`, sorted by
+key and value. Multiplicities are positive if the updates say so: a row that was retracted more often than it
+came has a negative one.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.arrangement.batch import Batch
+from tidelake.arrangement.cursor import Cursor
+from tidelake.arrangement.keys import Keys, prefix_bytes
+from tidelake.arrangement.layout import Layout, detached
+from tidelake.arrangement.retention import Retention
+from tidelake.arrangement.sampling import partition_keys, sample_keys
+from tidelake.arrangement.search import Bound
+from tidelake.arrangement.windows import Edge, View, Windows
+from tidelake.errors import Closed, HistoryCompacted, UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import DIFF
+from tidelake.model.time import Time
+
+# Of a fetch this many keys are looked up at a time, so that no answer outgrows one record batch.
+_FETCH_KEYS = 16_384
+
+KeyPrefix = tuple[object, ...]
+
+
+class Snapshot:
+    """Batches, and what is seen of them. Reads are safe from several threads; closing ends them all.
+
+    Attributes:
+        layout: of the rows.
+        frontier: times before it are folded, so as-of reads begin there.
+        retention: what is seen.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        batches: Sequence[Batch],
+        retention: Retention | None = None,
+        frontier: Frontier | None = None,
+    ) -> None:
+        """Hold batches until `close`.
+
+        Args:
+            layout: of all of them.
+            batches: becomes one more user of each; nobody may let go of them meanwhile.
+            retention: filters; None for none.
+            frontier: of the arrangement; None for the minimum.
+        """
+        self.layout = layout
+        self.retention = retention if retention is not None else Retention(layout)
+        self.frontier = frontier if frontier is not None else Frontier.of(layout.domain.minimum)
+        self._batches = tuple(batches)
+        self._open = True
+        for batch in self._batches:
+            batch.acquire()
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the batches. May be repeated."""
+        was_open, self._open = self._open, False
+        for batch in self._batches if was_open else ():
+            batch.release()
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The batches.
+
+        Raises:
+            Closed: it is closed.
+        """
+        if not self._open:
+            raise Closed("the snapshot is closed: take another one")
+        return self._batches
+
+    def __len__(self) -> int:
+        """How many updates the batches hold, those included that cancel out or that a filter hides."""
+        return sum(batch.rows for batch in self.batches)
+
+    def view(self, as_of: Time | None) -> View:
+        """What is seen as of a time.
+
+        Raises:
+            UsageError: it is no time of this unit.
+            HistoryCompacted: it is before the frontier.
+        """
+        if as_of is not None:
+            as_of = self.layout.domain.check(as_of, "as_of")
+            if not (self.frontier.closed or self.frontier.less_equal(as_of)):
+                raise HistoryCompacted(as_of, self.frontier)
+        return View(self.layout, self.retention, self.frontier, as_of)
+
+    def fetch(
+        self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of some keys.
+
+        Args:
+            keys: a table in any Arrow form with the key columns, each key as often as it comes; or `Keys`.
+            as_of: the time; None for all updates.
+            columns: those to give, before `_diff`; None for all. Rows equal in them stay apart.
+
+        Returns:
+            Keys without rows give none. Of each batch on disk the blocks are read that may hold a key and
+            are not in the cache, each once.
+
+        Raises:
+            InvalidUpdates: the table is none of keys; names the column and the row.
+            UsageError: there is no such column or time.
+            HistoryCompacted: `as_of` is before the frontier.
+            CorruptionError: a file is damaged.
+        """
+        batches, view = self.batches, self.view(as_of)
+        asked = keys if isinstance(keys, Keys) else Keys.of(keys, self.layout)
+        found: list[pa.RecordBatch] = []
+        for first in range(0, len(asked), _FETCH_KEYS):
+            some = asked if len(asked) <= _FETCH_KEYS else asked.slice(first, _FETCH_KEYS)
+            pieces = [rows for batch in batches if (rows := batch.fetch(some)).num_rows]
+            found.append(view.netted(pieces)[0])
+        return self._table(found, columns)
+
+    def scan(
+        self,
+        lower: KeyPrefix | None = None,
+        upper: KeyPrefix | None = None,
+        *,
+        reverse: bool = False,
+        as_of: Time | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a range of keys, in batches, in bounded memory.
+
+        Args:
+            lower: values of the key columns, or of the first of them; keys that are not less are in.
+            upper: likewise; keys that are less are in.
+            reverse: whether rows come in descending order.
+            as_of: as `fetch`.
+            columns: as `fetch`.
+
+        Yields:
+            Batches that are not empty; errors as `fetch`.
+        """
+        windows, names = Windows(self.batches, self.view(as_of)), self._names(columns)
+        begin = Edge() if lower is None else Edge(self._bound(lower), inside=True)
+        end = Edge() if upper is None else Edge(self._bound(upper))
+        for window in windows.downwards(begin, end) if reverse else windows.upwards(begin, end):
+            rows = window.rows
+            if rows.num_rows:
+                rows = rows.take(pa.array(np.arange(rows.num_rows)[::-1])) if reverse else rows
+                yield detached(rows.select(names))
+
+    def range(
+        self,
+        lower: KeyPrefix | None = None,
+        upper: KeyPrefix | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        as_of: Time | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The first rows of a range of keys: `scan` in memory, at most `limit` rows."""
+        found: list[pa.RecordBatch] = []
+        left = limit
+        if left is None or left > 0:
+            for rows in self.scan(lower, upper, reverse=reverse, as_of=as_of, columns=columns):
+                found.append(rows if left is None else rows.slice(0, left))
+                left = None if left is None else left - found[-1].num_rows
+                if left == 0:
+                    break
+        return self._table(found, columns)
+
+    def cursor(self, as_of: Time | None = None) -> Cursor:
+        """A cursor at the first key, which must not be used after the snapshot is closed.
+
+        Raises:
+            UsageError: there is no such time.
+            HistoryCompacted: `as_of` is before the frontier.
+        """
+        return Cursor(self.batches, self.view(as_of))
+
+    def key_count(self, as_of: Time | None = None) -> int:
+        """How many keys have rows. Reads everything; errors as `fetch`."""
+        return sum(window.key_count for window in Windows(self.batches, self.view(as_of)).upwards())
+
+    def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+        """Some keys that have rows, all equally likely, each once, sorted; all of them if there are no more.
+
+        Reads some blocks for each key; or everything, if that is less.
+
+        Args:
+            n: how many.
+            seed: the same keys again for the same batches; None for others each time.
+            as_of: as `fetch`, and so are the errors.
+        """
+        return sample_keys(self.batches, self.view(as_of), n, np.random.default_rng(seed))
+
+    def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+        """Keys that cut all keys into `n` ranges of about as many keys: at most n - 1 of them, ascending.
+
+        A range begins with a bound and ends before the next one. Made of a sample; arguments as there.
+        """
+        return partition_keys(self.batches, self.view(as_of), n, np.random.default_rng(seed))
+
+    def _bound(self, prefix: KeyPrefix) -> Bound:
+        """Where keys begin whose first columns have these values."""
+        if not 0 < len(prefix) <= self.layout.key_width:
+            raise UsageError(f"a key has {self.layout.key_width} columns, and not {len(prefix)}: {prefix!r}")
+        return Bound(prefix_bytes(prefix, self.layout))
+
+    def _names(self, columns: Sequence[str] | None) -> list[str]:
+        names = [column.name for column in self.layout.schema.columns]
+        chosen = names if columns is None else list(columns)
+        unknown = [name for name in chosen if name not in names]
+        if unknown or isinstance(columns, str) or len(set(chosen)) < len(chosen):
+            raise UsageError(f"columns={columns!r} are not distinct names of columns: there are {names}")
+        return [*chosen, DIFF]
+
+    def _table(self, found: Iterable[pa.RecordBatch], columns: Sequence[str] | None) -> pa.Table:
+        names = self._names(columns)
+        schema = pa.schema([self.layout.contents.field(name) for name in names])
+        parts = (rows if columns is None else rows.select(names) for rows in found)
+        return pa.Table.from_batches([detached(rows) for rows in parts], schema)

@@ -1,0 +1,315 @@
+"""The spine: an indexed multiset of updates that somebody inserts into and others read, merging meanwhile.
+
+Owns how updates become batches, the frontier and the filters, and what callers are told. Must not know
+where updates come from, nor how merges are chosen and carried out.
+
+INVARIANT: the batches of a snapshot are, in sum, all that was inserted before it, with times below the
+frontier folded into it and without what filters dropped; whatever merges, spills or waits meanwhile.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.arrangement.batch import Batch, Builder, FilterPlan
+from tidelake.arrangement.cache import BlockCache
+from tidelake.arrangement.filebuilder import FileBuilder
+from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.memory import MemoryBuilder
+from tidelake.arrangement.merger import Merger
+from tidelake.arrangement.merging import Rules
+from tidelake.arrangement.report import SpineReport
+from tidelake.arrangement.retention import Ranked, Retention
+from tidelake.arrangement.room import Machine, Room, SystemMachine
+from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.data.consolidate import consolidate
+from tidelake.env import Env
+from tidelake.errors import UsageError
+from tidelake.model.frontier import Frontier
+
+# Temporary directories of closed spines with files that readers still hold; removed when the process ends.
+_IN_USE: list[tempfile.TemporaryDirectory[str]] = []
+
+
+class Spine:
+    """Batches by level, merged in the background. Thread-safe; to be closed.
+
+    Attributes:
+        layout: of the rows.
+        config: the settings.
+        directory: where files are.
+        cache: of blocks read from them.
+        machine: what measures memory and disk.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: ArrangementConfig | None = None,
+        *,
+        directory: str | None = None,
+        env: Env | None = None,
+        machine: Machine | None = None,
+        cache: BlockCache | None = None,
+        frontier: Frontier | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        """An empty spine; threads start with the first merge that is due.
+
+        Args:
+            layout: of the rows.
+            config: the settings.
+            directory: where files are to be; is there already. None: a temporary one, removed by `close`.
+            env: clock, names of batches, and who starts threads.
+            machine: what measures memory and disk.
+            cache: of blocks, to be shared with another spine; None for one of its own.
+            frontier: to begin with; None for the least.
+            retention: filters to begin with; None for none.
+        """
+        self.layout = layout
+        self.config = config if config is not None else ArrangementConfig()
+        self._env = env if env is not None else Env()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tidelake-")
+            directory = self._temporary.name
+        self.directory: str = directory
+        self.cache = cache if cache is not None else BlockCache(self.config.cache_bytes)
+        rules = Rules(
+            layout,
+            frontier if frontier is not None else Frontier.of(layout.domain.minimum),
+            retention if retention is not None else Retention(layout),
+        )
+        self.machine = machine if machine is not None else SystemMachine()
+        room = Room(self.config, self.machine, self.directory)
+        self._merger = Merger(self.config, self._env, room, rules, self._make, lambda: self.cache.bytes)
+
+    # Writing
+
+    def insert(self, updates: pa.Table | pa.RecordBatch) -> None:
+        """Insert updates, and wait if there are too many batches or memory runs out.
+
+        Args:
+            updates: canonical rows of `layout.arrow`, in any order, equal ones as often as they come.
+
+        Raises:
+            InvalidUpdates: a sum of diffs does not fit into an int64. Nothing was inserted.
+            StoreUnavailable: the disk took them not. Nothing was inserted.
+            TidelakeError: what went wrong in the background before. Nothing was inserted.
+        """
+        if self.insert_nowait(updates):
+            self._merger.wait()
+
+    def insert_nowait(self, updates: pa.Table | pa.RecordBatch) -> bool:
+        """Insert updates as `insert` does; whether the caller is asked to `wait` before the next insert."""
+        table = updates if isinstance(updates, pa.Table) else pa.Table.from_batches([updates])
+        rows = consolidate(table, self.layout.schema, self.layout.domain).to_batches()
+        rows = [batch for batch in rows if batch.num_rows]
+        if not rows:
+            self._merger.check()
+            return False
+        lower, upper = (
+            self.layout.encoded_at(rows[0], 0),
+            self.layout.encoded_at(rows[-1], rows[-1].num_rows - 1),
+        )
+        plan = FilterPlan(sum(batch.num_rows for batch in rows), lower, upper)
+        return self.load(rows, plan, sum(batch.nbytes for batch in rows))
+
+    def load(self, rows: Iterable[pa.RecordBatch], plan: FilterPlan, size_bytes: int) -> bool:
+        """Insert updates that are sorted and consolidated already, as one batch, in bounded memory.
+
+        Args:
+            rows: batches of `layout.arrow`, each after the one before.
+            plan: what is known of all of them.
+            size_bytes: of all of them, about; decides whether they go to disk.
+
+        Returns:
+            Whether the caller is asked to `wait`.
+
+        Raises:
+            InternalError: rows are not in order. Nothing was inserted.
+            StoreUnavailable: as `insert`.
+            TidelakeError: as `insert`.
+        """
+        self._merger.check()
+        builder = self._make(plan, self._merger.on_disk(size_bytes))
+        try:
+            for batch in rows:
+                builder.add(batch)
+            built = builder.finish()
+        except BaseException:
+            builder.abandon()
+            raise
+        if built is None:
+            return False
+        try:
+            return self._merger.put([built])
+        except BaseException:
+            built.release()
+            raise
+
+    def adopt(self, batches: Sequence[Batch]) -> None:
+        """Take in batches that another spine or a checkpoint has, and one user of each."""
+        self._merger.put(batches)
+
+    def wait(self) -> None:
+        """Wait until inserts are welcome again, merging meanwhile. At once if they are."""
+        self._merger.wait()
+
+    # Frontier and filters
+
+    @property
+    def frontier(self) -> Frontier:
+        """From where on the contents are exact as of any time."""
+        return self._merger.rules.frontier
+
+    def set_frontier(self, frontier: Frontier) -> None:
+        """Let times before a frontier be folded into it, by merges that begin from now on.
+
+        Raises:
+            UsageError: it is not at or after the one before.
+        """
+
+        def moved(rules: Rules) -> Rules:
+            if not rules.frontier <= frontier:
+                raise UsageError(f"the frontier is at {rules.frontier} and cannot go back to {frontier}")
+            return replace(rules, frontier=frontier)
+
+        self._merger.follow(moved)
+
+    @property
+    def retention(self) -> Retention:
+        """The filters."""
+        return self._merger.rules.retention
+
+    def retain_keys(self, predicate: pc.Expression) -> None:
+        """Drop all keys that do not satisfy a condition, from now on and for every read.
+
+        Raises:
+            UsageError: it is no condition over key columns.
+        """
+        self._retain(lambda retention: retention.with_keys(predicate))
+
+    def retain_values(self, rule: pc.Expression | Ranked) -> None:
+        """Drop all values that do not satisfy a condition, or that a rank leaves out, from now on.
+
+        Args:
+            rule: a condition over key and value columns, `last_n`, `top_n` or `bottom_n`.
+
+        Raises:
+            UsageError: it is no such condition, or ranks by columns that are not there.
+        """
+        self._retain(lambda retention: retention.with_values(rule))
+
+    def _retain(self, change: Callable[[Retention], Retention]) -> None:
+        self._merger.follow(lambda rules: replace(rules, retention=change(rules.retention)), changes=False)
+
+    # Reading
+
+    def held(self) -> tuple[list[Batch], Rules]:
+        """All batches, with one user more for each, and the frontier and filters of the same moment.
+
+        Raises:
+            Closed: the spine was closed.
+            TidelakeError: what went wrong in the background before.
+        """
+        self._merger.check()
+        return self._merger.held()
+
+    @property
+    def contents(self) -> int:
+        """A number that changes with every insert and with the frontier, and not by merges."""
+        return self._merger.contents
+
+    # Merging
+
+    def step(self) -> bool:
+        """Do one step of one merge in the calling thread; whether there was one to do."""
+        return self._merger.step()
+
+    def pause(self) -> None:
+        """Merge nothing from now on; ends when nothing is being merged. Inserts do not wait meanwhile."""
+        self._merger.pause()
+
+    def resume(self) -> None:
+        """Merge again."""
+        self._merger.resume()
+
+    def compact(self) -> None:
+        """Ask for all that is there to become one batch; returns at once.
+
+        Of several requests, those that come in while one is carried out are one more.
+        """
+        self._merger.sweep()
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether there is at most one batch, nothing is being merged, and no request is left."""
+        return self._merger.compact
+
+    def consolidate(self) -> None:
+        """Make one batch of all that is there, merging in the calling thread too.
+
+        Raises:
+            UsageError: merging is paused, or was paused meanwhile.
+            StoreUnavailable: the disk has no room for it.
+            TidelakeError: what else went wrong in a merge.
+        """
+        if self._merger.paused:
+            raise UsageError("merging is paused: resume it before you consolidate")
+        self._merger.sweep_now()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no merge is due or running."""
+        return self._merger.at_rest
+
+    def report(self) -> SpineReport:
+        """What is held, merged and waited for at this moment."""
+        merger = self._merger
+        batches, _ = merger.held()
+        try:
+            memory = sum(batch.size_bytes for batch in batches if not batch.on_disk)
+            disk = sum(batch.size_bytes for batch in batches if batch.on_disk)
+        finally:
+            for batch in batches:
+                batch.release()
+        return SpineReport(
+            levels=merger.levels(),
+            bytes_in_memory=memory,
+            bytes_on_disk=disk,
+            used_bytes=merger.used_bytes,
+            pressure=merger.room.level.name.lower(),
+            waits=merger.waits.count,
+            waited_s=merger.waits.seconds,
+            sweeping=merger.sweeping,
+            paused=merger.paused,
+            reads=self.cache.counts,
+        )
+
+    # Life
+
+    def close(self) -> None:
+        """Stop merging and let go of everything. May be repeated."""
+        self._merger.close()
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None and os.listdir(temporary.name):
+            _IN_USE.append(temporary)
+        elif temporary is not None:
+            temporary.cleanup()
+
+    def __enter__(self) -> "Spine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make(self, plan: FilterPlan, on_disk: bool) -> Builder:
+        id_ = self._env.ids.fresh()
+        if on_disk:
+            return FileBuilder(self.layout, self.directory, id_, plan, self.cache)
+        return MemoryBuilder(self.layout, id_, plan, self.cache.counts)

@@ -1,0 +1,273 @@
+"""Windows: the rows of consecutive whole keys of several batches, netted.
+
+Owns how a reader moves over the keys of all batches, both ways, and what a row's updates come to; must not
+know cursors. Invariant: a window has all rows of the keys that it covers, and windows that follow each
+other cover all keys.
+
+Of all blocks, in the order of their last keys, as many are taken as fill a budget. The window ends at the
+last key of the last of them; of each batch one more block may have rows up to there. So one key whose rows
+fill more than the budget is held whole.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from tidelake.arrangement.batch import Batch, Ints
+from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.retention import Retention
+from tidelake.arrangement.search import Bound, position
+from tidelake.data.order import group_starts
+from tidelake.data.select import select
+from tidelake.data.sums import diffs, sum_batch, sum_sorted
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import Updates
+from tidelake.model.time import Time
+
+BUDGET_BYTES_MIN = 256 * 1024
+BUDGET_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class View:
+    """What a reader sees of updates.
+
+    Attributes:
+        layout: of the rows.
+        retention: what of them is kept.
+        frontier: below which times are folded.
+        as_of: the time; None for the sum of all updates.
+    """
+
+    layout: Layout
+    retention: Retention
+    frontier: Frontier
+    as_of: Time | None
+
+    def netted(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
+        """The contents that updates come to.
+
+        Args:
+            pieces: all updates of some keys, each sorted and consolidated, none empty.
+
+        Returns:
+            Key and value columns and `_diff`, sorted, no row twice; and the updates that they are made of.
+        """
+        kept = list(pieces) if self.retention.empty else self._retained(pieces)
+        if self.as_of is not None:
+            kept = [select(piece, self._until, self.layout.domain) for piece in kept]
+        width = self.layout.row_width
+        columns = [*range(width), self.layout.width]
+        contents = [piece.select(columns) for piece in kept if piece.num_rows]
+        if not contents:
+            return _no_contents(self.layout), kept
+        if len(contents) == 1:
+            found = contents[0] if contents[0].num_rows == 1 else sum_sorted(contents[0])[0]
+        else:
+            found = sum_batch(pa.concat_batches(contents))[0]
+        if self.retention.whole_keys and found.num_rows:
+            found = found.filter(pa.array(diffs(found) > 0))
+        return found, kept
+
+    @cached_property
+    def _until(self) -> Updates:
+        """The times at or before `as_of`, as they are."""
+        domain = self.layout.domain
+        last = self.as_of if self.as_of is not None else domain.minimum
+        return Updates(Frontier.of(domain.minimum), Frontier.past(last))
+
+    def _retained(self, pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        if len(pieces) > 1 and self.retention.whole_keys:
+            pieces = [sum_batch(pa.concat_batches(pieces))[0]]
+        return [self.retention.visible(piece, self.frontier) for piece in pieces]
+
+
+def _no_contents(layout: Layout) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], layout.contents)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where a window ends: at a bound, or with all keys.
+
+    Attributes:
+        bound: a key; None for the end of all.
+        inside: whether that key itself is in the window.
+    """
+
+    bound: Bound | None = None
+    inside: bool = False
+
+    @property
+    def beyond(self) -> "Edge":
+        """The same edge seen from the other side."""
+        return Edge(self.bound, inside=not self.inside)
+
+
+# Of no bound.
+ALL = Edge()
+
+
+@dataclass(frozen=True)
+class Window:
+    """The contents of consecutive keys.
+
+    Attributes:
+        rows: key and value columns and `_diff`, sorted; may be empty.
+        updates: what they are made of, in pieces.
+        lower: no key before it is covered.
+        upper: no key after it is covered.
+        layout: of the updates.
+    """
+
+    rows: pa.RecordBatch
+    updates: Sequence[pa.RecordBatch]
+    lower: Edge
+    upper: Edge
+    layout: Layout
+
+    @cached_property
+    def keys(self) -> Ints:
+        """The row at which each key begins, and the end of all."""
+        starts = np.flatnonzero(group_starts(self.rows, self.layout.key_width))
+        return np.append(starts, self.rows.num_rows)
+
+    @property
+    def key_count(self) -> int:
+        """How many keys there are."""
+        return len(self.keys) - 1
+
+    def edge_at(self, key: int) -> Edge:
+        """The edge at one of the keys, that key outside."""
+        return Edge(Bound.at(self.rows, int(self.keys[key]), self.layout))
+
+    @cached_property
+    def sorted_updates(self) -> pa.RecordBatch:
+        """The updates, sorted and consolidated."""
+        pieces = [piece for piece in self.updates if piece.num_rows]
+        return sum_batch(pa.concat_batches(pieces))[0] if pieces else self.layout.empty
+
+
+class Windows:
+    """Windows over batches."""
+
+    def __init__(self, batches: Sequence[Batch], view: View) -> None:
+        self._batches, self.view = batches, view
+        self.layout = view.layout
+
+    def after(self, lower: Edge, budget_bytes: int, upper: Edge = ALL) -> Window:
+        """The first window between two edges.
+
+        Args:
+            lower: where it begins.
+            budget_bytes: about how much to read.
+            upper: where it ends at the latest; then this is the window's own `upper`.
+        """
+        key = lower.bound.key if lower.bound is not None else b""
+        found = [(batch, batch.find_block(key, after=not lower.inside)) for batch in self._batches]
+        live = [(batch, block) for batch, block in found if block < batch.blocks]
+        count = _count(live, budget_bytes)
+        if sum(batch.blocks - block for batch, block in live) > count:
+            ends = merge(*(_lasts(batch, block) for batch, block in live), key=_key)
+            last, batch, block = next(islice(ends, count - 1, None))
+            if upper.bound is None or last < upper.bound.key:
+                rows = batch.block(block)
+                upper = Edge(Bound.at(rows, rows.num_rows - 1, self.layout), inside=True)
+        return self._window(lower, upper)
+
+    def before(self, upper: Edge, budget_bytes: int, lower: Edge = ALL) -> Window:
+        """The last window between two edges; arguments as `after`, the other way round."""
+        found = [(batch, self._last_block(batch, upper)) for batch in self._batches]
+        live = [(batch, block) for batch, block in found if block >= 0]
+        count = _count(live, budget_bytes)
+        if sum(block + 1 for _, block in live) > count:
+            begins = merge(*(_firsts(batch, block) for batch, block in live), key=_key, reverse=True)
+            first, batch, block = next(islice(begins, count - 1, None))
+            if lower.bound is None or first > lower.bound.key:
+                lower = Edge(Bound.at(batch.block(block), 0, self.layout), inside=True)
+        return self._window(lower, upper)
+
+    def upwards(self, lower: Edge = ALL, upper: Edge = ALL) -> Iterator[Window]:
+        """The windows between two edges, ascending: small ones first, for those who need few rows."""
+        budget = BUDGET_BYTES_MIN
+        while True:
+            window = self.after(lower, budget, upper)
+            yield window
+            if window.upper is upper:
+                return
+            lower, budget = window.upper.beyond, min(2 * budget, BUDGET_BYTES_MAX)
+
+    def downwards(self, lower: Edge = ALL, upper: Edge = ALL) -> Iterator[Window]:
+        """The windows between two edges, descending."""
+        budget = BUDGET_BYTES_MIN
+        while True:
+            window = self.before(upper, budget, lower)
+            yield window
+            if window.lower is lower:
+                return
+            upper, budget = window.lower.beyond, min(2 * budget, BUDGET_BYTES_MAX)
+
+    def only(self, bound: Bound, pieces: Iterable[pa.RecordBatch]) -> Window:
+        """The window of one key, whose updates are given."""
+        edge = Edge(bound, inside=True)
+        rows, updates = self.view.netted([piece for piece in pieces if piece.num_rows])
+        return Window(rows, updates, edge, edge, self.layout)
+
+    def _window(self, lower: Edge, upper: Edge) -> Window:
+        pieces = [piece for batch in self._batches for piece in self._between(batch, lower, upper)]
+        rows, updates = self.view.netted(pieces)
+        return Window(rows, updates, lower, upper, self.layout)
+
+    def _between(self, batch: Batch, lower: Edge, upper: Edge) -> Iterable[pa.RecordBatch]:
+        """The rows of a batch between two edges, as one piece, if there are any."""
+        first = 0
+        if lower.bound is not None:
+            first = batch.find_block(lower.bound.key, after=not lower.inside)
+        end = self._last_block(batch, upper) + 1
+        if first >= end:
+            return []
+        blocks = [batch.block(i) for i in range(first, end)]
+        if upper.bound is not None:
+            count = position(blocks[-1], upper.bound, self.layout, after=upper.inside)
+            blocks[-1] = blocks[-1].slice(0, count)
+        if lower.bound is not None:
+            start = position(blocks[0], lower.bound, self.layout, after=not lower.inside)
+            blocks[0] = blocks[0].slice(start)
+        rows = [block for block in blocks if block.num_rows]
+        return [pa.concat_batches(rows) if len(rows) > 1 else rows[0]] if rows else []
+
+    def _last_block(self, batch: Batch, upper: Edge) -> int:
+        """The last block with a key within an edge; -1 if there is none."""
+        if upper.bound is None:
+            return batch.blocks - 1
+        key = upper.bound.key
+        block = batch.find_block(key, after=upper.inside)
+        if block == batch.blocks:
+            return block - 1
+        first = batch.first_key(block)
+        return block if first < key or (upper.inside and first == key) else block - 1
+
+
+def _count(live: list[tuple[Batch, int]], budget_bytes: int) -> int:
+    """How many blocks of some batches a budget is enough for."""
+    size = sum(batch.size_bytes for batch, _ in live)
+    return max(1, budget_bytes * sum(batch.blocks for batch, _ in live) // max(1, size))
+
+
+def _lasts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
+    """The last keys of the blocks from one on."""
+    return ((batch.last_key(i), batch, i) for i in range(block, batch.blocks))
+
+
+def _firsts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
+    """The first keys of the blocks up to one, descending."""
+    return ((batch.first_key(i), batch, i) for i in range(block, -1, -1))
+
+
+def _key(place: tuple[bytes, Batch, int]) -> bytes:
+    return place[0]

@@ -1,0 +1,67 @@
+"""What `show --arrangement` shows: a checkpoint as it lies there, or the arrangement that it becomes."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelake.arrangement.checkpoint import CheckpointDirectory
+from tidelake.arrangement.overview import level_rows, report_of, totals
+from tidelake.arrangement.report import SpineReport
+from tidelake.arrangement.saved import Checkpoint
+from tidelake.cli import jsonlines, output
+from tidelake.lake.collection import Collection
+
+
+def show_saved(path: Path, as_json: bool) -> None:
+    """The newest checkpoint of a directory, and its levels; a line on each checkpoint that is there."""
+    directory = CheckpointDirectory(path)
+    newest = directory.find()
+    checkpoints = [_checkpoint(found) for found in directory.checkpoints()]
+    _show(_checkpoint(newest), report_of(newest), checkpoints, as_json)
+
+
+def show_live(collection: Collection, path: Path, as_json: bool) -> None:
+    """The arrangement of a collection, gone on from a checkpoint if there is one, with all that is new."""
+    with collection.arrange(restore=path, follow=False) as arrangement:
+        last = arrangement.catch_up()
+        head = {
+            "collection": collection.name,
+            "last_time": last,
+            "frontier": arrangement.frontier,
+            "keys": arrangement.key_count(),
+        }
+        _show(head, arrangement.report(), [], as_json)
+
+
+def _checkpoint(found: Checkpoint) -> dict[str, Any]:
+    followed = found.followed
+    return {
+        "checkpoint": found.number,
+        "saved_ms": found.saved_ms,
+        "frontier": found.frontier,
+        "collection": "" if followed is None else followed.name,
+        "position": "" if followed is None else followed.position,
+        "batches": len(found.batches),
+        "updates": found.rows,
+        "bytes": found.size_bytes,
+    }
+
+
+def _show(
+    head: dict[str, Any], report: SpineReport, checkpoints: list[dict[str, Any]], as_json: bool
+) -> None:
+    if as_json:
+        there = [output.with_lists(row) for row in checkpoints]
+        head = output.with_lists(head)
+        lists = {"levels": level_rows(report), "checkpoints": there}
+        click.echo(jsonlines.dump({**head, **totals(report), **lists}))
+        return
+    output.table([head], False)
+    click.echo()
+    # Too many for one line.
+    output.table([{"in all": name, "": value} for name, value in totals(report).items()], False)
+    for title, rows in (("levels", level_rows(report)), ("checkpoints", checkpoints)):
+        if rows:
+            click.echo()
+            output.table([dict(row) for row in rows], False, title)

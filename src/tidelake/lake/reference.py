@@ -1,0 +1,182 @@
+"""References to arrangements: what goes to another process, and the one arrangement that it has there.
+
+Owns the arrangements of a process that are shared by whoever names the same; must not know what they are
+used for.
+
+INVARIANT: a reference holds no handle and no credential. In a fork nothing of the parent is used.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from tidelake.arrangement.follow import FollowedArrangement
+from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.errors import HistoryCompacted
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import Lake, open_lake
+from tidelake.lake.spans import duration_s
+from tidelake.lake.wanted import wanted
+
+
+@dataclass(frozen=True)
+class ArrangementReference:
+    """Names an arrangement of a collection. Picklable, small, and equal to others that name the same.
+
+    Attributes:
+        lake_url: of the lake.
+        collection_id: of the collection, whatever it is called by now.
+        name: that it had, for messages.
+        columns: as for `Collection.arrange`, and so are the others.
+        where: which rows.
+        restore: a directory of checkpoints that all processes can read.
+        directory: below which batches on disk are kept.
+        config: settings.
+        hold_for_s: how long a process that sleeps or dies keeps history back.
+    """
+
+    lake_url: str
+    collection_id: str
+    name: str
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    restore: str | None = None
+    directory: str | None = None
+    config: ArrangementConfig | None = None
+    hold_for_s: float = 900.0
+
+    def here(self, *, catch_up: bool = True) -> FollowedArrangement:
+        """The arrangement in this process: the same for all who ask, until the process ends.
+
+        The first call loads it, or restores it from the checkpoint; threads that ask meanwhile wait.
+
+        Args:
+            catch_up: whether it is to have all that is closed by now: one log scan, and what came in.
+
+        Errors as `Collection.arrange`.
+        """
+        found = _shared().get(self)
+        if catch_up:
+            try:
+                found.catch_up()
+            except HistoryCompacted:
+                # This process slept for longer than its hold lasts: load again.
+                found = _shared().renew(self, found)
+        return found
+
+    def forget_here(self) -> None:
+        """Close the arrangement of this process, if there is one. Nobody may be using it."""
+        _shared().forget(self)
+
+
+def arrangement_reference(
+    collection: Collection,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    restore: str | os.PathLike[str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    config: ArrangementConfig | None = None,
+    hold_for: timedelta | float = timedelta(minutes=15),
+) -> ArrangementReference:
+    """Name an arrangement for other processes, each of which has one of its own: `reference.here()`.
+
+    Small and picklable: for functions that Spark runs in its workers. No store call. Arguments are those of
+    `collection.arrange`.
+
+    Args:
+        collection: to arrange.
+        columns: value columns to keep.
+        where: which rows.
+        restore: to begin with the newest checkpoint of a directory that all processes can read.
+        directory: below which each process keeps its batches on disk.
+        config: settings.
+        hold_for: how long a process that sleeps or dies keeps history back.
+    """
+    asked = wanted(columns, where)
+    return ArrangementReference(
+        collection.lake_url,
+        collection.id,
+        collection.name,
+        columns=asked.columns,
+        where=asked.where,
+        restore=None if restore is None else os.fspath(restore),
+        directory=None if directory is None else os.fspath(directory),
+        config=config,
+        hold_for_s=duration_s(hold_for, "hold_for"),
+    )
+
+
+@dataclass
+class _Opened:
+    lake: Lake
+    arrangement: FollowedArrangement
+
+    def close(self) -> None:
+        try:
+            self.arrangement.close()
+        finally:
+            self.lake.close()
+
+
+@dataclass
+class _Shared:
+    """The arrangements of one process."""
+
+    pid: int = field(default_factory=os.getpid)
+    opened: dict[ArrangementReference, _Opened] = field(default_factory=dict)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, reference: ArrangementReference) -> FollowedArrangement:
+        with self.turn:
+            if reference not in self.opened:
+                self.opened[reference] = _open(reference)
+            return self.opened[reference].arrangement
+
+    def renew(self, reference: ArrangementReference, old: FollowedArrangement) -> FollowedArrangement:
+        with self.turn:
+            found = self.opened.get(reference)
+            # Another thread may have been quicker.
+            if found is None or found.arrangement is old:
+                if found is not None:
+                    del self.opened[reference]
+                    found.close()
+                self.opened[reference] = _open(reference)
+            return self.opened[reference].arrangement
+
+    def forget(self, reference: ArrangementReference) -> None:
+        with self.turn:
+            found = self.opened.pop(reference, None)
+        if found is not None:
+            found.close()
+
+
+_HERE: list[_Shared] = []
+
+
+def _shared() -> _Shared:
+    if not _HERE or _HERE[0].pid != os.getpid():
+        # The parent's threads and locks are not in a fork; its files are its own.
+        _HERE[:] = [_Shared()]
+    return _HERE[0]
+
+
+def _open(reference: ArrangementReference) -> _Opened:
+    lake = open_lake(reference.lake_url, create=False)
+    try:
+        collection = lake.same_collection(reference.collection_id, reference.name)
+        arrangement = collection.arrange(
+            columns=reference.columns,
+            where=reference.where,
+            restore=reference.restore,
+            directory=reference.directory,
+            config=reference.config,
+            follow=False,
+            hold_for=reference.hold_for_s,
+        )
+    except BaseException:
+        lake.close()
+        raise
+    return _Opened(lake, arrangement)

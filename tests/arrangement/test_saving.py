@@ -1,0 +1,280 @@
+"""Saving, restoring and forking: what comes back is what was there, and no file goes that somebody needs."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from tests.arrangement.saving_child import contents as child_contents
+from tests.arrangement.saving_child import rows_of
+
+from tidelake.arrangement.arrangement import Arrangement
+from tidelake.arrangement.checkpoint import CheckpointDirectory
+from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.config import MIB
+from tidelake.env import Counters, Env
+from tidelake.errors import Closed, CorruptionError, IncompatibleSchema, InvalidUpdates, UsageError
+from tidelake.model.frontier import Frontier
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
+# From the first row on batches are on disk.
+ON_DISK = ArrangementConfig(memory_budget_bytes=MIB, large_share=1e-9, level_rows=8)
+CHILD = Path(__file__).with_name("saving_child.py")
+
+
+def rows(*keys, time=0, diff=1, v="x"):
+    n = len(keys)
+    return pa.table(
+        {
+            "k": pa.array(keys, pa.int64()),
+            "v": pa.array([v] * n, pa.string()),
+            "_time": pa.array([time] * n, pa.int64()),
+            "_diff": pa.array([diff] * n, pa.int64()),
+        }
+    )
+
+
+def contents(source, as_of=None):
+    found = source.range(as_of=as_of).to_pylist()
+    return Counter({(row["k"], row["v"]): row["_diff"] for row in found})
+
+
+@pytest.fixture(params=["memory", "disk"])
+def config(request):
+    return ON_DISK if request.param == "disk" else ArrangementConfig(level_rows=8)
+
+
+@pytest.fixture
+def made(tmp_path, config):
+    """Makes arrangements whose files are below one folder, and closes them."""
+    all_ = []
+
+    def make(how=Arrangement.create, *args, **more):
+        args = args or (SCHEMA,)
+        more = {"key": ["k"]} | more if how == Arrangement.create else more
+        all_.append(how(*args, directory=tmp_path / "live", config=config, **more))
+        return all_[-1]
+
+    yield make
+    for arrangement in all_:
+        arrangement.close()
+
+
+def test_what_is_restored_is_what_was_saved(made, tmp_path):
+    first = made()
+    for time_ in range(30):
+        first.insert(rows(time_, time_ + 1, time=time_))
+    first.insert(rows(3, time=7, diff=-2))
+    first.set_frontier(5)
+    first.save(tmp_path / "saved")
+    again = made(Arrangement.restore, tmp_path / "saved")
+
+    assert again.schema.equals(SCHEMA) and again.key == ("k",) and again.frontier == Frontier.of(5)
+    for time_ in (None, *range(5, 31)):
+        assert contents(again, time_) == contents(first, time_)
+    again.consolidate()
+    assert contents(again) == contents(first)
+
+
+def test_unchanged_contents_are_not_saved_again(made, tmp_path):
+    recorder = Counters()
+    first = made(env=Env(recorder=recorder))
+    for i in range(40):
+        first.insert(rows(i))
+    assert first.save(tmp_path / "saved").is_new
+    first.consolidate()
+    assert not first.save(tmp_path / "saved").is_new
+    again = made(Arrangement.restore, tmp_path / "saved")
+    assert not again.save(tmp_path / "saved").is_new
+    again.insert(rows(1, diff=-1))
+    assert again.save(tmp_path / "saved").is_new
+    again.set_frontier(3)
+    assert again.save(tmp_path / "saved").is_new
+    assert recorder.counts["arrangement.saved"] == recorder.counts["arrangement.unchanged"] == 1
+
+
+def test_only_batches_that_are_not_there_yet_are_added(made, tmp_path):
+    first = made()
+    first.pause()
+    for i in range(5):
+        first.insert(rows(i))
+    assert first.save(tmp_path / "saved").files_added == 5
+    first.insert(rows(9))
+    assert first.save(tmp_path / "saved").files_added == 1
+
+
+def test_merges_and_closes_take_no_file_from_a_checkpoint(made, tmp_path):
+    first = made()
+    for i in range(30):
+        first.insert(rows(i))
+    before = contents(first)
+    first.save(tmp_path / "saved")
+    first.consolidate()
+    first.insert(rows(99))
+    first.save(tmp_path / "saved")
+    first.close()
+
+    assert os.listdir(tmp_path / "live") == []
+    assert contents(made(Arrangement.restore, tmp_path / "saved", 1)) == before
+    assert contents(made(Arrangement.restore, tmp_path / "saved")) == before | Counter({(99, "x"): 1})
+
+
+def test_a_restored_arrangement_needs_its_checkpoint_no_more(made, tmp_path):
+    first = made()
+    first.insert(rows(1, 2))
+    first.save(tmp_path / "saved")
+    again = made(Arrangement.restore, tmp_path / "saved")
+    for i in range(3):
+        first.insert(rows(10 + i))
+        first.consolidate()
+        first.save(tmp_path / "saved")
+
+    assert contents(again) == {(1, "x"): 1, (2, "x"): 1}
+
+
+def test_a_fork_and_what_it_was_forked_from_go_their_own_ways(made, tmp_path):
+    first = made()
+    for i in range(20):
+        first.insert(rows(i))
+    first.retain_keys(pc.field("k") >= 3)
+    fork = first.fork()
+    fork.insert(rows(50))
+    first.insert(rows(60))
+    first.consolidate()
+    first.close()
+
+    kept = Counter({(i, "x"): 1 for i in range(3, 20)})
+    assert contents(fork) == kept | Counter({(50, "x"): 1})
+    fork.save(tmp_path / "saved")
+    fork.close()
+    assert os.listdir(tmp_path / "live") == []
+    again = made(Arrangement.restore, tmp_path / "saved")
+    again.retain_keys(pc.field("k") >= 3)
+    assert contents(again) == kept | Counter({(50, "x"): 1})
+
+
+def test_forks_save_the_same_batches_at_once(made, tmp_path):
+    first = made()
+    first.insert(rows(1))
+    fork = first.fork()
+    assert first.save(tmp_path / "a").is_new and fork.save(tmp_path / "b").is_new
+    assert not fork.save(tmp_path / "a").is_new
+    fork.close()
+
+
+def test_filters_are_set_again_after_a_restore(made, tmp_path):
+    first = made()
+    first.insert(rows(1, 2, 3))
+    first.retain_keys(pc.field("k") > 1)
+    first.save(tmp_path / "saved")
+    again = made(Arrangement.restore, tmp_path / "saved")
+    again.retain_keys(pc.field("k") > 2)
+    assert contents(again) == {(3, "x"): 1}
+
+
+def test_damaged_files_are_named(made, tmp_path):
+    first = made()
+    first.insert(rows(*range(100)))
+    first.save(tmp_path / "saved")
+    first.close()
+    (file,) = (tmp_path / "saved" / "batches").iterdir()
+    whole = file.read_bytes()
+    for at in (20, len(whole) // 2, len(whole) - 3):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CorruptionError) as caught:
+            contents(made(Arrangement.restore, tmp_path / "saved"))
+        assert file.name in caught.value.name
+    file.write_bytes(whole)
+    assert len(contents(made(Arrangement.restore, tmp_path / "saved"))) == 100
+
+
+def test_a_folder_of_another_arrangement_is_refused(made, tmp_path):
+    made().save(tmp_path / "saved")
+    other = made(Arrangement.create, SCHEMA, key=["v", "k"])
+    with pytest.raises(IncompatibleSchema):
+        other.save(tmp_path / "saved")
+
+
+def test_wrong_calls_are_refused(made, tmp_path):
+    arrangement = made()
+    with pytest.raises(InvalidUpdates, match="missing column"):
+        arrangement.insert(pa.table({"k": [1]}))
+    with pytest.raises(UsageError):
+        arrangement.set_frontier(-1)
+    with pytest.raises(UsageError, match="no checkpoint"):
+        Arrangement.restore(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="columns"):
+        arrangement.fetch(pa.table({"k": pa.array([1], pa.int64())}), columns=["z"])
+    arrangement.close()
+    for call in (arrangement.range, lambda: arrangement.insert(rows(1)), arrangement.fork):
+        with pytest.raises(Closed):
+            call()
+
+
+def test_an_empty_arrangement_is_saved_and_restored(made, tmp_path):
+    first = made()
+    assert first.save(tmp_path / "saved").is_new
+    assert contents(made(Arrangement.restore, tmp_path / "saved")) == {}
+
+
+def test_tuples_of_times_are_arranged_too(made):
+    first = made(time="tuple(2)")
+    first.insert(pa.table({"k": [1, 2], "v": ["a", "b"], "_time_0": [0, 1], "_time_1": [1, 0]}))
+    assert contents(first, (0, 5)) == {(1, "a"): 1}
+    assert contents(first, (1, 1)) == {(1, "a"): 1, (2, "b"): 1}
+
+
+def test_reports_count_what_happened_since_the_last_one(made):
+    recorder = Counters()
+    first = made(env=Env(recorder=recorder))
+    first.report()
+    for i in range(64):
+        first.insert(rows(i))
+    first.consolidate()
+    report = first.report()
+    assert report.rows == 64 and report.batches == 1
+    assert recorder.counts["arrangement.merges"] == report.merged.merges > 0
+    assert recorder.counts["arrangement.merge_rows_written"] == report.merged.rows_written
+    first.report()
+    assert recorder.counts["arrangement.merges"] == report.merged.merges
+
+
+def killed_while_saving(tmp_path, rounds, rng):
+    """Kills a process again and again while it saves; how many saves there were."""
+    saved, known = tmp_path / "saved", 0
+    for _ in range(rounds):
+        command = [sys.executable, str(CHILD), str(saved), str(tmp_path / "live")]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            # From its first save on: it is at the next one, most of the time.
+            first = child.stdout.readline()
+            assert first, "the child ended by itself"
+            time.sleep(rng.uniform(0, 0.05))
+        finally:
+            child.kill()
+            rest = child.stdout.read()
+            child.wait()
+        told = [int(line) for line in (first + rest).splitlines(keepends=True) if line.endswith("\n")]
+        with Arrangement.restore(saved, directory=tmp_path / "seen") as found:
+            now = child_contents(found)
+        number = max(now.values())
+        assert number in (told[-1], told[-1] + 1), "what was saved is not there"
+        assert now == rows_of(number)
+        assert number > known
+        known = number
+        assert 1 <= len(CheckpointDirectory(saved).checkpoints()) <= 3 + rounds
+    return known
+
+
+def test_nothing_is_lost_when_the_process_is_killed_while_it_saves(tmp_path, rng):
+    assert killed_while_saving(tmp_path, 3, rng) > 3
+
+
+@pytest.mark.full
+def test_nothing_is_lost_in_many_kills(tmp_path, rng, record_property):
+    record_property("figures", f"{killed_while_saving(tmp_path, 60, rng)} saves, 60 kills")

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+from bench import arrangement_spine as bench
+
+from tidelake.arrangement.spine import Spine
+
+
+def test_every_tenth_row_takes_one_away_that_was_inserted_before() -> None:
+    then, now = bench.updates(3), bench.updates(3 + bench.BEHIND)
+    taken = now.column("_diff").to_numpy() < 0
+    assert np.count_nonzero(taken) == bench.INSERT_ROWS // bench.RETRACTED
+    rows = {tuple(row.values())[:3] for row in then.to_pylist()}
+    assert all(tuple(row.values())[:3] in rows for row in now.filter(taken).to_pylist())
+
+
+def test_inserts_with_merging_are_compared_with_inserts_without() -> None:
+    found = bench.throughput(100_000)
+    assert found["merging_to_paused"] == pytest.approx(found["merging_rows_s"] / found["paused_rows_s"])
+
+
+def test_inserts_go_on_until_all_is_one_batch() -> None:
+    found = bench.latency(200_000)
+    assert found["inserts"] > 0
+    assert found["rows_merged"] >= 200_000
+    assert found["p99_to_quiet_median"] == found["merging_p99_ms"] / found["quiet_median_ms"]
+
+
+def test_a_process_is_held_to_its_budget() -> None:
+    found = bench.budget(50_000)
+    assert found["inserted_mib"] >= bench.TIMES * bench.BUDGET_MIB * 50_000 / 10_000_000
+    assert found["imports_mib"] < found["peak_rss_mib"] <= 1.2 * bench.BUDGET_MIB
+
+
+def test_the_frontier_follows_the_inserts() -> None:
+    with Spine(bench.LAYOUT, bench.PLENTY) as spine:
+        assert len(bench.inserted(spine, [bench.updates(n) for n in range(3)])) == 3
+        assert spine.frontier.elements == (1,)

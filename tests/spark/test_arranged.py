@@ -1,0 +1,65 @@
+"""Arrangements in workers of Spark: frames are enriched there, and upserts look up their old rows."""
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+import tidelake
+from tidelake.config import Config
+from tidelake.spark import upsert
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+def held(collection: tidelake.Collection) -> Counter[Any]:
+    rows = collection.snapshot().read_all().to_pylist()
+    return Counter({(row["id"], row["v"]): row["_diff"] for row in rows})
+
+
+def test_upserts_that_look_up_in_workers_leave_what_others_leave(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    with tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0)) as lake:
+        plain = lake.create("plain", SCHEMA, key=["id"])
+        kept = lake.create("kept", SCHEMA, key=["id"])
+        for _ in range(4):
+            rows = [(id_, rng.choice(["a", "b", None])) for id_ in rng.sample(range(60), 25)]
+            frame = spark.createDataFrame(rows, "id bigint, v string")
+            upsert(plain, frame)
+            upsert(kept, frame, state_bytes=1 << 20)
+            assert held(plain) == held(kept)
+        purposes = {hold.purpose for hold in kept.state().holds.values()}
+        assert purposes == {"arrangement of kept"}, "no worker has one"
+        assert not plain.state().holds
+
+
+def test_a_collection_that_is_too_large_is_not_kept_by_workers(spark: Any, tmp_path: Path) -> None:
+    with tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0)) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        frame = spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, v string")
+        upsert(c, frame)
+        upsert(c, frame.limit(1), state_bytes=1)
+        assert not c.state().holds
+
+
+def test_a_frame_is_enriched_in_workers(spark: Any, tmp_path: Path) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}))
+        reference = tidelake.arrangement_reference(c, directory=str(tmp_path / "batches"))
+
+        def enriched(batches: Any) -> Any:
+            index = reference.here()
+            for batch in batches:
+                found = index.fetch(batch.select(["id"])).drop_columns(["_diff"])
+                yield from pa.table(batch).join(found, "id").to_batches()
+
+        frame = spark.range(5).select("id").mapInArrow(enriched, "id bigint, v string")
+        assert {(r.id, r.v) for r in frame.collect()} == {(0, None), (1, "a"), (2, "b"), (3, "c"), (4, None)}
+        c.append(pa.table({"id": [4], "v": ["d"]}))
+        assert {(r.id, r.v) for r in frame.collect() if r.v} == {(1, "a"), (2, "b"), (3, "c"), (4, "d")}
