@@ -16,6 +16,7 @@ names the thing and, where there is one, the remedy.
     │   ├── CollectionExists          a name is taken (by another schema, or was dropped)
     │   ├── CollectionNotFound        no collection of that name
     │   │   └── CollectionDropped     it was there, and was dropped
+    │   ├── CollectionInGroup         transactions alone write to it: use lake.write, lake.stage, lake.seal
     │   ├── CollectionInUse           others hold it: close these readers, or use force
     │   ├── NotALake                  the directory holds no lake
     │   └── Closed                    the lake was closed
@@ -24,8 +25,11 @@ names the thing and, where there is one, the remedy.
     ├── HistoryCompacted              ask for a later time
     ├── NotYetClosed                  ask again later: the time is not final yet
     ├── UploadExpired                 the upload is older than the limit: upload again
+    ├── LeftGroup                     a collection left its group meanwhile: write it again
+    ├── TransactionExpired            it took too long, and is not in: write it again
     ├── WriterFenced                  a newer writer of this name took over: stop
     ├── LeaseExpired                  the hold is gone: open a new reader
+    ├── ForkExpired                   the fork was not finished in time: fork again
     ├── StoreUnavailable              the store did certainly not do it: try again later
     ├── OutcomeUnknown                the store may have done it: ask before trying again
     ├── BlobNotFound                  no object of that name
@@ -112,6 +116,49 @@ class CollectionDropped(CollectionNotFound):
         return f"collection {self.collection!r} was dropped: nothing of it can be read or written"
 
 
+class CollectionInGroup(UsageError):
+    """The collection is written to by transactions of its group only. Nothing was written."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return (
+            f"collection {self.collection!r} belongs to a group, since it was written or sealed together "
+            "with others: use lake.write, lake.stage or lake.seal, also for it alone, or take it out of the "
+            "group with lake.leave"
+        )
+
+
+class TransactionExpired(TidelakeError):
+    """A transaction took so long that it was given up. Nothing of it is in."""
+
+    def __init__(self, transaction: str) -> None:
+        super().__init__(transaction)
+        self.transaction = transaction
+
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.transaction} was given up: more than the setting upload_age_s went by before "
+            "its commit; nothing of it is in, write it again"
+        )
+
+
+class LeftGroup(TidelakeError):
+    """A collection left its group while a transaction wrote to it. Nothing of that is in."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return (
+            f"collection {self.collection!r} left its group while a transaction wrote to it; nothing of the "
+            "transaction is in, write it again"
+        )
+
+
 class CollectionInUse(UsageError):
     """Others hold the collection. Nothing was written."""
 
@@ -144,6 +191,11 @@ class UpperMismatch(TidelakeError):
     def __str__(self) -> str:
         if str(self.current) == "[]":
             return "all times are closed for good (upper=[]): make another collection for further updates"
+        if str(self.current) == str(self.expected):
+            return (
+                f"updates were staged at times from {self.current} on since the contents were read that this "
+                "write depends on: read them again and write what follows from them"
+            )
         return (
             f"the upper is {self.current}, not the expected {self.expected}: "
             "another writer was first; read up to the current upper and append from there"
@@ -239,6 +291,20 @@ class LeaseExpired(TidelakeError):
         return (
             f"part {self.part!r} was collected while it was still to be read: read again; for long reads "
             "open a reader (collection.reader), which keeps what it reads, or raise the setting garbage_age_s"
+        )
+
+
+class ForkExpired(TidelakeError):
+    """A fork was not finished in time, and was given up by those who collect. Nothing is left of it."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(collection)
+        self.collection = collection
+
+    def __str__(self) -> str:
+        return (
+            f"the fork of collection {self.collection!r} took so long that it was given up: fork again, or "
+            "raise the setting upload_age_s"
         )
 
 

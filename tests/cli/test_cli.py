@@ -138,10 +138,12 @@ def test_writers_and_holds_are_shown(run, users):
     with tidelake.open(users) as lake:
         collection = lake.collection("users")
         collection.writer("nightly", owner="job-7").append(pa.table({"id": [9], "name": ["z"]}))
-        collection.reader("a report")
+        reader = collection.reader("a report")
         collection.critical_hold("billing")
         collection.retain(1000)
-    shown = run("show", "cl", "users", "--json").json
+        # A lake that is closed gives up the holds of its readers.
+        shown, text = run("show", "cl", "users", "--json").json, run("show", "cl", "users").out
+        reader.close()
     assert [(w["writer"], w["owner"], w["sequence"], w["upper"]) for w in shown["writers"]] == [
         ("nightly", "job-7", 0, [3])
     ]
@@ -150,7 +152,6 @@ def test_writers_and_holds_are_shown(run, users):
         ("critical", "", [0]),
     ]
     assert (shown["holds"][1]["hold"], shown["retention"]) == ("billing", 1000)
-    text = run("show", "cl", "users").out
     assert "nightly" in text and "a report" in text and "billing" in text
     assert "retention: since follows upper at a distance of 1,000\n" in text
 
@@ -192,6 +193,48 @@ def test_retention_is_set_and_said(run, users):
     for text in ("7 days", "d", "", "-1", "0", "1.5h", "99999999999999999d", "7d"):
         answer = run("retain", "cl", "users", "--", text)
         assert answer.code == 2 and "retention" in answer.err, text
+
+
+def test_retention_is_set_of_several_collections_or_all_if_all_can_have_it(run, users):
+    for name in ("one", "two"):
+        assert run("create", "cl", name, *USERS, "--time", "ms").code == 0
+    kept = run("retain", "cl", "one", "two", "7 days", "--json").json
+    assert [(line["collection"], line["retention"]) for line in kept] == [
+        ("one", 604_800_000),
+        ("two", 604_800_000),
+    ]
+    assert {line["retention"] for line in run("retain", "cl", "--all", "5", "--json").json} == {5}
+    answer = run("retain", "cl", "--all", "2 hours")
+    assert answer.code == 2 and "'users'" in answer.err
+    for text, window in (
+        ("1 hour", 3_600_000),
+        ("30minutes", 1_800_000),
+        ("1 second", 1000),
+        ("2h", 7_200_000),
+    ):
+        assert run("retain", "cl", "one", text, "--json").json[0]["retention"] == window
+    assert [line["retention"] for line in run("retain", "cl", "--all", "all", "--json").json] == ["all"] * 3
+    for arguments in (("5",), ("users", "5", "--all")):
+        answer = run("retain", "cl", *arguments)
+        assert answer.code == 2 and "give names, or --all" in answer.err
+
+
+def test_history_of_several_collections_goes_at_once(run, users):
+    assert run("create", "cl", "a=b", *USERS, "--time", "ms").code == 0
+    with tidelake.open(users) as lake:
+        lake.collection("a=b").append(pa.table({"id": [1], "name": ["x"], "_time": [86_400_000]}))
+    lines = run("advance-since", "cl", "users=1", "a=b=1970-01-02", "--json").json
+    assert [(line["collection"], line["since"]) for line in lines] == [("users", [1]), ("a=b", [86_400_000])]
+    for words, said in (
+        (("users=0", "a=b=1970-01-02"), "'users' goes back"),
+        (("users=1", "nobody=1"), "no collection 'nobody'"),
+        (("users",), "no COLLECTION=TIME"),
+        (("users=1", "users=2"), "twice"),
+        (("users=x",), "not a time"),
+    ):
+        answer = run("advance-since", "cl", *words)
+        assert answer.code == 2 and said in answer.err, words
+    assert run("ls", "cl", "--json").json[1]["since"] == [1]
 
 
 def test_a_table_stops_at_the_limit_and_says_so(run, users, tmp_path):
@@ -733,7 +776,7 @@ except SystemExit as left:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "merge", "demo"]
+    "command", ["", "create", "ls", "show", "append", "snapshot", "changes", "tail", "merge", "demo"]
 )
 def test_help_is_there_for_every_command_and_loads_no_spark(command):
     for option in ("--help", "-h"):

@@ -1,6 +1,7 @@
 """Fixed values of everything that is stored or sent: every field is set in some of them.
 
-Whoever changes a format finds that these values no longer give the bytes that are kept in `v1`.
+Whoever changes a format finds that these values no longer give the bytes that are kept in `v1`. What
+came later is in the `LATER` ones, whose bytes are kept in `v2`.
 """
 
 from dataclasses import replace
@@ -21,14 +22,18 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.state.garbage import Garbage, Sweep
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
+from tidelake.state.staged import Awaited, Staged, Staging
 from tidelake.state.state import (
     CriticalHold,
     Delta,
     Edits,
+    Fork,
     Hold,
     MergeClaim,
     Move,
+    Origin,
     Retention,
     Rollup,
     ShardState,
@@ -209,6 +214,47 @@ DELTAS = {
 # Of three commands that were committed together.
 TOGETHER = replace(delta(DELTAS["append"]), more=(DELTAS["hold"], DELTAS["retention"]))
 STATES = {"full": STATE, "first": FIRST_STATE, "tombstone": TOMBSTONE}
+
+# Fields that came later. A record that has one of them is of the format that it came with.
+TINY = part(0x61, first=8, last=9, inline=b"rows", size_bytes=4)
+STAGED = (
+    Staged(HollowBatch(Bounds(F(8), Frontier(), F(0)), (Run((part(0x60, first=9, last=30),)),)), 12),
+    Staged(HollowBatch(Bounds(F(9), F(40), F(0)), (Run((TINY,), True),)), 13),
+    Staged(
+        HollowBatch(Bounds(F(8), Frontier(), F(0)), (Run((part(0x62, first=9, last=30),)),)),
+        13,
+        Awaited("6a" * 16, 5, 90),
+    ),
+)
+FORKS = pmap({"3a" * 16: Fork(9, 80), "3b" * 16: Fork(11, 2**62)})
+LATER_DELTAS = {
+    "stage": Edits(staged={STAGED[0].name: STAGED[0]}),
+    "seal": Edits(upper=Move(F(8), F(9)), staged={STAGED[1].name: None}),
+    "forks": Edits(forks={"3a" * 16: None, "3c" * 16: Fork(13, 90)}),
+    "let-go": Edits(let_go=True),
+    "join": Edits(group="5a" * 16),
+    "leave": Edits(group=""),
+    "prepare": Edits(staged={STAGED[2].name: STAGED[2]}),
+    "decide": Edits(
+        memberships={SHARD: Membership(F(9)), "7a" * 16: None},
+        decisions={"6a" * 16: Decision((SHARD,), 9), "6b" * 16: Decision((), None), "6c" * 16: None},
+        expired=4,
+    ),
+}
+LATER_STATES = {
+    "full": replace(
+        STATE,
+        staged=Staging.of({one.name: one for one in STAGED}),
+        group="5a" * 16,
+        memberships=pmap({SHARD: Membership(F(9)), "7a" * 16: Membership(Frontier(), leaving=True)}),
+        decisions=pmap({"6a" * 16: Decision((SHARD,), 9), "6b" * 16: Decision((SHARD,), None)}),
+        expired=4,
+        forks=FORKS,
+        origin=Origin("4a" * 16, 77),
+    ),
+    # A fork, which has forks as well.
+    "forked": replace(TOMBSTONE, forks=FORKS, origin=Origin("4a" * 16, 77)),
+}
 
 SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)
 NEEDED = [Source(Run((part(1), INLINE), True), F(0), F(5)), Source(Run((REWRITTEN,)), F(5), Frontier())]

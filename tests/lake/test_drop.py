@@ -2,12 +2,14 @@
 
 import threading
 import uuid
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pytest
 from lakes import SCHEMA, SetClock, at, contents, rows
 
+import tidelake
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import (
@@ -20,7 +22,7 @@ from tidelake.errors import (
     LeaseExpired,
     OutcomeUnknown,
 )
-from tidelake.lake.lake import Lake
+from tidelake.lake.lake import Lake, open_lake
 from tidelake.model import names
 from tidelake.shard.history import History
 from tidelake.shard.shard import Shard
@@ -91,6 +93,26 @@ def test_a_drop_deletes_everything_and_the_name_stays_taken(site):
     assert lake.drop("c") is False
     with pytest.raises(CollectionNotFound, match="no collection 'never'"):
         lake.drop("never")
+
+
+def test_a_drop_leaves_no_folder_behind(tmp_path):
+    with open_lake(tmp_path / "lake", config=CONFIG) as lake:
+        for name in ("c", "kept"):
+            lake.create(name, SCHEMA, key=["id"]).append(rows(1))
+        kept = lake.collection("kept").id
+        late = lake.collection("c").builder()
+        late.add(at(9, 9))
+        gone = lake.collection("c").id
+        lake.collection("c")._shard.write_rollup()
+        assert lake.drop("c")
+        assert {path.name for path in (tmp_path / "lake/blobs").iterdir()} <= {kept, "catalog", "~tmp"}
+        # What somebody puts there too late makes the folder again, which goes with it when it is old.
+        late.finish(tidelake.Frontier.of(10)).to_bytes()
+        assert (tmp_path / "lake/blobs" / gone).is_dir()
+    with open_lake(tmp_path / "lake", config=replace(CONFIG, upload_age_s=0.0)) as lake:
+        assert lake.collect().blobs == 1
+        assert not (tmp_path / "lake/blobs" / gone).exists()
+        assert contents(lake.collection("kept")) == {(1, "x"): 1}
 
 
 def test_a_collection_that_is_held_is_not_dropped_and_the_holders_are_named(site):
@@ -355,15 +377,17 @@ def test_a_creator_that_wakes_up_late_loses_no_row(site):
     whole = lake._catalog.set
 
     def slept(*args):
+        lake._catalog.set = whole
         site.later(CONFIG.upload_age_s)
         assert site.lake().collect() == Removed(1)
         return whole(*args)
 
     lake._catalog.set = slept
-    late = lake.create("late", SCHEMA, key=["id"])
     with pytest.raises(CollectionDropped, match="'late'"):
-        late.append(rows(1))
-    assert site.lake().drop("late") is True
+        lake.create("late", SCHEMA, key=["id"])
+    assert site.lake().list() == ["c", "other"]
+    lake.create("late", SCHEMA, key=["id"]).append(rows(1))
+    assert contents(site.lake().collection("late")) == {(1, "x"): 1}
 
 
 def test_objects_whose_shard_has_no_log_go_when_they_are_old_enough(site):

@@ -3,6 +3,7 @@
 import threading
 import uuid
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from tidelake.errors import (
     IncompatibleSchema,
     UsageError,
 )
+from tidelake.lake.catalog import Catalog
 from tidelake.lake.lake import Lake
 from tidelake.shard.upkeep.ending import Removed
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
@@ -326,11 +328,11 @@ def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour
     whole = into._catalog.set
 
     def renamed_too(listing, name, shard_id):
-        """The process stalls: its copy is collected, then it names it, and somebody renames it."""
+        """Somebody who looked at the names before it had one ends the copy, and somebody else renames it."""
         into._catalog.set = whole
-        target.clock.ms += int(2 * CONFIG.upload_age_s * 1000)
-        target.lake().collect()
         done = whole(listing, name, shard_id)
+        target.clock.ms += int(2 * CONFIG.upload_age_s * 1000)
+        assert target.lake()._leftovers.ending(shard_id).abandon(target.clock.ms)
         found = into._catalog.look([name])
         assert into._catalog.set_all(found, {name: None, "elsewhere": found.shards[name]})
         return done
@@ -338,7 +340,36 @@ def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour
     into._catalog.set = renamed_too
     with pytest.raises(CollectionDropped):
         lake.backup("a", into, as_name="copy")
+    target.lake().collect()
     assert target.lake().list() == [] and target.lake().fsck().clean
+
+
+def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_at_no_time(harbour):
+    """Whoever removes a shard without a name finds one that it got since, and refuses one that comes."""
+    lake, target = harbour.made(a=1), Harbour()
+    into = target.lake()
+    catalog, whole, rule_out = into._catalog, into._catalog.set, Catalog.rule_out
+
+    def stalled(listing, name, shard_id):
+        catalog.set = whole
+        target.clock.ms += int(2 * CONFIG.upload_age_s * 1000)
+        remover = target.lake()
+
+        def named_before(shard):
+            done.append(whole(listing, name, shard_id))
+            rule_out(remover._catalog, shard)
+
+        remover._catalog.rule_out = named_before if is_first else partial(rule_out, remover._catalog)
+        assert remover.collect().shards == 1
+        return done[0] if is_first else whole(listing, name, shard_id)
+
+    for is_first in (True, False):
+        done = []
+        catalog.set = stalled
+        with pytest.raises(CollectionDropped):
+            lake.backup("a", into, as_name=f"copy{is_first}")
+        assert done == [True] * is_first
+        assert target.lake().list() == [] and target.lake().fsck().clean
 
 
 # Costs

@@ -1,4 +1,4 @@
-"""Random appends, since downgrades, merges, reopenings and reads against the oracle."""
+"""Random appends, stages, seals, since downgrades, merges, reopenings and reads against the oracle."""
 
 import uuid
 
@@ -23,6 +23,8 @@ from tidelake.testing.oracle import Oracle, canonical
 CONFIGS = (
     Config(part_target_bytes=1024, row_group_rows=2, merge_chunk_rows=16, fold_rows=1, rollup_bytes_min=2048),
     Config(part_target_bytes=4096, row_group_rows=3, merge_chunk_rows=24, fold_rows=8, rollup_bytes_min=4096),
+    # Staged batches are brought together soon, and what is closed is drained by maintenance only.
+    Config(runs_max=4, merge_budget_s=0, part_target_bytes=1024, row_group_rows=2, rollup_bytes_min=2048),
     Config(),
 )
 
@@ -108,6 +110,60 @@ class Machine(RuleBasedStateMachine):
             end = self.later(data)
             with pytest.raises(UpdateNotBeyondLower):
                 self.c.append(tables.table([update], self.domain), upper=end)
+
+    @rule(data=st.data())
+    def stage(self, data):
+        """At open times, which stay open: whoever waits for closed ones does not see it."""
+        updates = self.drawn_updates(data, self.oracle.upper, Frontier())
+        if not self.oracle.upper.closed:
+            self.c.stage(tables.table(updates, self.domain))
+            self.record(updates, self.oracle.upper)
+
+    @rule(data=st.data())
+    def stage_below_upper_is_refused(self, data):
+        closed = [t for t in self.probe_times() if not self.oracle.upper.less_equal(t)]
+        if closed and not self.oracle.upper.closed:
+            updates = self.drawn_updates(data, self.oracle.upper, Frontier())
+            late = (data.draw(strategies.rows()), data.draw(st.sampled_from(closed)), 1)
+            with pytest.raises(UpdateNotBeyondLower) as refused:
+                self.c.stage(tables.table([*updates, late], self.domain))
+            assert refused.value.time == late[1]
+
+    @rule(data=st.data())
+    def seal(self, data):
+        to = self.later(data)
+        assert self.c.seal(to).upper == to
+        self.oracle.upper = to
+
+    @rule()
+    def maintain(self):
+        self.c.maintain()
+        state = self.c.state()
+        assert state.drained == state.upper
+
+    @rule(data=st.data())
+    def snapshot_with_what_is_staged(self, data):
+        readable = [t for t in self.probe_times() if self.oracle.since.less_equal(t)]
+        if readable:
+            time = data.draw(st.sampled_from(readable))
+            got = tables.netted(self.c.snapshot(time, staged=True).read_all(), self.domain, time)
+            assert got == self.oracle.snapshot(time)
+
+    @rule(data=st.data())
+    def changes_with_what_is_staged(self, data):
+        readable = [t for t in self.probe_times() if self.oracle.since.less_equal(t)]
+        if readable:
+            after = data.draw(st.sampled_from(readable))
+            through = data.draw(st.sampled_from([t for t in readable if Frontier.of(after).less_equal(t)]))
+            got = self.c.changes(after, through, staged=True).read_all()
+            assert tables.netted(got, self.domain, through) == self.oracle.changes(after, through)
+
+    @rule(data=st.data())
+    def updates_with_what_is_staged(self, data):
+        lower = data.draw(strategies.frontiers(self.domain, 8))
+        if self.oracle.since == Frontier.of(self.domain.minimum) or self.oracle.since.keeps_times_from(lower):
+            got = self.c.updates(lower, Frontier(), staged=True).read_all()
+            assert tables.by_time(got, self.domain) == self.oracle.between(lower, Frontier())
 
     @rule(data=st.data())
     def advance_since(self, data):

@@ -112,6 +112,34 @@ def test_a_read_that_takes_long_pins_its_state_and_keeps_no_history_back():
     assert set(place.collect(writer)) >= read
 
 
+def test_the_streams_of_a_split_are_held_as_one_until_the_last_one_ends():
+    place = Kept()
+    _, writer = place.made()
+    lake = place.process()
+    c = lake.collection("c")
+    streams = c.split_snapshot(3)
+    place.pass_s(THIRD_S + 60, lake)
+    (hold,) = holds_of(c)
+    assert hold.pins == (c.state().seqno - 1,)
+    assert writer.merge().applied
+    found = []
+    for stream in streams:
+        assert len(holds_of(c)) == 1
+        place.pass_s(2 * AGE_S, lake)
+        assert not place.collect(writer)
+        found += rest_of(stream)
+    assert found == list(range(480))
+    assert not holds_of(c) and not lake._keeper._kept
+    # Those that nobody reads any more are given up as well.
+    streams = c.split_snapshot(3)
+    place.pass_s(THIRD_S + 60, lake)
+    assert len(holds_of(c)) == 1
+    del streams, stream
+    gc.collect()
+    lake._keeper.look()
+    assert not holds_of(c) and not lake._keeper._kept
+
+
 def test_a_read_that_was_forgotten_gives_its_hold_up():
     place = Kept()
     place.made()

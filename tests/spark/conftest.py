@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,16 @@ def spark() -> Iterator[object]:
     session = local_session("tidelake-tests", 2, **quick)
     yield session
     session.stop()
+
+
+@pytest.fixture(params=["tasks", "driver"])
+def both_ways(request: pytest.FixtureRequest, spark: Any) -> Iterator[None]:
+    """Lets tasks do the work of every write, then the driver."""
+    # Of frames that are made of Python's values Spark knows no size, and takes them for endless.
+    most = {"tasks": "0", "driver": str(2**63)}[request.param]
+    spark.conf.set("spark.tidelake.driverBytesMax", most)
+    yield
+    spark.conf.unset("spark.tidelake.driverBytesMax")
 
 
 @pytest.fixture

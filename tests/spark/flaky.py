@@ -27,8 +27,15 @@ class Flaky:
     def check(self, frame: Any, collection: Any) -> None:
         self.inner.check(frame, collection)
 
-    def arrange(self, frame: Any, collection: Any) -> Any:
-        return self.inner.arrange(frame, collection)
+    def prepare(self, frame: Any, collection: Any) -> Any:
+        return self.inner.prepare(frame, collection)
+
+    def spread(self, prepared: Any, collection: Any) -> Any:
+        return self.inner.spread(prepared, collection)
+
+    def looks_up_bytes(self, collection: Any) -> int:
+        # None of its tasks may be the driver.
+        return 1 << 62
 
     def work(self, collection: Any, columns: Sequence[str], lower: Any) -> Any:
         return FlakyWork(self.inner.work(collection, columns, lower), self.rate, self.marks)

@@ -27,6 +27,7 @@ from content_hash import hashes
 import tidelake
 from tidelake import spark as ts
 from tidelake.spark.tasks import remote, run_tasks, slots
+from tidelake.spark.writing.running import BYTES_MAX
 
 Claim = tuple[int | None, int, int, str]
 Path_ = Callable[["Stage"], list[Claim]]
@@ -220,9 +221,9 @@ def format_write(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def helper_upsert(stage: Stage) -> list[Claim]:
+def helper_upsert(stage: Stage, name: str = "upserted") -> list[Claim]:
     """The events of many versions in each commit, at their own times."""
-    c = stage.create("upserted")
+    c = stage.create(name)
     for _, _, rows in stage.pieces("events"):
         ts.upsert(c, rows, delete_column="deleted")
     return stage.contents(c)
@@ -256,12 +257,12 @@ def helper_export(stage: Stage) -> list[Claim]:
     return [stage.one(stage.as_updates(stage.spark.read.parquet(place), last), None, last)]
 
 
-def stream_upsert(stage: Stage) -> list[Claim]:
-    c = stage.create("upserted-stream")
-    query = "upserts" if remote(stage.spark) else None
+def stream_upsert(stage: Stage, name: str = "upserted-stream") -> list[Claim]:
+    c = stage.create(name)
+    query = name if remote(stage.spark) else None
     take = ts.sink(c, "upsert", delete_column="deleted", query=query)
     stream = stage.arriving("events").writeStream.foreachBatch(take).trigger(availableNow=True)
-    stream.option("checkpointLocation", stage.checkpoint("upserts")).start().awaitTermination()
+    stream.option("checkpointLocation", stage.checkpoint(name)).start().awaitTermination()
     return stage.contents(c)
 
 
@@ -284,12 +285,12 @@ def stream_write(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def stream_sink(stage: Stage) -> list[Claim]:
+def stream_sink(stage: Stage, name: str = "sunk") -> list[Claim]:
     """By `foreachBatch`; under Connect somebody must say which query it is."""
-    c = stage.create("sunk")
-    query = "sunk" if remote(stage.spark) else None
+    c = stage.create(name)
+    query = name if remote(stage.spark) else None
     stream = stage.arriving("updates").writeStream.foreachBatch(ts.sink(c, "updates", query=query))
-    stream = stream.option("checkpointLocation", stage.checkpoint("sunk")).trigger(availableNow=True)
+    stream = stream.option("checkpointLocation", stage.checkpoint(name)).trigger(availableNow=True)
     stream.start().awaitTermination()
     return stage.contents(c)
 
@@ -301,6 +302,19 @@ def stream_through(stage: Stage) -> list[Claim]:
     stream = source.writeStream.format("tidelake").trigger(availableNow=True)
     stream.option("checkpointLocation", stage.checkpoint("copied")).start(stage.place(c)).awaitTermination()
     return stage.contents(c)
+
+
+def few_rows(path: Callable[[Stage, str], list[Claim]], name: str) -> Path_:
+    """A path whose rows may come to the driver, where Spark takes them for few."""
+
+    def taken(stage: Stage) -> list[Claim]:
+        stage.spark.conf.unset(BYTES_MAX)
+        try:
+            return path(stage, name)
+        finally:
+            stage.spark.conf.set(BYTES_MAX, "0")
+
+    return taken
 
 
 PATHS: dict[str, Path_] = {
@@ -326,6 +340,9 @@ PATHS: dict[str, Path_] = {
     "stream read from a snapshot": stream_read_snapshot,
     "stream write": stream_write,
     "stream sink": stream_sink,
+    "helper upsert of few rows": few_rows(helper_upsert, "upserted-few"),
+    "stream upsert of few rows": few_rows(stream_upsert, "upserted-stream-few"),
+    "stream sink of few rows": few_rows(stream_sink, "sunk-few"),
     "stream from collection to collection": stream_through,
 }
 
@@ -359,6 +376,8 @@ def about_workers(spark: Any) -> dict[str, Any]:
 
 def main(engine: str, master: str, data: str, work: str, conf: dict[str, str], looks: int) -> None:
     spark = session(engine, master, conf)
+    # The work of tasks is what is looked at, and these are few rows.
+    spark.conf.set(BYTES_MAX, "0")
     stage = Stage(spark, Path(data), Path(work), looks)
     found: dict[str, Any] = {"workers": about_workers(spark)}
     for name, path in PATHS.items():

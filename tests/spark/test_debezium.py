@@ -13,7 +13,8 @@ pytest.importorskip("pyspark")
 
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.envelopes import columns as as_columns
-from tidelake.spark.envelopes.changes import ChangeParser, Parsed, place
+from tidelake.spark.envelopes.changes import ChangeParser, Parsed
+from tidelake.spark.envelopes.messages import place
 
 SCHEMA = pa.schema(
     [

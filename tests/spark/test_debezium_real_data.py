@@ -17,6 +17,8 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.spark import ingest_change_files
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 FILES = 4
 
 

@@ -25,6 +25,8 @@ from tidelake.spark.envelopes.read import BEST, GONE, NOTE
 from tidelake.spark.envelopes.settle import event_schema
 from tidelake.spark.uploads import total
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SAMPLES = Path(__file__).with_name("debezium")
 SCHEMA = pa.schema(
     [

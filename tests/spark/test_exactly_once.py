@@ -23,6 +23,8 @@ from tidelake.spark import WrittenBatch, sink
 from tidelake.spark.writing.exactly_once import is_in, planned_in
 from tidelake.testing import tables
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 JSON = "id bigint, v string"
 
 

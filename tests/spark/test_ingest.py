@@ -19,6 +19,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark import IngestedBatch, IngestReport, ingest_change_files, parse_changes, snapshot
 from tidelake.spark import updates as updates_of
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
 

@@ -25,6 +25,8 @@ from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.commit import Numbered, commit
 from tidelake.spark.writing.rejects import Batch, keep
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
 

@@ -116,7 +116,7 @@ def test_upserts_find_old_rows_whatever_task_an_event_is_in(place: Place) -> Non
     place.write(flagged.repartition(2), envelope="upsert", deleteColumn="gone", time="9")
     assert place.contents() == {(3, "c"): 1, (4, "e"): 1}
     assert place.c.upper == Frontier.of(10)
-    # What was staged on the way is gone, and so is nothing else.
+    # What was handed over on the way is gone, and so is nothing else.
     stored = {name.name for name in stores_of(place.c.uploader().spec).blobs.list(parts(place.c.id))}
     assert stored == {part.name for m in place.c.state().spine for part in m.batch.parts() if not part.inline}
 

@@ -25,6 +25,8 @@ from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.testing.oracle import canonical
 from upsert_reference import Event, Model
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 NAN = float("nan")
 # Everything that meets oddly: zeros of both signs, NaN, nulls, texts that sort by bytes or not, nested.
 FIELDS = {

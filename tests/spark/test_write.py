@@ -18,6 +18,8 @@ from tidelake.spark.envelopes.append import Append
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.testing import tables
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 UTC = dt.UTC
 

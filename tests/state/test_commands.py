@@ -171,6 +171,19 @@ def test_a_later_epoch_fences_the_earlier_one(shard):
     assert not shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 1, 0)).result.already
 
 
+def test_an_owner_who_resumes_goes_on_beside_its_other_handles(shard):
+    assert shard.do(commands.open_writer, "w", owner="query", resume=True).result.epoch == 0
+    shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 3, "files a"))
+    before = shard.state
+    record = shard.do(commands.open_writer, "w", owner="query", resume=True, take_over=True).result
+    assert (record.epoch, record.sequence, record.content) == (0, 3, "files a")
+    assert shard.state == before
+    assert shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 3, "files a")).result.already
+    # Of another owner the name is taken over, or refused.
+    assert isinstance(shard.refused(commands.open_writer, "w", owner="other", resume=True), UsageError)
+    assert shard.do(commands.open_writer, "w", owner="other", resume=True, take_over=True).result.epoch == 1
+
+
 def test_a_writer_that_was_never_opened_is_refused(shard):
     assert isinstance(shard.refused(append, (), Exactly(F(0), F(1)), Claim("w", 0, 0)), UsageError)
 
@@ -211,6 +224,7 @@ def test_readers_alone_let_no_history_go(shard):
 
 
 def test_a_hold_cannot_be_opened_on_folded_history(shard):
+    shard.do(append, (), Exactly(F(0), F(6)))
     shard.do(holds.advance_since, F(5))
     assert isinstance(shard.refused(holds.open_hold, "a", "test", since=F(4), lease_ms=99), HistoryCompacted)
 

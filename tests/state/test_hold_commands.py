@@ -5,6 +5,8 @@ from shard_states import F, Shard, run
 from test_garbage import appended, named, two_and_a_merge
 
 from tidelake.errors import CollectionDropped, CollectionInUse, LeaseExpired
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
 from tidelake.state import holds
 from tidelake.state.append import Exactly, append
 from tidelake.state.collection import doom
@@ -44,6 +46,29 @@ def test_a_sign_of_life_in_time_keeps_the_hold(shard):
     # ... also a late one, if nobody has committed in between.
     shard.do(holds.renew_hold, "a", now_ms=99)
     assert shard.state.holds["a"].expires_ms == 119
+
+
+def test_since_stays_where_a_closed_time_can_be_read_and_follows_upper_to_what_is_allowed(shard):
+    shard.do(holds.advance_since, F(4))
+    assert (shard.state.since, shard.state.retained) == (F(0), F(4))
+    for upper in range(1, 8):
+        appended(shard)
+        assert shard.state.since == F(min(upper - 1, 4))
+        assert not shard.state.upper <= shard.state.since
+    shard.do(holds.advance_since, F(9))
+    shard.do(append, (), Exactly(F(7), Frontier()))
+    assert shard.state.since == F(9)
+
+
+def test_with_tuples_since_stays_where_a_closed_time_can_be_read():
+    shard = Shard(TimeDomain("tuple", 2))
+    shard.do(append, (), Exactly(F((0, 0)), F((4, 0), (0, 5))))
+    shard.do(holds.advance_since, F((0, 7), (3, 2)))
+    assert shard.state.since == F((0, 7), (3, 2))
+    shard.do(holds.advance_since, F((5, 5)))
+    assert shard.state.retained == F((5, 5)) and shard.state.since == F((0, 7), (3, 2))
+    shard.do(append, (), Exactly(F((4, 0), (0, 5)), F((9, 9))))
+    assert shard.state.since == F((5, 5))
 
 
 def test_since_follows_upper_at_the_distance_of_the_retention(shard):

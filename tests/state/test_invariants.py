@@ -9,6 +9,7 @@ from pyrsistent import pmap
 from shard_states import SCHEMA, F, hollow, part, pushed, run
 
 from tidelake.errors import InternalError
+from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -18,7 +19,8 @@ from tidelake.state import commands, fuel, invariants
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
-from tidelake.state.state import Delta, Edits, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
+from tidelake.state.staged import Staged, Staging
+from tidelake.state.state import Delta, Edits, Fork, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
 
 TUPLES = TimeDomain("tuple", 2)
 
@@ -43,6 +45,7 @@ def a_state():
         retained=Move(F(0), F(2)),
         writers={"w": WriterRecord(2, 4, "", F(0))},
         holds={"h": Hold("test", F(1), 0, (3,), 10, 99)},
+        forks={"f": Fork(3, 7)},
         claims={"0-2": a_claim(0, 2)},
         chunks={"0-2/0": (part("c"), part("lost"))},
     )
@@ -76,6 +79,7 @@ TEXT = DataType("string")
 WIDER = Schema(SCHEMA.key, (Column(1, "v", TEXT),))
 OTHER_KEY = Schema((replace(SCHEMA.key[0], type=TEXT),))
 TWO = {"rows": 2, "diff_sum": 2}
+FOREIGN = names.part("other", 3, "0a")
 STEPS = [
     ("since-never-goes-back", Edits(since=Move(F(1), F(0)))),
     ("upper-never-goes-back", Edits(upper=Move(F(3), F(2)))),
@@ -85,8 +89,8 @@ STEPS = [
     ("holds-keep-since", Edits(holds={"new": Hold("test", F(0), 0, (), 10, 99)})),
     ("epoch-never-goes-back", Edits(writers={"w": WriterRecord(1, None, "", F(0))})),
     ("sequence-never-goes-back", Edits(writers={"w": WriterRecord(2, 3, "", F(0))})),
-    ("batches-tile", Edits(upper=Move(F(3), F(4)))),
-    ("batches-tile", adding(run("q", 3, 3), moved=5)),
+    ("drained-up-to-upper", Edits(upper=Move(F(3), F(4)))),
+    ("drained-up-to-upper", adding(run("q", 3, 3), moved=5)),
     ("batches-tile", adding(run("q", 3, 3), lower=2)),
     ("batches-tile", replacing(SpineId(0, 2), merged(hi=2, upper=1))),
     ("batches-tile", replacing(SpineId(1, 2), merged(lo=1, hi=2, lower=0, upper=2))),
@@ -112,10 +116,94 @@ STEPS = [
     ("tombstone-holds-nothing", Edits(dropped=True)),
     ("floor-never-goes-back", Edits(sweep=Sweep(1))),
     ("pins-keep-parts", Edits(doomed=("p2",))),
+    ("pins-keep-parts", Edits(holds={"h": None}, doomed=("p2",))),
+    ("borrowed-from-origin", adding(run(FOREIGN, 3, 3))),
     ("garbage-stays", adding(run("p2", 3, 3))),
     ("garbage-stays", Edits(claims={"0-2": a_claim(0, 2, b"cut")}, chunks={"0-2/1": (part("lost"),)})),
     ("part-named-once", Edits(claims={"2-3": a_claim(2, 3)}, chunks={"2-3/0": (part("c"),)})),
 ]
+
+
+def staged(name, first, last, *, lower=3, added=7, **kwargs):
+    return Staged(HollowBatch(Bounds(F(lower), Frontier(), F(0)), (run(name, first, last, **kwargs),)), added)
+
+
+def keyed(*batches):
+    return {one.name: one for one in batches}
+
+
+def waiting():
+    """The same state with times up to 5 closed and not drained: what is staged reaches from 3 to 9."""
+    state = a_state()
+    edits = Edits(upper=Move(F(3), F(5)), staged=keyed(staged("s", 3, 9, added=6, **TWO)))
+    after = apply(state, Delta("s", 6, 10, "n", state.rollup, edits))
+    check_step(state, after, edits)
+    return after
+
+
+def drained(*runs, upper=5, **comes):
+    """A drain of that state."""
+    step = fuel.push(waiting().spine, hollow(3, upper, *runs), F(1), 7)
+    return Edits(spine=step.edit, staged={"s": None, **comes})
+
+
+def shortened(spine):
+    """The last spine batch, ending earlier."""
+    last, member = spine.batches[-1], list(spine)[-1]
+    cut = replace(member.batch, bounds=replace(member.batch.bounds, upper=F(2)))
+    batch = replace(last, bounds=replace(last.bounds, upper=F(2)))
+    return SpineEdit(
+        spine.next_id,
+        spine.spent,
+        (member.id,),
+        (replace(member, batch=cut),),
+        (last.id,),
+        (batch,),
+    )
+
+
+ABOVE = keyed(staged("a", 5, 9, lower=5))
+DRAINS = [
+    ("drained-never-goes-back", Edits(spine=shortened(waiting().spine))),
+    ("drained-up-to-upper", Edits(staged={"s": None, **keyed(staged("t", 5, 9, lower=3, **TWO))})),
+    ("drained-up-to-upper", drained(run("b", 3, 4), upper=6, **ABOVE)),
+    ("drained-up-to-upper", drained(run("b", 3, 4), upper=4, **ABOVE)),
+    ("drain-keeps-diffs", drained(run("b", 3, 4))),
+    ("drain-keeps-diffs", drained(run("b", 3, 4, diff_sum=2), **ABOVE)),
+    ("drain-keeps-diffs", Edits(staged={"s": None, **keyed(staged("t", 3, 9, **TWO | {"diff_sum": 3}))})),
+    ("staged-numbered", Edits(staged=keyed(staged("t", 5, 5, lower=5, added=6)))),
+    ("staged-holds-rows", Edits(staged={"t": Staged(hollow(5, 6), 7)})),
+    ("staged-is-open", Edits(staged=keyed(staged("t", 2, 7, lower=0)))),
+    ("part-named-once", Edits(staged={**keyed(staged("t", 5, 5, lower=5)), "u": staged("t", 5, 5, lower=5)})),
+    ("part-has-rows", Edits(staged=keyed(staged("t", 5, 5, lower=5, rows=0)))),
+    ("garbage-stays", Edits(staged=keyed(staged("lost", 5, 5, lower=5)))),
+]
+
+
+@pytest.mark.parametrize(("rule", "edits"), DRAINS)
+def test_each_rule_refuses_the_step_of_staged_batches_that_breaks_it(rule, edits):
+    before = waiting()
+    check_state(before)
+    after = apply(before, Delta("s", 7, 11, "n", before.rollup, edits))
+    with pytest.raises(InternalError, match=f"rule {rule} "):
+        check_step(before, after, edits)
+
+
+def test_a_drain_that_keeps_the_rules_is_taken():
+    before, edits = waiting(), drained(run("b", 3, 4), **ABOVE)
+    after = apply(before, Delta("s", 7, 11, "n", before.rollup, edits))
+    check_step(before, after, edits)
+    check_state(after)
+
+
+def test_a_step_that_closes_times_may_bring_rows_beside_those_that_were_staged():
+    before = a_state()
+    before = apply(
+        before, Delta("s", 6, 10, "n", before.rollup, Edits(staged=keyed(staged("s", 3, 4, added=6))))
+    )
+    step = fuel.push(before.spine, hollow(3, 5, run("q", 3, 3), run("s", 3, 4)), F(1), 7)
+    edits = Edits(upper=Move(F(3), F(5)), spine=step.edit, staged={"s": None})
+    check_step(before, apply(before, Delta("s", 7, 11, "n", before.rollup, edits)), edits)
 
 
 @pytest.mark.parametrize(("rule", "edits"), STEPS)
@@ -171,8 +259,16 @@ STATES = [
     ("garbage-is-not-named", lambda s: replace(s, garbage=s.garbage.set("p0", Garbage(0, 1, 2)))),
     ("garbage-is-not-named", lambda s: replace(s, doomed=s.doomed.set("c", Garbage(0, 1, 2)))),
     ("tombstone-holds-nothing", lambda s: replace(s, dropped=True)),
+    ("borrowed-from-origin", lambda s: with_(hollow(3, 4, run(FOREIGN, 3, 3)))),
+    ("borrowed-from-origin", lambda s: replace(s, garbage=s.garbage.set(FOREIGN, Garbage(0, 1, 2)))),
     ("claims-apart", lambda s: replace(s, claims=s.claims.set("1-3", a_claim(1, 3)))),
     ("chunk-of-claim", lambda s: replace(s, claims=pmap())),
+    ("drained-up-to-upper", lambda s: replace(s, upper=F(2))),
+    ("drained-up-to-upper", lambda s: replace(s, upper=F(4))),
+    ("staged-is-open", lambda s: replace(s, staged=Staging.of(keyed(staged("t", 2, 7, lower=0))))),
+    ("staged-holds-rows", lambda s: replace(s, staged=Staging.of({"t": Staged(hollow(5, 6), 7)}))),
+    ("part-named-once", lambda s: replace(s, staged=Staging.of(keyed(staged("p0", 3, 7))))),
+    ("schema-registered", lambda s: replace(s, staged=Staging.of(keyed(staged("t", 3, 7, schema_id=1))))),
 ]
 
 
@@ -194,7 +290,7 @@ def test_a_rewrite_of_tuples_is_refused_at_the_append():
 def test_every_rule_that_the_source_names_is_broken_by_a_test_here():
     source = Path(invariants.__file__).read_text()
     named = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source))
-    assert named == {rule for rule, _ in STEPS + STATES} | {"clock-never-goes-back"}
+    assert named == {rule for rule, _ in STEPS + DRAINS + STATES} | {"clock-never-goes-back"}
 
 
 def singles(ids):

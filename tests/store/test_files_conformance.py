@@ -105,6 +105,19 @@ def test_new_names_need_a_folder_and_must_be_free(place: Place) -> None:
     assert place.names() == [("file", False), ("folder", True)]
 
 
+def test_a_folder_is_removed_when_it_is_empty(place: Place) -> None:
+    files = place.files
+    files.mkdir(place("folder/below"))
+    assert refusal(lambda: files.rmdir(place("folder"))) == (OSError, errno.ENOTEMPTY)
+    files.rmdir(place("folder/below"))
+    files.rmdir(place("folder"))
+    assert place.names() == [("file", False)]
+    assert refusal(lambda: files.rmdir(place("folder"))) == MISSING
+    assert refusal(lambda: files.rmdir(place("file"))) == BELOW_FILE
+    files.mkdir(place("folder"))
+    assert place.names("folder") == []
+
+
 def test_what_is_missing_is_said_to_be_missing(place: Place) -> None:
     files = place.files
     for look in (files.open, files.lstat, files.unlink, files.scan):

@@ -22,7 +22,7 @@ NAMES = ("a", "c/d", "c/f/g")
 
 @dataclass(frozen=True)
 class Call:
-    does: Literal["put", "delete", "get"]
+    does: Literal["put", "delete", "get", "prune"]
     name: str
 
 
@@ -42,7 +42,9 @@ LIVES = st.lists(
     st.builds(
         Life,
         st.lists(
-            st.builds(Call, st.sampled_from(["put", "put", "delete", "get"]), st.sampled_from(NAMES)),
+            st.builds(
+                Call, st.sampled_from(["put", "put", "delete", "get", "prune"]), st.sampled_from(NAMES)
+            ),
             max_size=6,
         ),
         st.integers(0, 9) | st.integers(10, 60),
@@ -106,6 +108,9 @@ class History:
         self.possible[name].add(None)
         store.delete(name)
         self.possible[name] = {None}
+
+    def prune(self, store: LocalBlobStore, name: str) -> None:
+        store.prune(name.partition("/")[0])
 
     def get(self, store: LocalBlobStore, name: str) -> None:
         try:

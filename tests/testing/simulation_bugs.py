@@ -90,10 +90,19 @@ def skipped_flush(of):
 @contextmanager
 def collection_that_ignores_holds():
     """Garbage is free once it is old enough, whoever reads it; nor does the rule look that forbids it."""
-    free = collection_commands.free
     with (
-        replaced(collection_commands, free=lambda garbage, pins, before_ms: free(garbage, (), before_ms)),
+        replaced(collection_commands, reader_pins=lambda state, now_ms: []),
         replaced(invariants, _check_pins=lambda before, edits: None),
+    ):
+        yield
+
+
+@contextmanager
+def collection_that_ignores_forks():
+    """Garbage is free though a fork needs it; nor does the rule look that forbids it."""
+    with (
+        replaced(collection_commands, fork_pins=lambda state: []),
+        replaced(invariants, fork_pins=lambda state: []),
     ):
         yield
 

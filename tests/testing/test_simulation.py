@@ -71,6 +71,7 @@ def found_within(bug, seeds):
         (partial(bugs.skipped_flush, "folder"), "not there"),
         (bugs.lost_reply_taken_for_a_defeat, ""),
         (bugs.collection_that_ignores_holds, "which names it"),
+        (bugs.collection_that_ignores_forks, "names it"),
         (bugs.fence_with_a_hole, "writer"),
         (bugs.group_that_is_told_too_early, ""),
     ],

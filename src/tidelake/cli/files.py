@@ -1,4 +1,4 @@
-"""Reading what a user names on the command line: times, column lists, and files of rows."""
+"""Reading what a user names on the command line: times, columns, and files of rows."""
 
 import datetime
 import re
@@ -50,6 +50,11 @@ def _moment(text: str, domain: TimeDomain) -> int | None:
         return None
     since = at.replace(tzinfo=at.tzinfo or datetime.UTC) - _EPOCH
     return since // units[domain.unit]
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names of columns, separated by commas; None: all."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def schema_of(columns: Sequence[str], keys: Sequence[str], like: Path | None) -> pa.Schema:

@@ -6,10 +6,12 @@ from typing import Any
 
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
+from tidelake.lake.spans import window as window_of
 from tidelake.model.frontier import Frontier
 from tidelake.state.state import ShardState
 
 _SPANS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_WINDOW = re.compile(r"(\d{1,18})(?:([dhms])| ?(days?|hours?|minutes?|seconds?))?")
 
 
 def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
@@ -59,19 +61,19 @@ def _keeps(state: ShardState, held: Frontier) -> bool:
 
 
 def window(text: str) -> int | timedelta | None:
-    """Read `all`, a number of times, or a span such as `7d`, `12h`, `30m`, `45s`.
+    """Read `all`, a number of times, or a span such as `7d`, `12h`, `30m`, `45s`, `7 days`.
 
     Raises:
         UsageError: for anything else.
     """
     if text == "all":
         return None
-    match = re.fullmatch(r"(\d{1,18})([dhms]?)", text)
+    match = _WINDOW.fullmatch(text)
     if match is None:
         raise UsageError(
             f"retention {text!r} is none: give all, a number of times, or a span such as 7d or 12h"
         )
-    number, unit = int(match.group(1)), match.group(2)
+    number, unit = int(match.group(1)), (match.group(2) or match.group(3) or "")[:1]
     if not number:
         raise UsageError(f"retention {text!r} is none: give at least one time or second, or all")
     if not unit:
@@ -80,6 +82,14 @@ def window(text: str) -> int | timedelta | None:
         return timedelta(**{_SPANS[unit]: number})
     except OverflowError as error:
         raise UsageError(f"retention {text!r} is too long: give all") from error
+
+
+def check(kept: int | timedelta | None, collection: Collection) -> None:
+    """Refuse a window that a collection cannot have; names it."""
+    try:
+        window_of(kept, collection.domain)
+    except UsageError as error:
+        raise UsageError(f"collection {collection.name!r}: {error}") from error
 
 
 def retained(collection: Collection) -> dict[str, Any]:

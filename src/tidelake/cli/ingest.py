@@ -11,6 +11,7 @@ import click
 
 from tidelake import errors
 from tidelake.cli.group import JSON, LAKE, NAME, cli
+from tidelake.cli.spark import session
 
 if TYPE_CHECKING:
     from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport
@@ -98,14 +99,17 @@ def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     directory: Path = given["directory"]
     if not directory.is_dir():
         raise errors.UsageError(f"there is no directory {str(directory)!r}: create it, or check --from")
-    with tidelake.open(lake, create=False) as opened, _session(f"tidelake ingest {collection}") as session:
+    with (
+        tidelake.open(lake, create=False) as opened,
+        session(f"tidelake ingest {collection}", "ingest") as spark,
+    ):
         into = opened.collection(collection)
         with _progress() as progress:
-            report = _run(session, into, given, progress)
+            report = _run(spark, into, given, progress)
     output.table([_shown(collection, report)], as_json)
 
 
-def _run(session: Any, into: Any, given: dict[str, Any], progress: Any) -> "IngestReport":
+def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "IngestReport":
     from tidelake.spark.jobs.ingest import ingest as run
 
     debezium, directory = given["envelope"] == "debezium", given["directory"]
@@ -120,7 +124,7 @@ def _run(session: Any, into: Any, given: dict[str, Any], progress: Any) -> "Inge
     if debezium and format_ == "jsonl":
         format_ = "text"
     return run(
-        session,
+        spark,
         into,
         directory,
         # Spark does not take files whose names begin with a dot for input.
@@ -140,24 +144,6 @@ def _shown(collection: str, report: "IngestReport") -> dict[str, Any]:
     shown = {"collection": collection, **asdict(report)}
     shown["upper"] = report.upper
     return shown
-
-
-@contextlib.contextmanager
-def _session(description: str) -> Iterator[Any]:
-    """A local session; one that is there already is used, and left running."""
-    try:
-        from pyspark.sql import SparkSession
-
-        from tidelake.spark.session import local_session
-    except ImportError as error:
-        raise errors.UsageError(f"ingest needs: pip install 'tidelake[spark]' ({error})") from error
-    there = SparkSession.getActiveSession() is not None
-    session = local_session(description)
-    try:
-        yield session
-    finally:
-        if not there:
-            session.stop()
 
 
 @contextlib.contextmanager

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from tidelake import errors
-from tidelake.cli import export, ingest, rows, upkeep
+from tidelake.cli import export, ingest, rows, stage, tail, upkeep
 from tidelake.cli.group import cli
 
 # Importing them is what makes them commands of the group.
-COMMANDS = (rows, upkeep, export, ingest)
+COMMANDS = (rows, stage, tail, upkeep, export, ingest)
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.UsageError, 2),
@@ -23,6 +23,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.WriterFenced, 3),
     (errors.LeaseExpired, 3),
     (errors.UploadExpired, 3),
+    (errors.ForkExpired, 3),
     (errors.HistoryCompacted, 4),
     (errors.NotYetClosed, 4),
     (errors.StoreUnavailable, 5),

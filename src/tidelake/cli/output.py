@@ -5,6 +5,7 @@ import queue
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from tidelake.cli import jsonlines
 from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
+from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
 from tidelake.shard.upkeep.compactor import MergeReport, Shape
 from tidelake.shard.upkeep.maintain import MaintenanceReport
+from tidelake.state.forking import borrowed_parts
 from tidelake.state.merging import MergeRequest
 from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState
@@ -184,8 +188,14 @@ def summary(collection: Collection) -> dict[str, Any]:
     }
 
 
-def show(collection: Collection, as_json: bool) -> None:
-    """Everything that a collection's state says."""
+def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, str]] = dict) -> None:
+    """Everything that a collection's state says.
+
+    Args:
+        collection: to show.
+        as_json: one JSON document.
+        names: gives the names of collections by their ids, for those that share parts with this one.
+    """
     state = collection.state()
     columns = [
         {"column": c.name, "type": str(c.type), "role": role, "nullable": c.nullable}
@@ -206,6 +216,18 @@ def show(collection: Collection, as_json: bool) -> None:
             "level": getattr(state.spine.holder(item.id), "level", None),
         }
         for item in state.spine
+    ]
+    staged = [
+        {
+            "staged": one.name,
+            "first time": _shown(reduce(times.meet, (part.seen_times[0] for part in one.batch.parts()))),
+            "last time": _shown(reduce(times.join, (part.seen_times[1] for part in one.batch.parts()))),
+            "runs": len(one.batch.runs),
+            "updates": one.batch.rows,
+            "bytes": one.batch.size_bytes,
+            "inline": one.batch.inline_bytes,
+        }
+        for one in state.staged
     ]
     claims = [
         {
@@ -228,19 +250,24 @@ def show(collection: Collection, as_json: bool) -> None:
         {"hold": name, "kind": "critical", "purpose": "", "since": h.since, "opened_ms": h.opened_ms}
         for name, h in sorted(state.critical.items())
     ]
+    shared = sharing(state, names)
     head = {
         **summary(collection),
         "id": collection.id,
         "seqno": state.seqno,
+        "drained": state.drained,
+        "staged updates": state.staged.totals.rows,
         **amplification(state),
     }
     if as_json:
         lists: dict[str, list[dict[str, Any]]] = {
             "columns": columns,
             "spine": batches,
+            "staged": staged,
             "writers": writers,
             "holds": holds,
             "claims": claims,
+            "shared": shared,
         }
         parts = {name: [with_lists(row) for row in found] for name, found in lists.items()}
         garbage = len(state.garbage) + len(state.doomed)
@@ -253,9 +280,11 @@ def show(collection: Collection, as_json: bool) -> None:
     lists_shown: dict[str, list[dict[str, Any]]] = {
         "columns": columns,
         "batches": batches,
+        "staged batches": staged,
         "writers": writers,
         "holds": holds,
         "merges under way": claims,
+        "shared parts": shared,
     }
     for title, shown in lists_shown.items():
         if shown:
@@ -269,6 +298,28 @@ def show(collection: Collection, as_json: bool) -> None:
         waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
         click.echo()
         table([waiting], False, "garbage")
+
+
+def sharing(state: ShardState, names: Callable[[], dict[str, str]]) -> list[dict[str, Any]]:
+    """A line for each shard that a collection shares parts with: the one it was forked from, and its forks.
+
+    Of the former, how much of what the collection holds is still the other's; of the latter, how many
+    objects are kept for it only.
+    """
+    if state.origin is None and not state.forks:
+        return []
+    named = names()
+    lines = []
+    if state.origin is not None:
+        parts = list(borrowed_parts(state))
+        lines.append(("forked from", state.origin.shard_id, state.origin.seqno, len(parts)))
+    for id_, fork in sorted(state.forks.items()):
+        kept = sum(1 for lost in state.garbage.values() if lost.read_by(fork.seqno))
+        lines.append(("fork", id_, fork.seqno, kept))
+    return [
+        {"is": what, "collection": named.get(id_), "id": id_, "version": seqno, "parts": parts}
+        for what, id_, seqno, parts in lines
+    ]
 
 
 def amplification(state: ShardState) -> dict[str, float | None]:
@@ -372,6 +423,10 @@ def merge_rows(report: MergeReport) -> list[dict[str, Any]]:
 
 def _shape(state: ShardState) -> Shape:
     return Shape.of([item.batch for item in state.spine])
+
+
+def _shown(time: Time) -> object:
+    return list(time) if isinstance(time, tuple) else time
 
 
 def _text(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, TIMEOUT, cli
+from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, STAGED, TIMEOUT, cli
 
 if TYPE_CHECKING:
     from tidelake.lake.lake import Lake
@@ -97,7 +97,7 @@ def show(lake: str | None, collection: str | None, saved: Path | None, as_json: 
             return
         from tidelake.cli import output
 
-        output.show(opened.collection(collection), as_json)
+        output.show(opened.collection(collection), as_json, opened.names)
 
 
 @cli.command()
@@ -143,12 +143,17 @@ def append(
 @cli.command()
 @LAKE
 @NAME
-@click.option("--as-of", metavar="TIME", help="The time; default: the last closed one.")
+@click.option(
+    "--as-of",
+    metavar="TIME",
+    help="The time; default: the last closed one, or with --staged the last of all.",
+)
 @click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
 @click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def snapshot(
     lake: str,
@@ -159,6 +164,7 @@ def snapshot(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the exact contents as of a time."""
@@ -171,8 +177,7 @@ def snapshot(
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
             raise errors.UsageError("tuples have no single last time: give --as-of")
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
-        found = of.snapshot(at, columns=names, where=where, timeout_s=timeout_s)
+        found = of.snapshot(at, columns=files.names(columns), where=where, timeout_s=timeout_s, staged=staged)
         output.rows(found, limit, out, as_json)
 
 
@@ -184,6 +189,7 @@ def snapshot(
 @LIMIT
 @OUT
 @TIMEOUT
+@STAGED
 @ROWS
 def changes(
     lake: str,
@@ -193,6 +199,7 @@ def changes(
     limit: int | None,
     out: Path | None,
     timeout_s: float | None,
+    staged: bool,
     as_json: bool,
 ) -> None:
     """Print or write the netted changes between two times."""
@@ -205,4 +212,4 @@ def changes(
         start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
         if start is None or end is None:
             raise errors.UsageError("give two times: AFTER and THROUGH")
-        output.rows(of.changes(start, end, timeout_s=timeout_s), limit, out, as_json)
+        output.rows(of.changes(start, end, timeout_s=timeout_s, staged=staged), limit, out, as_json)

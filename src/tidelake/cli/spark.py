@@ -15,20 +15,28 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]:
-    """A local Spark session for one command; `flag` is what needs it.
+    """A local Spark session for one command; one that is there already is used, and left running.
+
+    Args:
+        description: name of the application.
+        flag: what needs it.
 
     Raises:
         UsageError: PySpark is not installed, or there is no Java that can start it.
     """
     try:
+        from pyspark.sql import SparkSession
+
         from tidelake.spark.session import local_session
     except ImportError as error:
         raise errors.UsageError(f"{flag} needs: pip install 'tidelake[spark]' ({error})") from error
+    there = SparkSession.getActiveSession() is not None
     made = local_session(description)
     try:
         yield made
     finally:
-        made.stop()
+        if not there:
+            made.stop()
 
 
 def maintained(opened: "Lake", names: list[str] | None) -> tuple[list[dict[str, Any]], "MaintainReport"]:

@@ -1,4 +1,4 @@
-"""Commands that keep a lake in order: merge, maintain, rename, drop, holds, retain, fsck, backup, restore."""
+"""Commands that keep a lake in order: merges, names, what is kept and for whom, checks, copies."""
 
 import contextlib
 from collections.abc import Iterator
@@ -72,6 +72,29 @@ def rename(
             opened.rename(collection, new_name, allow_recreate=allow_recreate)
     lines = [{"collection": collection, "is now": new_name}]
     output.table(lines + [{"collection": new_name, "is now": collection}] * swap, as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.argument("new_name")
+@click.option("--as-of", metavar="TIME", help="The last time that the fork has; default: all that is closed.")
+@click.option("--allow-recreate", is_flag=True, help="Also if one called NEW_NAME was dropped or renamed.")
+@JSON
+def fork(
+    lake: str, collection: str, new_name: str, as_of: str | None, allow_recreate: bool, as_json: bool
+) -> None:
+    """Make a collection that begins as another one is, or was. Nothing is copied.
+
+    Both go their own ways from then on, and either may be dropped.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+
+    with tidelake.open(lake, create=False) as opened:
+        at = files.time(as_of, opened.collection(collection).domain, "--as-of")
+        made = opened.fork(collection, new_name, at, allow_recreate=allow_recreate)
+        output.table([output.summary(made)], as_json)
 
 
 @cli.command()
@@ -169,23 +192,59 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
 
 @cli.command()
 @LAKE
-@NAME
+@click.argument("collections", nargs=-1)
 @click.argument("window")
+@click.option("--all", "all_", is_flag=True, help="All collections of the lake, in the place of names.")
 @JSON
-def retain(lake: str, collection: str, window: str, as_json: bool) -> None:
+def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_json: bool) -> None:
     """Keep WINDOW of history before the upper, from now on: all, a number of times, or 7d, 12h, 30m, 45s.
 
-    Spans are for times of unit ms and us. Holds keep more for as long as they last.
+    Of one collection, several, or all. Spans are for times of unit ms and us; "7 days" will do, too. Holds
+    keep more for as long as they last.
     """
     import tidelake
     from tidelake.cli import holds as shown
     from tidelake.cli import output
 
+    if all_ == bool(collections):
+        raise errors.UsageError("say which collections: give names, or --all")
     with tidelake.open(lake, create=False) as opened:
-        of = opened.collection(collection)
-        of.retain(shown.window(window))
-        line = shown.retained(of)
-    output.table([line], as_json)
+        kept = shown.window(window)
+        named = [opened.collection(name) for name in (opened.list() if all_ else collections)]
+        # Of all first, so that one whose times are no clock changes none.
+        for of in named:
+            shown.check(kept, of)
+        for of in named:
+            of.retain(kept)
+        lines = [shown.retained(of) for of in named]
+    output.table(lines, as_json, empty="no collections yet: make one with tidelake create")
+
+
+@cli.command("advance-since")
+@LAKE
+@click.argument("frontiers", nargs=-1, required=True, metavar="COLLECTION=TIME...")
+@JSON
+def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
+    """Let history before TIME be folded, of several collections: in all of them or in none.
+
+    Holds keep it back for as long as they last. TIME may be past the upper; the last closed time can be read
+    in any case.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+    from tidelake.cli import holds as shown
+
+    with tidelake.open(lake, create=False) as opened:
+        given = {}
+        for word in frontiers:
+            name, equals, text = word.rpartition("=")
+            if not equals or name in given:
+                raise errors.UsageError(f"{word!r} is no COLLECTION=TIME, or its collection comes twice")
+            of = opened.collection(name)
+            given[name] = of.frontier([t for t in [files.time(text, of.domain, name)] if t is not None])
+        opened.advance_since(given)
+        lines = [shown.retained(opened.collection(name)) for name in given]
+    output.table(lines, as_json)
 
 
 @cli.command()

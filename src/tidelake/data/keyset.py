@@ -46,6 +46,13 @@ class KeySet:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def cut(self, count: int) -> list["KeySet"]:
+        """The same keys as at most `count` sets of about equally many, in ascending order."""
+        if count == 1:
+            return [self]
+        size = -(-len(self) // count)
+        return [KeySet(self.keys.slice(at, size)) for at in range(0, len(self), size)]
+
     def meets(self, low: bytes, high: bytes | None) -> bool:
         """Whether a key lies between two bounds, both inclusive; None is without bound."""
         at = bisect_left(range(len(self)), low, key=self._key)

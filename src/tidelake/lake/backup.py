@@ -8,14 +8,11 @@ from dataclasses import dataclass
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import CollectionDropped, CollectionExists, CollectionNotFound
-from tidelake.lake.catalog import Catalog, Listing
+from tidelake.lake.catalog import Catalog
+from tidelake.lake.christening import check_free, give_name
 from tidelake.model.frontier import Frontier
 from tidelake.shard.checking.copy import ShardCopy, Watch
-from tidelake.shard.history import History
-from tidelake.shard.machine import Machine
 from tidelake.shard.shard import Shard
-from tidelake.state import dropping
 from tidelake.store.url import Stores
 
 
@@ -65,45 +62,17 @@ def copy_collection(
         CollectionExists: the name is taken, or became so meanwhile; nothing is left of the copy.
         CollectionDropped: this process stalled before it could acknowledge the copy, and others collected it.
     """
-    _check_free(catalog.look([name]), name)
+    check_free(catalog.look([name]), name)
     shard_id = env.ids.fresh()
     copy = ShardCopy(source, stores, env, config)
     copied = copy.run(shard_id, f"backup as {name}", watch)
-    while True:
-        listing = catalog.look([name])
-        try:
-            _check_free(listing, name)
-        except CollectionExists:
-            # The log first: what is left of a shard without one is found.
-            stores.log.delete(shard_id)
-            copy.discard()
-            raise
-        if catalog.set(listing, name, shard_id):
-            try:
-                _confirm(shard_id, name, stores, env, config)
-            except CollectionDropped:
-                catalog.unname(shard_id, name)
-                raise
-            state = copied.state
-            rows = state.spine.totals.rows
-            return BackupReport(name, state.since, state.upper, copied.parts, copied.size_bytes, rows)
 
+    def discard() -> None:
+        # The log first: what is left of a shard without one is found.
+        stores.log.delete(shard_id)
+        copy.discard()
 
-def _confirm(shard_id: str, name: str, stores: Stores, env: Env, config: Config) -> None:
-    """Acknowledge the copy: until then it is collected if this process stalls for longer than uploads may.
-
-    Raises:
-        CollectionDropped: it did.
-    """
-    machine = Machine(History(shard_id, stores, env), config, env)
-    machine.title = name
-    try:
-        machine.run(dropping.confirm)
-    except CollectionNotFound as error:
-        raise CollectionDropped(name) from error
-
-
-def _check_free(listing: Listing, name: str) -> None:
-    if name in listing.shards:
-        what = "exists there" if listing.shards[name] is not None else "was dropped or renamed there"
-        raise CollectionExists(f"a collection {name!r} {what}: give the copy another name")
+    give_name(shard_id, name, stores, catalog, env=env, config=config, discard=discard)
+    state = copied.state
+    rows = state.spine.totals.rows
+    return BackupReport(name, state.since, state.upper, copied.parts, copied.size_bytes, rows)

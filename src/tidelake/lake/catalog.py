@@ -1,23 +1,25 @@
 """The list of collections, which is itself a collection.
 
 Key `name`, value `shard` (null once it was dropped or renamed, so that such a name does not come back by
-accident); time is a counter. Every change is one compare-and-append at the upper that was read, also one of
-several names.
+accident); time is a counter. What was decided for several collections and is still to be done has a row as
+well, under a key that is no name. Every change is one compare-and-append at the upper that was read, also one
+of several names.
 
 INVARIANT: at no time do two names lead to one shard.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from tidelake.config import Config
-from tidelake.data.literal import encoded_text
+from tidelake.data.literal import beginning, encoded_text
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.errors import (
     BlobNotFound,
+    Closed,
     CollectionNotFound,
     CorruptionError,
     HistoryCompacted,
@@ -32,6 +34,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.selection import Selection
 from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
+from tidelake.shard.machine import Together
 from tidelake.shard.reading.query import stream
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -46,6 +49,8 @@ SHARD_ID = "catalog"
 _SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("shard", pa.string())])
 _STORED = schema_from_arrow(_SCHEMA, ["name"], None)
 _NAME_ID = _STORED.key[0].id
+# Names of collections hold no such character.
+_INTENT = "\0intent/"
 _MERGE_ABOVE_RUNS = 16
 # All are merged when those outside of the largest run are more than one in so many: so each name is written
 # again a bounded number of times while the list grows tenfold, and a change costs no more in a long list.
@@ -62,20 +67,25 @@ class Listing:
         upper: the next change's time.
         shards: shard id by name; None for a name that was dropped, or given up by a rename. Those that
             were looked for, or all.
+        intents: what was decided and is still to be done, by id; if it was looked for.
     """
 
     upper: int
     shards: dict[str, str | None]
+    intents: dict[str, str] = field(default_factory=dict)
 
 
 class Catalog:
-    """Reads and changes the list of collections."""
+    """Reads and changes the list of collections; commands on it are carried out `together`."""
 
-    def __init__(self, stores: Stores, env: Env, url: str, config: Config) -> None:
+    def __init__(
+        self, stores: Stores, env: Env, url: str, config: Config, together: Together | None = None
+    ) -> None:
         self._stores, self._env, self._url = stores, env, url
         self._config = replace(
             config, row_group_rows=min(config.row_group_rows, _ROW_GROUP_ROWS_MAX), merge_whole_rows=0
         )
+        self._together = together
         self._opened: Shard | None = None
 
     @property
@@ -89,11 +99,13 @@ class Catalog:
 
     def _open(self) -> Shard:
         try:
-            return Shard.open(self._stores, self._env, self._url, SHARD_ID, self._config)
+            return Shard.open(
+                self._stores, self._env, self._url, SHARD_ID, self._config, together=self._together
+            )
         except CollectionNotFound:
             self._check_new()
         spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: _STORED}, self._config)
-        return Shard.create(self._stores, self._env, spec)
+        return Shard.create(self._stores, self._env, spec, together=self._together)
 
     def _check_new(self) -> None:
         """Check that there was no catalog yet: it is made before the first shard.
@@ -111,13 +123,14 @@ class Catalog:
         """All names. Costs a scan of the log, and a few reads a part of the catalog."""
         return self._listing(Selection())
 
-    def look(self, names: Iterable[str]) -> Listing:
+    def look(self, names: Iterable[str], *, intents: bool = False) -> Listing:
         """Some names, those of them that there are. Costs a scan of the log, and a row group of each run.
 
-        The runs are few, however many names there are.
+        The runs are few, however many names there are. With `intents` these are looked for as well.
         """
         wanted = [encoded_text(name.encode(errors="surrogatepass")) for name in names]
-        return self._listing(Selection(where=leaf(_NAME_ID, [(name, name + PAST) for name in wanted])))
+        ranges = [(name, name + PAST) for name in wanted] + [beginning(_INTENT)] * intents
+        return self._listing(Selection(where=leaf(_NAME_ID, ranges)))
 
     def _listing(self, wanted: Selection) -> Listing:
         while True:
@@ -133,7 +146,9 @@ class Catalog:
                 if not isinstance(why, LeaseExpired):
                     raise why from error
                 continue  # Others also deleted what they had folded.
-            return Listing(upper, dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True)))
+            found = dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True))
+            intents = {key: found.pop(key) for key in [*found] if key.startswith(_INTENT)}
+            return Listing(upper, found, intents)
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
         """Give a name another shard (None: dropped); False if the catalog has changed since `listing`."""
@@ -144,11 +159,27 @@ class Catalog:
 
         Args:
             listing: holds all of these names that there are.
-            changed: shard id by name; None: dropped or renamed.
+            changed: shard id by name; None: dropped or renamed. May be empty: then only the upper moves.
         """
         rows = [(name, listing.shards[name], -1) for name in changed if name in listing.shards]
         rows += [(name, shard_id, 1) for name, shard_id in changed.items()]
-        names, shards, diffs = zip(*rows, strict=True)
+        return self._change(listing, rows)
+
+    def intend(self, listing: Listing, id_: str, what: str) -> bool:
+        """Decide something that is then to be done; False if the catalog has changed since `listing`."""
+        return self._change(listing, [(_INTENT + id_, what, 1)])
+
+    def done(self, key: str) -> None:
+        """Forget an intent, unless somebody else was first."""
+        while True:
+            listing = self.look([], intents=True)
+            what = listing.intents.get(key)
+            if what is None or self._change(listing, [(key, what, -1)]):
+                return
+
+    def _change(self, listing: Listing, rows: Sequence[tuple[str, str | None, int]]) -> bool:
+        """Add and take away names with their shards; False if the catalog has changed since `listing`."""
+        names, shards, diffs = zip(*rows, strict=True) if rows else ((), (), ())
         table = pa.table(
             {
                 "name": pa.array(names, pa.string()),
@@ -181,6 +212,18 @@ class Catalog:
             if self.set(listing, now, None):
                 return True
 
+    def rule_out(self, shard_id: str) -> None:
+        """See to it that no name leads to a tombstone, and that nobody can give it one any more.
+
+        SUBTLE: whoever is about to name it has read the list before it looked at the shard, or will see that
+        it is a tombstone. The list moves on, so that what was read before is refused. Reads all names.
+        """
+        while True:
+            listing = self.read()
+            changed = dict.fromkeys(name for name, of in listing.shards.items() if of == shard_id)
+            if self.set_all(listing, changed):
+                return
+
     def collect(self) -> CollectReport:
         """Delete what the catalog no longer needs; see `Collection.collect`.
 
@@ -191,16 +234,15 @@ class Catalog:
 
     def _tidy(self) -> None:
         """Keep reads cheap: fold the history of the names, and keep their runs few."""
-        state = self._shard.state()
-        if state.spine.totals.runs > _MERGE_ABOVE_RUNS:
-            last = state.upper.just_before()
-            try:
-                self._shard.advance_since(last)
+        try:
+            state = self._shard.state()
+            if state.spine.totals.runs > _MERGE_ABOVE_RUNS:
+                self._shard.advance_since(state.upper.just_before())
                 self._merge()
                 Collector(self._shard).run_if_due()
-            except (StoreUnavailable, OutcomeUnknown):
-                # The change itself is in. Whoever makes the next one tries again.
-                self._shard.env.recorder.count("catalog.tidy.failed")
+        except (StoreUnavailable, OutcomeUnknown, Closed):
+            # The change itself is in. Whoever makes the next one tries again.
+            self._shard.env.recorder.count("catalog.tidy.failed")
 
     def _merge(self) -> None:
         """Merge small runs into larger ones, and now and then all."""

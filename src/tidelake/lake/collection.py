@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidelake.data.types import row_schema, schema_from_arrow
 from tidelake.errors import UsageError
 from tidelake.lake.arranging import Arranging
+from tidelake.lake.following import Follows
 from tidelake.lake.keeping import Keeping
 from tidelake.lake.names import check_columns
 from tidelake.lake.reads import Reads
@@ -17,7 +18,7 @@ from tidelake.lake.writes import Writes
 from tidelake.state.schemas import schema_id_at
 
 
-class Collection(Writes, Reads, Arranging, Keeping):
+class Collection(Writes, Reads, Follows, Arranging, Keeping):
     """A multiset of rows that changes over time."""
 
     def __repr__(self) -> str:

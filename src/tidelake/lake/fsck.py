@@ -20,11 +20,15 @@ from tidelake.errors import (
     StoreUnavailable,
 )
 from tidelake.lake.catalog import SHARD_ID, Catalog, Listing
+from tidelake.lake.groups import is_group
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import not_found
 from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.fsck import Checked, ShardCheck
-from tidelake.shard.history import History
+from tidelake.shard.history import History, Known
+from tidelake.shard.upkeep.lending import Lending
+from tidelake.state.forking import is_borrower
+from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
 Watch = Callable[[str, int, int], None]
@@ -189,7 +193,10 @@ class LakeCheck:
             del self._found[found:]
             return
         self._checked.append(checked)
-        if checked.state is not None and checked.state.dropped:
+        if checked.state is None:
+            return
+        self._shared(name, checked.state)
+        if checked.state.dropped:
             self._dropped(name, shard_id, checked.state.committed_ms)
 
     def _unnamed(self, shard_id: str) -> None:
@@ -197,10 +204,10 @@ class LakeCheck:
         try:
             # First: the rollup that a tombstone would be opened from may have gone before its log.
             dropped_ms = self.leftovers.ending(shard_id).dropped_ms()
-            if dropped_ms is not None:
+            known = self._tombstone(shard_id) if dropped_ms is not None else self._opened(shard_id)
+            if dropped_ms is not None and (known is None or not known.state.forks):
                 self._dropped("", shard_id, dropped_ms)
                 return
-            known = History(shard_id, self.stores, self.env).open()
         except CollectionDropped:
             return  # meanwhile
         except _UNREADABLE as error:
@@ -209,7 +216,15 @@ class LakeCheck:
         if known is None:
             return
         state = known.state
-        if not state.dropped and self._older(state.committed_ms, self.config.upload_age_s):
+        if state.dropped:
+            # What its forks need is there, and nothing else is asked of it.
+            self._shard(shard_id, "")
+            self._shared("", state)
+            return
+        if is_group(state):
+            self._checked.append(self._shard(shard_id, f"group {shard_id}"))
+            return
+        if self._older(state.committed_ms, self.config.upload_age_s):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
             # Whoever made it has not come to the end, and nobody counts on it.
@@ -217,8 +232,45 @@ class LakeCheck:
             self._tell("unfinished-shard" if unfinished else "unnamed-shard", shard_id, message)
             ending = self.leftovers.ending(shard_id)
             if unfinished and self.repair and ending.abandon(state.committed_ms):
-                ending.remove()
+                self.leftovers.remove(ending)
                 self._repaired()
+
+    def _opened(self, shard_id: str) -> Known | None:
+        return History(shard_id, self.stores, self.env).open()
+
+    def _tombstone(self, shard_id: str) -> Known | None:
+        """A tombstone; None if somebody is at deleting it, which is not done while it has forks."""
+        try:
+            return self._opened(shard_id)
+        except CollectionDropped:
+            return None
+
+    def _shared(self, name: str, state: ShardState) -> None:
+        """Whether a shard and its forks, and it and its origin, know each other."""
+        for fork_id, fork in sorted(state.forks.items()):
+            if not self._older(fork.noted_ms, self.config.upload_age_s):
+                continue
+            if self.stores.log.head(fork_id) is None:
+                message = f"parts of {state.shard_id} are kept for this fork of it, which was never made"
+                self._tell("unfinished-fork", fork_id, message, name)
+                lending = Lending(self.stores, self.env, self.config)
+                if self.repair and lending.settle(state):
+                    self._repaired()
+        if state.origin is None or (state.dropped and not state.forks) or not is_borrower(state):
+            return
+        try:
+            origin = self._tombstone(state.origin.shard_id)
+            # Read later: a fork lets go of its origin before it is forgotten.
+            now = self._tombstone(state.shard_id)
+        except _UNREADABLE as error:
+            self._tell("fork-unknown", state.shard_id, f"its origin cannot be read: {error}", name)
+            return
+        known = origin is not None and state.shard_id in origin.state.forks
+        if not known and now is not None and not now.state.dropped and is_borrower(now.state):
+            message = (
+                f"it needs parts of {state.origin.shard_id}, which does not keep them: merge this fork now"
+            )
+            self._tell("fork-unknown", state.shard_id, message, name)
 
     def _dropped(self, name: str, shard_id: str, dropped_ms: int) -> None:
         """A tombstone that should be gone by now."""
@@ -229,7 +281,7 @@ class LakeCheck:
         if self.repair:
             if name:
                 self.catalog.unname(shard_id, name)
-            self.leftovers.ending(shard_id).remove()
+            self.leftovers.remove(self.leftovers.ending(shard_id))
             self._repaired()
 
     def _unknown(self, shard_id: str, stored: _Stored, *, removable: bool) -> None:

@@ -1,28 +1,37 @@
-"""What a closed lake answers: a version log that refuses once its lake was closed.
+"""What a closed lake answers: stores that refuse once their lake was closed.
 
-Every method of a lake or a collection begins at the log, so this one gate closes all of them, whatever
-the store below makes of a close; must not know collections.
+Every method of a lake or a collection begins at the log, so the gate before it closes all of them, whatever
+the store below makes of a close; and what was begun before stores nothing any more. Streams of rows may still
+be read. Must not know collections.
 
-INVARIANT: no call reaches the log below after `shut`.
+INVARIANT: no call of the log begins after `shut` but those of commands that were let in before; `shut` ends
+after these. So a command is carried out and answered, or it is not begun.
 """
 
+import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
 
 from tidelake.errors import Closed
-from tidelake.store.protocols import Entry, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
 
 
-class GatedVersionLog:
-    """A `VersionLog` for one handle on a lake. Other handles on the same stores have gates of their own."""
+class Gate:
+    """Of one handle on a lake. Thread-safe, and of use in a fork, where nobody is inside."""
 
-    def __init__(self, inner: VersionLog, url: str) -> None:
-        self._inner = inner
+    def __init__(self, url: str) -> None:
         self._url = url
         self._shut = False
+        self._begin()
 
-    def shut(self) -> None:
-        """Refuse everything from now on; may be repeated. The log below stays open: others may use it."""
-        self._shut = True
+    def _begin(self) -> None:
+        self._inside = 0
+        self._changed = threading.Condition()
+        self._own = threading.local()
+        # Last: whoever finds it up to date uses these.
+        self._pid = os.getpid()
 
     def check(self) -> None:
         """Refuse if it is shut.
@@ -33,35 +42,136 @@ class GatedVersionLog:
         if self._shut:
             raise Closed(f"the lake at {self._url} was closed: open it again with tidelake.open")
 
-    def _open(self) -> VersionLog:
-        self.check()
-        return self._inner
+    @contextmanager
+    def command(self) -> Iterator[None]:
+        """Be let in: what is done here is done to its end, also if the gate is shut meanwhile.
+
+        Raises:
+            Closed: it is shut.
+        """
+        if self._pid != os.getpid():
+            self._begin()
+        with self._changed:
+            if not self._depth:
+                self.check()
+            self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def shut(self) -> None:
+        """Let nobody in any more, and wait for those that are inside. May be repeated."""
+        if self._pid != os.getpid():
+            self._begin()
+        with self._changed:
+            self._shut = True
+            # Not for this thread, which may be inside, as in a signal handler.
+            self._changed.wait_for(lambda: self._inside <= bool(self._depth))
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """What this thread has left to do once it has shut the gate."""
+        with self._changed:
+            self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @property
+    def _depth(self) -> int:
+        """How often this thread is inside."""
+        return getattr(self._own, "depth", 0)
+
+    def _enter(self) -> None:
+        self._inside += not self._depth
+        self._own.depth = self._depth + 1
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._own.depth = self._depth - 1
+            self._inside -= not self._depth
+            self._changed.notify_all()
+
+
+class GatedVersionLog:
+    """A `VersionLog` for one handle on a lake. Other handles on the same stores have gates of their own."""
+
+    def __init__(self, inner: VersionLog, gate: Gate) -> None:
+        self._inner = inner
+        self._gate = gate
 
     def head(self, key: str) -> Entry | None:
         """The newest entry; see `VersionLog.head`."""
-        return self._open().head(key)
+        with self._gate.command():
+            return self._inner.head(key)
 
     def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
         """Entries from `start` on; see `VersionLog.scan`."""
-        return self._open().scan(key, start, limit)
+        with self._gate.command():
+            return self._inner.scan(key, start, limit)
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
-        return self._open().compare_and_set(key, expected, data)
+        with self._gate.command():
+            return self._inner.compare_and_set(key, expected, data)
 
     def truncate(self, key: str, seqno: int) -> int:
         """Remove entries before `seqno`; see `VersionLog.truncate`."""
-        return self._open().truncate(key, seqno)
+        with self._gate.command():
+            return self._inner.truncate(key, seqno)
 
     def delete(self, key: str) -> bool:
         """Remove the key; see `VersionLog.delete`."""
-        return self._open().delete(key)
+        with self._gate.command():
+            return self._inner.delete(key)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`."""
-        return self._open().keys(prefix)
+        self._gate.check()
+        return self._inner.keys(prefix)
 
     def close(self) -> None:
-        """Shut, and close the log below."""
-        self.shut()
+        """Close the log below. REQUIRES: the gate is shut."""
+        self._inner.close()
+
+
+class GatedBlobStore:
+    """A `BlobStore` for one handle on a lake, in which nothing is put once that was closed.
+
+    What was begun may be read to its end, and what was stored in vain may be deleted.
+    """
+
+    def __init__(self, inner: BlobStore, gate: Gate) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a range; see `BlobStore.get`."""
+        return self._inner.get(name, start, length)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put if absent; see `BlobStore.put`."""
+        with self._gate.command():
+            self._inner.put(name, data)
+
+    def delete(self, name: str) -> bool:
+        """Remove; see `BlobStore.delete`."""
+        return self._inner.delete(name)
+
+    def prune(self, folder: str) -> None:
+        """Folders; see `BlobStore.prune`."""
+        self._inner.prune(folder)
+
+    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Ascending names; see `BlobStore.list`."""
+        return self._inner.list(prefix)
+
+    def open(self, name: str) -> BinaryIO:
+        """A reader; see `BlobStore.open`."""
+        return self._inner.open(name)
+
+    def close(self) -> None:
+        """Close the store below."""
         self._inner.close()

@@ -5,6 +5,7 @@ import pyarrow as pa
 from tidelake.data.types import row_schema, update_schema
 from tidelake.errors import NotYetClosed, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.shard import Shard
@@ -61,7 +62,7 @@ class Handle:
     @property
     def upper(self) -> Frontier:
         """Times beyond it are still open. One log scan."""
-        return self._shard.state().upper
+        return self._shard.readable().upper
 
     def state(self) -> ShardState:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
@@ -74,7 +75,7 @@ class Handle:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed yet.
         """
-        upper = self._shard.alive().upper
+        upper = self._shard.readable().upper
         if not self.domain.total_order or upper.closed:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
@@ -84,6 +85,20 @@ class Handle:
             raise NotYetClosed(self.domain.minimum, upper.elements[0], 0)
         last: Time = upper.just_before().elements[0]
         return last
+
+    def last_staged(self) -> Time:
+        """The last time that has an update, closed or not, or else the last closed one. One log scan.
+
+        Raises:
+            UsageError: there is no single one: times are tuples, or all are closed.
+            NotYetClosed: none is closed, and nothing is staged.
+        """
+        state = self._shard.alive()
+        if not self.domain.total_order or not len(state.staged):
+            return self.last_time()
+        closed = 0 if state.upper.less_equal(0) else times.parts(self.last_time())[0]
+        lasts = [part.seen_times[1] for one in state.staged for part in one.batch.parts()]
+        return max(closed, *(times.parts(last)[0] for last in lasts))
 
     def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
         """A frontier from a time, a list of times or a frontier; the times are checked."""

@@ -19,17 +19,23 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.lake.backup import BackupReport, copy_collection
-from tidelake.lake.catalog import Catalog
+from tidelake.lake.catalog import SHARD_ID, Catalog
 from tidelake.lake.collection import Collection
+from tidelake.lake.forking import fork_collection
+from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.fsck import FsckReport, LakeCheck
 from tidelake.lake.fsck import Watch as FsckWatch
-from tidelake.lake.gate import GatedVersionLog
+from tidelake.lake.gate import Gate, GatedBlobStore, GatedVersionLog
+from tidelake.lake.groups import Groups
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import check_columns, check_list, check_name, not_found
 from tidelake.lake.renaming import check_renames, refuse_gone, renamed
+from tidelake.lake.sinces import Sinces
 from tidelake.lake.spans import duration_s
+from tidelake.lake.together import WritesTogether
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
-from tidelake.model.time import TimeDomain
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.checking.copy import Watch as CopyWatch
 from tidelake.shard.machine import Together
 from tidelake.shard.shard import Shard, keeper_of
@@ -64,17 +70,21 @@ def open_lake(
 _LOOKS = 4
 
 
-class Lake:
+class Lake(WritesTogether):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
-        self._gate = GatedVersionLog(stores.log, url)
-        self._stores = Stores(stores.blobs, self._gate, stores.turns)
+        self._gate = gate = Gate(url)
+        self._stores = Stores(
+            GatedBlobStore(stores.blobs, gate), GatedVersionLog(stores.log, gate), stores.turns
+        )
         self._config = config
         self._env = env
-        self._catalog = Catalog(self._stores, env, url, config)
+        self._catalog = Catalog(self._stores, env, url, config, Together(env.clock, gate.command))
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
+        self._sinces = Sinces(self._catalog, self._led_to, self._open, env)
+        super().__init__(self._gate, Groups(self._stores, env, url, config, self._open), self._shard, env)
         self._upkeep: list[Upkeep] = []
         self._keeper = keeper_of(env, config)
         self._together: WeakValueDictionary[str, Together] = WeakValueDictionary()
@@ -91,15 +101,20 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Give up file handles. May be repeated.
+        """Finish what is under way, and give up holds and file handles. May be repeated.
 
-        Every other call answers `Closed` afterwards, also one on a collection, writer or reader that this
-        lake gave out. A stream of rows that was begun may be read to its end, but nothing is held for it any
-        more. Upkeep is stopped first.
+        Upkeep ends after the merge that it is at. Commands that other threads have begun are carried out and
+        answered: each is in, or answers `Closed`. Every other call answers `Closed` from then on, also one on
+        a collection, writer, builder or reader that this lake gave out. Readers give up their holds, by a log
+        write each; if the store does not do that, they expire. A stream of rows that was begun may be
+        read to its end, but nothing is held for it any more.
         """
         for upkeep in self._upkeep:
             upkeep.stop()
-        self._keeper.stop()
+        self._keeper.end()
+        self._gate.shut()
+        with self._gate.closing():
+            self._keeper.give_up()
         self._stores.close()
 
     def upkeep(
@@ -166,6 +181,7 @@ class Lake:
         Raises:
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped or renamed, and not `allow_recreate`.
+            CollectionDropped: this process slept for too long between two steps: call again.
         """
         self._gate.check()
         check_name(name, "collection name")
@@ -185,8 +201,11 @@ class Lake:
             if name in listing.shards and not allow_recreate:
                 refuse_gone(name)
             # The shard first: a name never leads to nothing.
-            together = self._together.setdefault(spec.shard_id, Together(self._env.clock))
+            together = self._together_on(spec.shard_id)
             made = made or Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
+            if not self._leftovers.ending(spec.shard_id).is_alive():
+                # This process slept, and it was taken for what a crash has left.
+                raise CollectionDropped(name)
             if self._catalog.set(listing, name, spec.shard_id):
                 return Collection(name, made)
 
@@ -230,10 +249,23 @@ class Lake:
         self._gate.check()
         return Collection(name, self._undropped(name, id_))
 
-    def _shard(self, name: str) -> Shard:
+    def id_of(self, name: str) -> str:
+        """The id of the collection that has a name now, for `same_collection`. Costs less than to open it.
+
+        Raises:
+            CollectionNotFound: there is none of that name; names the nearest ones.
+        """
         self._gate.check()
         _check_text(name)
         shard_id = self._catalog.look([name]).shards.get(name)
+        if shard_id is None:
+            raise self._not_found(name)
+        return shard_id
+
+    def _shard(self, name: str) -> Shard:
+        return self._undropped(name, self.id_of(name))
+
+    def _led_to(self, name: str, shard_id: str | None) -> Shard:
         if shard_id is None:
             raise self._not_found(name)
         return self._undropped(name, shard_id)
@@ -261,8 +293,6 @@ class Lake:
             raise CollectionDropped(name) from error
 
     def _open(self, shard_id: str) -> Shard:
-        # Of two threads that come at once one may get its own, which only means more log writes.
-        together = self._together.setdefault(shard_id, Together(self._env.clock))
         return Shard.open(
             self._stores,
             self._env,
@@ -270,13 +300,23 @@ class Lake:
             shard_id,
             self._config,
             keeper=self._keeper,
-            together=together,
+            together=self._together_on(shard_id),
         )
+
+    def _together_on(self, shard_id: str) -> Together:
+        # Of two threads that come at once one may get its own, which only means more log writes.
+        return self._together.setdefault(shard_id, Together(self._env.clock, self._gate.command))
 
     def list(self) -> list[str]:
         """The names of all collections, ascending."""
         self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
+
+    def names(self) -> dict[str, str]:
+        """The names of all collections, by their ids."""
+        self._gate.check()
+        shards = self._catalog.read().shards
+        return {shard_id: name for name, shard_id in sorted(shards.items()) if shard_id is not None}
 
     def rename(self, old: str, new: str, *, allow_recreate: bool = False) -> Collection:
         """Give a collection another name; the collection under its new one. See `rename_all`."""
@@ -320,6 +360,43 @@ class Lake:
             if not changed or self._catalog.set_all(listing, changed):
                 return
 
+    def fork(
+        self, source: str, name: str, as_of: Time | None = None, *, allow_recreate: bool = False
+    ) -> Collection:
+        """Make a collection that begins as another one is, or was, and goes its own way; nothing is copied.
+
+        It has the same contents at all times that can be read up to its upper, the same schemas and the
+        same retention; of the source's writers and holds it knows nothing. Nobody else sees it before it is
+        whole. The source keeps the stored parts that both have until merges of the fork have replaced them
+        (`merge` replaces all) and a maintenance of the fork finds that. Either may be dropped at any time,
+        without harm to the other: what the other needs stays. Costs a few store calls, however large.
+
+        Args:
+            source: name of the collection to fork.
+            name: of the fork.
+            as_of: the last closed time of the fork, which then goes on from just after it; default: all that
+                is closed.
+            allow_recreate: also take a name of which a collection was dropped or renamed.
+
+        Raises:
+            CollectionNotFound: there is no such source.
+            CollectionExists: the name is taken, or was and not `allow_recreate`. Nothing was made.
+            HistoryCompacted: `as_of` lies before `since` of the source: its contents then are not known.
+            NotYetClosed: it is still open.
+            ForkExpired: this process slept for too long between two steps. Nothing is left of the fork.
+            CollectionDropped: the source was dropped; or this process slept before it could acknowledge the
+                fork, and others collected it.
+        """
+        self._gate.check()
+        check_name(name, "collection name")
+        origin = self._shard(source)
+        time = None if as_of is None else origin.spec.domain.check(as_of, "as_of")
+        origin.title = source
+        shard_id = fork_collection(
+            origin, name, self._catalog, self._leftovers, time, allow_recreate=allow_recreate
+        )
+        return Collection(name, self._undropped(name, shard_id))
+
     def drop(self, name: str, *, force: bool = False) -> bool:
         """Drop a collection, and delete all that it has stored; False if it was dropped before.
 
@@ -327,6 +404,7 @@ class Lake:
         call, by upkeep or by `collect`. From its first write on nothing of the collection can be read or
         written: everybody who tries, and every reader that is under way, gets `CollectionDropped`. What is
         dropped is the collection that has the name when the call begins, also if it is renamed meanwhile.
+        Stored parts that forks of it need stay until these need them no more, and `collect` or upkeep comes.
 
         Args:
             name: of the collection. It is not used again by accident: see `create`.
@@ -355,14 +433,43 @@ class Lake:
         ending.remove()
         return is_done
 
+    def advance_since(self, frontiers: Mapping[str, FrontierLike]) -> dict[str, Frontier]:
+        """Let merges fold the history of several collections, each before its own frontier: all or none.
+
+        One write of the list of collections decides; then each of them is told. Where a crash comes between,
+        the next call, upkeep of all collections, `collect` or `tidelake maintain` finishes it. Collections
+        that are dropped meanwhile are left out. Several may be at it: what is allowed only moves forward.
+
+        Args:
+            frontiers: by name; each as for `Collection.advance_since`, or at the upper or past it: `since`
+                then follows the upper, so that the last closed time can be read.
+
+        Returns:
+            Where `since` is now, by name; holds may keep it back. A few store calls each.
+
+        Raises:
+            CollectionNotFound: there is none of such a name; names the nearest ones.
+            CollectionDropped: one is being dropped.
+            UsageError: a frontier is none of the collection's times, or goes back. The first one in the
+                order given is named, and nothing has changed.
+            OutcomeUnknown: it may be decided. Then it will be done; the same call again is harmless.
+        """
+        self._gate.check()
+        return self._sinces.advance(frontiers)
+
     def collect(self) -> Removed:
         """Remove what drops and failed creations have left: tombstones, shards and objects without a name.
+
+        And finish what an `advance_since` of several collections has left to do.
 
         What may still be under way is left until it is older than the setting `upload_age_s`. May be
         repeated, stopped anywhere, and run by several at once. Lists the whole store.
         """
         self._gate.check()
+        self._sinces.finish()
         self._catalog.collect()
+        named = {shard_id for shard_id in self._catalog.read().shards.values() if shard_id is not None}
+        self._groups.collect(frozenset(self._stores.log.keys()) - named - {SHARD_ID})
         return self._leftovers.tombstones().plus(self._leftovers.objects())
 
     def fsck(

@@ -4,7 +4,8 @@ Three things are found, each by what cannot change any more: tombstones; shards 
 backup left before they had a name; and objects whose shard has no log. Must not touch anything that a name
 leads to.
 
-INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set. While the catalog has
+INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set; and if it may never have
+had a name, nobody can give it one when its log goes: a name never leads to nothing. While the catalog has
 never named anything no objects without a log go: all logs may have been lost, the catalog's among them.
 """
 
@@ -27,6 +28,12 @@ class Leftovers:
         """The end of one shard."""
         return Ending(self._stores, self._env, self._config, shard_id)
 
+    def remove(self, ending: Ending) -> Removed:
+        """Remove a tombstone that has no name, also if somebody may be about to give it one."""
+        if ending.is_newborn():
+            self._catalog.rule_out(ending.shard_id)
+        return ending.remove()
+
     def tombstones(self) -> Removed:
         """Finish drops, and remove shards that never got a name. A listing of the keys, a call each."""
         # Listed first: whoever has made a shard since, and named it, is in the catalog that is read next.
@@ -34,16 +41,18 @@ class Leftovers:
         shards = self._catalog.read().shards
         named = {shard_id: name for name, shard_id in shards.items() if shard_id is not None}
         made_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
-        removed = Removed()
+        removed, lent = Removed(), list[Ending]()
         for key in keys:
             ending = self.ending(key)
             if ending.is_tombstone():
                 if key in named:
                     self._catalog.unname(key, named[key])
-                removed = removed.plus(ending.remove())
-            elif key not in named and ending.abandon(made_before_ms):
-                removed = removed.plus(ending.remove())
-        return removed
+            elif key in named or not ending.abandon(made_before_ms):
+                continue
+            gone = self.remove(ending)
+            removed = removed.plus(gone)
+            lent += [] if gone.shards else [ending]
+        return removed.plus(_unlent(lent)) if removed.shards else removed
 
     def objects(self) -> Removed:
         """Remove parts and rollups whose shard has no log, if they are old. A listing of the whole store.
@@ -72,7 +81,18 @@ class Leftovers:
             for info in old[shard_id]:
                 if self._stores.blobs.delete(info.name):
                     blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
+            self._stores.blobs.prune(shard_id)
         return Removed(0, blobs, size_bytes)
+
+
+def _unlent(endings: list[Ending]) -> Removed:
+    """Remove those whose forks are gone by now, each of which may have been the last fork of another."""
+    removed, left = Removed(), list[Ending]()
+    for ending in endings:
+        gone = ending.remove()
+        removed = removed.plus(gone)
+        left += [] if gone.shards else [ending]
+    return removed.plus(_unlent(left)) if removed.shards and left else removed
 
 
 def _is_ours(name: str) -> bool:

@@ -6,11 +6,12 @@ from types import TracebackType
 import pyarrow as pa
 
 from tidelake.errors import UsageError
+from tidelake.lake.following import following
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_token
 from tidelake.lake.spans import patience
-from tidelake.lake.wanted import wanted
+from tidelake.lake.wanted import streams, wanted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import Wanted
@@ -55,21 +56,55 @@ class CollectionReader(IntervalReads):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """As `Collection.snapshot`; errors as well.
+        """As `Collection.snapshot`; errors as well. With `staged`, `as_of` is to be given.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
         at = self._last_time() if as_of is None else self._domain.check(as_of, "as_of")
-        return self._reader.stream(AsOf(at), patience(timeout_s), wanted(columns, where))
+        return self._read(AsOf(at), patience(timeout_s), wanted(columns, where), staged=staged)
 
-    def _read(self, asked: Query, patience_s: float | None, rows: Wanted) -> pa.RecordBatchReader:
-        return self._reader.stream(asked, patience_s, rows)
+    def _read(
+        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+    ) -> pa.RecordBatchReader:
+        return self._reader.stream(asked, patience_s, rows, staged=staged)
 
-    def listen(self, as_of: Time, timeout_s: float | None = None) -> Iterator[Step]:
-        """Every time after `as_of` once, in steps; see `Reader.listen`."""
-        return self._reader.listen(self._domain.check(as_of, "as_of"), patience(timeout_s))
+    def split_snapshot(
+        self,
+        n: int,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[pa.RecordBatchReader]:
+        """As `Collection.split_snapshot`; errors as `snapshot`."""
+        at = self._last_time() if as_of is None else self._domain.check(as_of, "as_of")
+        return self._split(AsOf(at), streams(n), patience(timeout_s), wanted(columns, where))
+
+    def _split(
+        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+    ) -> list[pa.RecordBatchReader]:
+        return self._reader.split(asked, n, patience_s, rows)
+
+    def listen(
+        self,
+        as_of: Time,
+        timeout_s: float | None = None,
+        *,
+        until: FrontierLike | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> Iterator[Step]:
+        """Every time after `as_of` once, in steps; see `Collection.listen`.
+
+        Raises:
+            LeaseExpired: the hold is gone.
+        """
+        at = self._domain.check(as_of, "as_of")
+        return self._reader.listen(at, following(self._domain, timeout_s, until, columns, where))
 
     def downgrade(self, since: FrontierLike) -> None:
         """No longer hold history before `since`. One log write.

@@ -1,31 +1,29 @@
-"""Reads of a collection: contents, look-ups, changes, what follows, and plans of them for other processes.
+"""Reads of a collection: contents, look-ups, changes, and plans of them for other processes.
 
 Owns the arguments; how rows are found is `tidelake.shard.reading`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
-from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.errors import HistoryCompacted
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.handle import Handle
 from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_name
 from tidelake.lake.readers import CollectionReader
-from tidelake.lake.spans import duration_s, patience
-from tidelake.lake.wanted import wanted
-from tidelake.model.frontier import Frontier
+from tidelake.lake.spans import patience
+from tidelake.lake.wanted import streams, wanted
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import lookup
-from tidelake.shard.reading.reader import Reader, Step
-from tidelake.shard.reading.tail import Tail
+from tidelake.shard.reading.reader import Reader
+from tidelake.shard.reading.split import split
 from tidelake.shard.runs.plan import ReadPlan
 
 R = TypeVar("R")
@@ -42,6 +40,7 @@ class Reads(Handle, IntervalReads):
         where: str | None = None,
         timeout_s: float | None = None,
         schema_id: int | None = None,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
@@ -60,6 +59,8 @@ class Reads(Handle, IntervalReads):
                 rows and columns" in docs/guide.md. What cannot match is not read.
             timeout_s: how long to wait for the time to be closed.
             schema_id: to read under.
+            staged: wait for nothing: of times that are still open the contents have what was staged for them
+                before the call. Without `as_of`, as of the last time that has anything.
 
         Raises:
             UsageError: there is no such column, or the condition is not supported; says what to write.
@@ -72,7 +73,41 @@ class Reads(Handle, IntervalReads):
         asked_for = wanted(columns, where)
 
         def ask(asked: Query) -> pa.RecordBatchReader:
-            return query.stream(self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for)
+            return query.stream(
+                self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for, staged=staged
+            )
+
+        return self._asked(as_of, ask, staged=staged)
+
+    def split_snapshot(
+        self,
+        n: int,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[pa.RecordBatchReader]:
+        """`snapshot` in `n` streams of about equal size, for as many threads; for other processes see `plan`.
+
+        All are of one version of the collection. Each is sorted and holds all rows of its keys; one after
+        the other they are the snapshot. Sizes are stored bytes, or, where those are few, rows. Where there
+        are fewer keys than streams, some are empty. What is read is kept until the last one ends.
+
+        Args:
+            n: how many.
+            as_of: as `snapshot`, and so are the other arguments and errors.
+            columns: to give.
+            where: which rows.
+            timeout_s: how long to wait for the time to be closed.
+
+        Returns:
+            One log scan and a read or two of each part; of small ones the keys are read as well.
+        """
+        streams_, patience_s, asked_for = streams(n), patience(timeout_s), wanted(columns, where)
+
+        def ask(asked: Query) -> list[pa.RecordBatchReader]:
+            return self._split(asked, streams_, patience_s, asked_for)
 
         return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
 
@@ -84,6 +119,7 @@ class Reads(Handle, IntervalReads):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         timeout_s: float | None = None,
+        staged: bool = False,
     ) -> pa.Table:
         """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` gives them.
 
@@ -93,6 +129,7 @@ class Reads(Handle, IntervalReads):
             columns: as `snapshot`, and so are the other arguments and errors.
             where: which of the rows.
             timeout_s: how long to wait for the time to be closed.
+            staged: as `snapshot`.
 
         Returns:
             In memory: sorted by key, then value, with multiplicities in `_diff`. Keys without rows give
@@ -105,9 +142,14 @@ class Reads(Handle, IntervalReads):
         patience_s, asked_for, given = patience(timeout_s), wanted(columns, where), as_table(keys)
 
         def ask(asked: AsOf) -> pa.Table:
-            return lookup(self._shard, given, asked, patience_s, wanted=asked_for)
+            return lookup(self._shard, given, asked, patience_s, wanted=asked_for, staged=staged)
 
-        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+        return self._asked(as_of, ask, staged=staged)
+
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool) -> R:
+        if as_of is not None:
+            return ask(AsOf(self.domain.check(as_of, "as_of")))
+        return ask(AsOf(self.last_staged())) if staged else self._at_last(ask)
 
     def _at_last(self, ask: Callable[[AsOf], R]) -> R:
         """Ask for the contents at the last closed time, whichever that is when the answer is planned."""
@@ -118,64 +160,15 @@ class Reads(Handle, IntervalReads):
                 # Others appended and moved `since` in between: there is a later last time now.
                 continue
 
-    def _read(self, asked: Query, patience_s: float | None, rows: Wanted) -> pa.RecordBatchReader:
-        return query.stream(self._shard, asked, patience_s, wanted=rows)
+    def _read(
+        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+    ) -> pa.RecordBatchReader:
+        return query.stream(self._shard, asked, patience_s, wanted=rows, staged=staged)
 
-    def listen(self, as_of: Time, *, timeout_s: float | None = None) -> Iterator[Step]:
-        """Follow the collection: every time after `as_of` once, in steps; see `Reader.listen`.
-
-        Keeps a hold from the first step to the last. Stops after `timeout_s` without news (default: never).
-
-        Raises:
-            HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
-        """
-        at, patience_s = self.domain.check(as_of, "as_of"), patience(timeout_s)
-        since, start = self._shard.alive().since, Frontier.past(at)
-        if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
-            raise HistoryCompacted(at, since)
-        return self._listened(at, start.just_before(), patience_s)
-
-    def _listened(self, at: Time, hold: Frontier, patience_s: float | None) -> Iterator[Step]:
-        with Reader(self._shard, f"listen to {self.name}", hold.join(self.since)) as reader:
-            yield from reader.listen(at, patience_s)
-
-    def tail(
-        self,
-        hold: str | None = None,
-        *,
-        hold_for: timedelta | float = timedelta(days=1),
-        poll_s: float = 0.5,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        schema_id: int | None = None,
-    ) -> Tail:
-        """Follow the collection in steps that can be repeated, across processes; for stream processors.
-
-        No store call. See `tidelake.shard.reading.tail`.
-
-        Args:
-            hold: the id of its hold, to take a tail up again; default: a fresh one.
-            hold_for: how long history is kept for it while no process follows; in seconds, if no timedelta.
-            poll_s: least pause between two looks at the log.
-            columns: as for `snapshot`.
-            where: as for `snapshot`.
-            schema_id: as for `snapshot`.
-
-        Raises:
-            UsageError: times are tuples, or an argument is none.
-        """
-        lasts_s = duration_s(hold_for, "hold_for")
-        if lasts_s < 1:
-            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
-        return Tail(
-            self._shard,
-            hold or self._shard.env.ids.fresh(),
-            f"stream of {self.name}",
-            hold_for_s=lasts_s,
-            poll_s=duration_s(poll_s, "poll_s"),
-            wanted=wanted(columns, where),
-            schema_id=schema_id,
-        )
+    def _split(
+        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+    ) -> list[pa.RecordBatchReader]:
+        return split(self._shard, asked, n, patience_s, wanted=rows)
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Hold history from `since` on (default: the current one), and what is read, until it is closed.
@@ -197,6 +190,7 @@ class Reads(Handle, IntervalReads):
         where: str | None = None,
         task_bytes_max: int | None = None,
         as_stored: bool = False,
+        staged: bool = False,
     ) -> ReadPlan:
         """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
@@ -213,6 +207,7 @@ class Reads(Handle, IntervalReads):
             task_bytes_max: more tasks, so that none reads much more stored bytes than this.
             as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
                 `ReadPlan.as_stored`.
+            staged: as for `snapshot`.
         """
         patience_s, asked_for = patience(timeout_s), wanted(columns, where)
 
@@ -226,6 +221,7 @@ class Reads(Handle, IntervalReads):
                 wanted=asked_for,
                 task_bytes_max=task_bytes_max,
                 as_stored=as_stored,
+                staged=staged,
             )
 
-        return self._at_last(ask) if asked is None else ask(asked)
+        return ask(asked) if asked is not None else self._asked(None, ask, staged=staged)

@@ -1,4 +1,4 @@
-"""Which rows and columns a read is to give, as users write it."""
+"""Which rows and columns a read is to give, and in how many streams, as users write it."""
 
 from collections.abc import Sequence
 
@@ -21,3 +21,10 @@ def wanted(columns: object, where: object) -> Wanted:
     if where is not None and not isinstance(where, str):
         raise UsageError(f"where={where!r} is not SQL text: write where=\"price > 10 AND name LIKE 'a%'\"")
     return Wanted(None if columns is None else tuple(columns), where)
+
+
+def streams(n: object) -> int:
+    """A number of streams, checked."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise UsageError(f"n={n!r} must be a whole number of streams, at least 1")
+    return n

@@ -6,6 +6,7 @@ commit that adds the data. Whoever opens the name again learns what is in, and f
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
@@ -14,11 +15,13 @@ from tidelake.lake.names import check_name
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.shard import Shard
-from tidelake.shard.writing import append, batches, upsert
+from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.batch import Batch
 from tidelake.state import commands
 from tidelake.state.append import Appended, Claim
+
+R = TypeVar("R")
 
 
 class Writer:
@@ -27,19 +30,21 @@ class Writer:
     Attributes:
         name: of the writer.
         owner: whose sequence numbers these are, such as a streaming query's id; may be empty.
-        epoch: of this handle; a later `Writer` of the same name has a higher one.
+        epoch: of this handle; a later `Writer` of the same name has a higher one, unless it resumes.
         last_sequence: number of the last append of this name that is in; None before the first, -1 if this
             owner took the name over and has not written yet.
         last_content: what that append said it was made of.
     """
 
-    def __init__(self, shard: Shard, name: str, owner: str = "", take_over: bool = False) -> None:
+    def __init__(
+        self, shard: Shard, name: str, owner: str = "", take_over: bool = False, resume: bool = False
+    ) -> None:
         self._shard = shard
         self.name = check_name(name, "writer name")
         if owner != "":
             check_name(owner, f"owner of writer {name!r}")
         self.owner = owner
-        command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over)
+        command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over, resume=resume)
         record = shard.run(command)
         self.epoch = record.epoch
         self.last_sequence = record.sequence
@@ -72,6 +77,23 @@ class Writer:
         return self._numbered(
             sequence, lambda claim: append.compare_and_append(self._shard, updates, start, end, claim)
         )
+
+    def stage(self, updates: object, *, sequence: int | None = None) -> bool:
+        """`Collection.stage` as number `sequence`; False if nothing had to be kept. Errors as `append`."""
+        return self._numbered(sequence, lambda claim: stage.stage(self._shard, updates, claim))
+
+    def stage_uploaded(
+        self, uploads: Sequence[bytes], *, sequence: int | None = None, content: str = ""
+    ) -> bool:
+        """Stage what workers uploaded, as number `sequence`; `content` as for `append_uploaded`."""
+        return self._numbered(
+            sequence, lambda claim: stage.stage_uploaded(self._shard, uploads, claim), content
+        )
+
+    def seal(self, upper: FrontierLike, *, sequence: int | None = None) -> Appended:
+        """`Collection.seal` as number `sequence`. Already in: success without writing."""
+        end = self._frontier(upper, "upper")
+        return self._numbered(sequence, lambda claim: stage.seal(self._shard, end, claim))
 
     def upsert(
         self,
@@ -139,9 +161,7 @@ class Writer:
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return frontier(value, self._shard.spec.domain, name)
 
-    def _numbered(
-        self, sequence: int | None, attempt: Callable[[Claim], Appended], content: str = ""
-    ) -> Appended:
+    def _numbered(self, sequence: int | None, attempt: Callable[[Claim], R], content: str = "") -> R:
         number = self._next() if sequence is None else sequence
         if number < 0:
             raise UsageError(f"sequence={number} must not be negative")

@@ -10,9 +10,10 @@ from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.handle import Handle
+from tidelake.lake.tokens import writer_of, written
 from tidelake.lake.writer import Writer
 from tidelake.model.time import Time
-from tidelake.shard.writing import append, batches, upsert
+from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import Replacement, plan_replacement
@@ -66,6 +67,55 @@ class Writes(Handle):
         return append.compare_and_append(
             self._shard, updates, self.frontier(lower, "lower"), self.frontier(upper, "upper")
         )
+
+    def stage(self, updates: object, *, token: str | None = None) -> bool:
+        """Keep updates at times that are still open, for when they are closed: durable at once.
+
+        Any times at or beyond the upper, in any order, from any number of writers: these do not conflict.
+        Readers see them as soon as their times are closed, by `seal` or by any append; `staged=True` shows
+        them before. They can be taken back by staging the same rows with the opposite `_diff`.
+
+        Args:
+            updates: as `append` takes them, with times.
+            token: a text of the caller's for this very call, such as `"orders 2026-01-31"`. A call whose
+                token is in succeeds without doing anything, so that a job that is run again stages once. A
+                record of the token stays in the collection's state (about 100 bytes).
+
+        Returns:
+            False if nothing had to be kept: the token is in, or there are no rows. One log scan, one `put` a
+            part that is not tiny, and one log write; with a token, one log scan and one log write more.
+
+        Raises:
+            InvalidUpdates: the table does not fit; names the column and the row.
+            UpdateNotBeyondLower: a time is closed; names the first. Nothing is kept.
+            UpperMismatch: all times are closed for good.
+            WriterFenced: another process is writing under the same token, and began later.
+        """
+        if token is None:
+            return stage.stage(self._shard, updates)
+        if written(self._shard.alive(), token) is not None:
+            return False
+        return self.writer(writer_of(token)).stage(updates, sequence=0)
+
+    def seal(self, upper: FrontierLike) -> Appended:
+        """Close all times before `upper`; those that are closed already stay so.
+
+        What is staged for them is in the collection from then on, for every reader. Times without updates
+        cost nothing.
+
+        Returns:
+            The times that were closed, and the upper after it (`already`: they were). One log write, whatever
+            is staged. Batches that hold later times as well are read and written in two afterwards, by
+            maintenance, and a little here: see the setting `merge_budget_s`.
+        """
+        return stage.seal(self._shard, self.frontier(upper, "upper"))
+
+    def stage_uploaded(self, uploads: Sequence[bytes]) -> bool:
+        """Stage what workers uploaded with `uploader()`, in one commit; see `stage`.
+
+        To be offered once: only `Writer.stage_uploaded` knows them again.
+        """
+        return stage.stage_uploaded(self._shard, uploads)
 
     def builder(self, lower: FrontierLike | None = None, *, sorted: bool = False) -> BatchBuilder:  # noqa: A002
         """Something that takes more updates than fit into memory, and gives a batch to append.
@@ -237,12 +287,19 @@ class Writes(Handle):
         """
         batches.discard_uploaded(self._shard, uploads)
 
-    def writer(self, name: str, *, owner: str = "", take_over: bool = False) -> Writer:
+    def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is in once or not at all.
 
         Opening fences every earlier handle of the same name. One log write.
+
+        Args:
+            name: of the writer.
+            owner: whose numbers these are; another owner's name is refused.
+            take_over: take another owner's name.
+            resume: if the name is the owner's already, go on beside its other handles, and fence none: for
+                owners whose processes have the same rows under the same number, in order. No log write then.
         """
-        return Writer(self._shard, name, owner, take_over)
+        return Writer(self._shard, name, owner, take_over, resume)
 
     def _old_rows(self, state: "FollowedArrangement") -> OldRows:
         # As in `arrange`: few need it.

@@ -9,6 +9,7 @@ nothing at this level needs to know types.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tidelake.model import time as times
 from tidelake.model.bounds import Bounds
 from tidelake.model.time import Time
 
@@ -68,6 +69,13 @@ class Part:
     time_counts: tuple[tuple[int, int], ...] = ()
     rewrite: Time | None = None
     inline: bytes | None = None
+
+    @property
+    def seen_times(self) -> tuple[Time, Time]:
+        """The least and the greatest time, as readers see them; component-wise for tuples."""
+        if self.rewrite is None:
+            return self.time_lower, self.time_upper
+        return times.join(self.time_lower, self.rewrite), times.join(self.time_upper, self.rewrite)
 
 
 @dataclass(frozen=True)

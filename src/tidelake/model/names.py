@@ -6,7 +6,7 @@ uploads are older than what a state still takes in (`tidelake.state.garbage`).
 
 import re
 
-_PART = re.compile(r"[^/]+/parts/([0-9a-f]{16})-[0-9a-f]+\.parquet")
+_PART = re.compile(r"([^/]+)/parts/([0-9a-f]{16})-[0-9a-f]+\.parquet")
 _ROLLUP = re.compile(r"[^/]+/rollups/([0-9]{19})-[0-9a-f]+")
 
 
@@ -39,7 +39,13 @@ def rollups(shard_id: str) -> str:
 def uploaded_at(name: str) -> int | None:
     """The seqno that the uploader of a part knew; None if it is no name of a part."""
     found = _PART.fullmatch(name)
-    return int(found[1], 16) if found else None
+    return int(found[2], 16) if found else None
+
+
+def owner(name: str) -> str | None:
+    """The id of the shard that a part was made for, and that deletes it; None if it is no name of a part."""
+    found = _PART.fullmatch(name)
+    return found[1] if found else None
 
 
 def rolled_up_at(name: str) -> int | None:

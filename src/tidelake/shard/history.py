@@ -77,10 +77,18 @@ class History:
     def dropped_ms(self) -> int | None:
         """When the shard was dropped, if it is a tombstone that is not quite deleted. One store call.
 
-        Nothing is ever committed on a tombstone, so its last entry says it.
+        All entries of a tombstone say it. One whose forks let go was dropped earlier than the last one says.
         """
         head = self._stores.log.head(self.shard_id)
-        if head is None or codec.is_state(head.data):
+        return None if head is None else self._ended_ms(head)
+
+    def is_alive(self) -> bool:
+        """Whether there is such a shard, and it is no tombstone. One store call."""
+        head = self._stores.log.head(self.shard_id)
+        return head is not None and self._ended_ms(head) is None
+
+    def _ended_ms(self, head: Entry) -> int | None:
+        if codec.is_state(head.data):
             return None
         newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
         return newest.committed_ms if newest.dropped else None
@@ -112,9 +120,10 @@ class History:
     def refresh(self, known: Known) -> Known:
         """The newest state, from an older one. One scan, which finds the known entry if there is none newer.
 
-        A shard whose log has vanished is a tombstone; and a tombstone never changes, which costs no call.
+        A shard whose log has vanished is a tombstone; and a tombstone only forgets its forks: without them it
+        costs no call.
         """
-        if known.state.dropped:
+        if known.state.dropped and not known.state.forks:
             return known
         seqno = known.state.seqno
         # From the known entry on: as long as the shard is there, so is its newest entry.

@@ -28,6 +28,9 @@ class Kept(Protocol):
     def keep(self) -> None:
         """Renew it, or take it out of the keeper if it is over. May fail; then it stays due."""
 
+    def give_up(self) -> None:
+        """End it, since nobody will keep it any more. May fail; then it ends by itself."""
+
 
 class Keeper:
     """Renews what is in it. Thread-safe.
@@ -45,6 +48,7 @@ class Keeper:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._kept: dict[Kept, None] = {}
+        self._ended = False
         self._turn = threading.Lock()
         self._spawned: Spawned | None = None
 
@@ -55,7 +59,7 @@ class Keeper:
             self._begin()
         with self._turn:
             self._kept[kept] = None
-            if self._spawned is None:
+            if self._spawned is None and not self._ended:
                 self._spawned = self._env.spawner.spawn("tidelake-keeper", self._run)
 
     def discard(self, kept: Kept) -> None:
@@ -66,11 +70,29 @@ class Keeper:
         """End the worker; what is still in it is kept no longer. May be repeated."""
         if self._pid != os.getpid():
             return
+        self.end()
+        self._kept.clear()
+
+    def end(self) -> None:
+        """End the worker for good. May be repeated."""
+        if self._pid != os.getpid():
+            return
         with self._turn:
-            self._kept.clear()
+            self._ended = True
             spawned, self._spawned = self._spawned, None
         if spawned is not None:
             spawned.stop()
+
+    def give_up(self) -> None:
+        """Give up what is still in it, as far as the store lets us; the rest expires. REQUIRES: `end`."""
+        for kept in [] if self._pid != os.getpid() else self._kept.copy():
+            try:
+                kept.give_up()
+            except TidelakeError:
+                # The others would have to wait for the same store.
+                self._env.recorder.count("shard.keeper.failed")
+                break
+        self.stop()
 
     def look(self) -> float:
         """Renew what is due; the seconds until the next look. A failure is counted, and tried again."""

@@ -210,6 +210,10 @@ class Lease:
         # The read may have ended beside this, when there was no hold yet to give up.
         keeper.add(self)
 
+    def give_up(self) -> None:
+        """The lake is closed: a reader can ask nothing any more, and what is read is held no longer."""
+        self.close()
+
     def _commit(self, since: Frontier | None, *, newest: bool = False) -> tuple[Hold, ShardState]:
         """Open or renew the hold, with the pins that are needed now. The caller has the turn."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
@@ -296,7 +300,7 @@ def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> Ti
         # A stream may be read after its lake was closed, but nobody can be asked any more.
         return LeaseExpired(hold_id, name)
     hold = state.holds.get(hold_id)
-    named = any(part.name == name for member in state.spine for part in member.batch.parts())
+    named = any(part.name == name for part in state.parts())
     if named or (hold is not None and seqno in hold.pins):
         return CorruptionError(name, "named by the state but missing")
     return LeaseExpired(hold_id, name)

@@ -6,13 +6,15 @@ arrive together, through handles of one lake, are decided one after the other, e
 make of the state, and committed by one compare-and-set (`tidelake.shard.group`). Reads do not wait for them.
 Those of several processes meet at the compare-and-set.
 
-INVARIANT: nothing is committed on a tombstone, so the last entry of its log is the one that made it so.
+INVARIANT: nothing is committed on a tombstone but what says again that it is one, which is how it forgets
+its forks; so the last entry of its log says so.
 INVARIANT: no answer is given before all that it was decided on is durable.
 """
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ from tidelake.config import Config
 from tidelake.env import Clock, Env
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     CollectionNotFound,
     CorruptionError,
     InternalError,
@@ -43,12 +46,18 @@ class Together:
         commits: commands.
         looks: at the newest state.
         reliefs: merges that must come before an append.
+        gathers: of staged batches, before more are staged.
         newest: a state that one of them has seen; none has committed a newer one.
+        command: what a command is carried out in, from its first call to its answer; a lake may refuse it.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.commits, self.looks, self.reliefs = Group(clock), Group(), Group()
+    def __init__(
+        self, clock: Clock, command: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        self.commits, self.looks = Group(clock), Group()
+        self.reliefs, self.gathers = Group(), Group()
         self.newest: Known | None = None
+        self.command = command
 
 
 @dataclass(frozen=True)
@@ -257,7 +266,9 @@ class Machine:
 
     def named(self, error: TidelakeError) -> TidelakeError:
         """An error of a state, which knows the shard by its id only, as people know it."""
-        return CollectionDropped(self.title) if isinstance(error, CollectionDropped) else error
+        if isinstance(error, CollectionDropped | CollectionInGroup):
+            return type(error)(self.title)
+        return error
 
     def _rollup_due(self, known: Known) -> bool:
         """Whether a rollup pays.
@@ -287,7 +298,7 @@ def _step(asked: Asked[Any], state: ShardState, now_ms: int) -> tuple[Decided[An
         outcome = asked.command(state, now_ms)
         if not isinstance(outcome, Commit):
             return outcome, None, state
-        if state.dropped:
+        if state.dropped and not outcome.edits.dropped:
             return Refused(CollectionDropped(state.shard_id)), None, state
         edits = settle(state, outcome.edits, now_ms)
         after = _after(state, edits, now_ms)

@@ -14,6 +14,8 @@ from tidelake.env import Env
 from tidelake.errors import (
     Closed,
     CollectionDropped,
+    CollectionNotFound,
+    CorruptionError,
     IncompatibleSchema,
     OutcomeUnknown,
     StoreUnavailable,
@@ -26,8 +28,9 @@ from tidelake.shard.history import History
 from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Machine, Together
 from tidelake.shard.spec import ShardSpec
-from tidelake.state import commands, holds, schemas
+from tidelake.state import commands, holds, schemas, transactions
 from tidelake.state.commands import Command, R
+from tidelake.state.grouped import View
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
@@ -76,6 +79,8 @@ class Shard:
         self.collected = Collected()
         self._machine = machine
         self._history = history
+        self._readable: ShardState | None = None
+        self._group: Shard | None = None
 
     @classmethod
     def create(
@@ -176,12 +181,13 @@ class Shard:
         Returns:
             The result, and the merges that are due because of it: they are not begun here.
         """
-        done = self._machine.run(command, alone=alone)
-        if done.rollup_due:
-            try:
-                self.write_rollup()
-            except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
-                self.env.recorder.count("shard.rollup.failed")
+        with self.together.command():
+            done = self._machine.run(command, alone=alone)
+            if done.rollup_due:
+                try:
+                    self.write_rollup()
+                except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
+                    self.env.recorder.count("shard.rollup.failed")
         return done
 
     def preview(self, command: Command[R]) -> R | None:
@@ -217,6 +223,53 @@ class Shard:
         """The newest state that this handle has seen. No store call, but for the first."""
         return self._machine.known().state
 
+    def readable(self) -> ShardState:
+        """The newest state as readers see it, with all that transactions have decided for it.
+
+        One log scan; of a collection in a group two.
+
+        Raises:
+            CollectionDropped: the shard is a tombstone.
+        """
+        while True:
+            view = self.view()
+            state = self.alive()
+            if state.group and (view is None or view.is_older(state.group, state.joined)):
+                continue
+            if view is not None and view.seqno == transactions.LAST:
+                _check_orphan(state)
+            readable = transactions.seen_through(state, view)
+            self._readable = readable
+            return readable
+
+    def view(self) -> View | None:
+        """What its group has decided for it, to look at states with that are read afterwards.
+
+        Read first, since then whatever is decided is either found in the shard, waiting to be applied, or
+        applied. One log scan; of a collection in no group none.
+        """
+        group = self.known().group
+        if not group:
+            return None
+        try:
+            return transactions.view(self.group(group).state(), self.spec.shard_id)
+        except CollectionNotFound:
+            return transactions.ended(group, self.known())
+
+    def last_readable(self) -> ShardState:
+        """What `readable` gave last. No store call, but for the first."""
+        known, last = self.known(), self._readable
+        if last is None:
+            return self.readable()
+        return known if not known.group and known.seqno > last.seqno else last
+
+    def group(self, id_: str) -> "Shard":
+        """The shard of a group of collections. Three store calls the first time."""
+        if self._group is None or self._group.spec.shard_id != id_:
+            config, url = self.spec.config, self.spec.url
+            self._group = Shard.open(self.stores, self.env, url, id_, config, keeper=self.keeper)
+        return self._group
+
     def evolve(self, schema: Schema) -> int:
         """Make a schema the newest one, which this handle then knows; its id. One log write, if it differs.
 
@@ -233,6 +286,18 @@ class Shard:
 
 def _schemas(state: ShardState) -> dict[int, Schema]:
     return {id_: version.schema for id_, version in sorted(state.schemas.items())}
+
+
+def _check_orphan(state: ShardState) -> None:
+    """Whoever ends a group has taken all of its collections out, but for one that came in too late.
+
+    Raises:
+        CorruptionError: something is staged here that awaits what the group decides.
+    """
+    if state.group and next(state.staged.awaiting(), None) is not None:
+        raise CorruptionError(
+            state.group, "the log of the group is gone, and transactions await its decision"
+        )
 
 
 def keeper_of(env: Env, config: Config) -> Keeper:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import max as greatest
@@ -66,8 +67,10 @@ def run_tasks(
 
 
 def one_thread() -> None:
-    """Keep Arrow to one thread: Spark already runs a task for each core."""
-    pa.set_cpu_count(1)
+    """Keep Arrow to one thread inside of a task: Spark already runs one for each core."""
+    # The same work is done in the driver, whose threads are its own.
+    if TaskContext.get() is not None:
+        pa.set_cpu_count(1)
 
 
 def remote(spark: SparkSession) -> bool:
@@ -93,9 +96,13 @@ def slots(spark: SparkSession) -> int:
 
 def task_bytes_max(spark: SparkSession) -> int | None:
     """Stored bytes that a task of a scan reads at most, by Spark's own setting; None if it names no size."""
-    found = re.fullmatch(r"(\d+)([kmgtp]?)b?", (spark.conf.get(_BYTES_MAX) or "").strip().lower())
-    size = int(found[1]) * 1024 ** " kmgtp".index(found[2] or " ") if found else 0
-    return size or None
+    return bytes_in(spark.conf.get(_BYTES_MAX) or "") or None
+
+
+def bytes_in(text: str) -> int:
+    """A size as Spark's settings name it, such as `16m` or `1048576b`; 0 if it is none."""
+    found = re.fullmatch(r"(\d+)([kmgtp]?)b?", text.strip().lower())
+    return int(found[1]) * 1024 ** " kmgtp".index(found[2] or " ") if found else 0
 
 
 def estimated_bytes(frame: DataFrame) -> int | None:

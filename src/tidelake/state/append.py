@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     IncompatibleSchema,
-    InlineFull,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
     UploadExpired,
@@ -27,9 +27,9 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time
-from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.garbage import expired
+from tidelake.state.staging import Seen, closing, place, room, unseen
 from tidelake.state.state import Edits, Move, ShardState, WriterRecord, Written
 
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
@@ -100,8 +100,11 @@ def append(
     *,
     inline_bytes_max: int | None = None,
     as_now: bool = False,
+    seen: Seen | None = None,
 ) -> Outcome[Appended]:
     """Add runs to the shard and move its upper.
+
+    With `seen` they depend on contents: `UpperMismatch` also if others staged updates for their times since.
 
     Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
     `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
@@ -114,25 +117,67 @@ def append(
     bounds = placed.bounds
     writers: dict[str, WriterRecord] = {}
     if claim is not None:
-        writers[claim.writer] = replace(
-            state.writers[claim.writer], sequence=claim.sequence, upper=bounds.upper, content=claim.content
-        )
+        writers[claim.writer] = noted(state, claim, bounds.upper)
     answer = Appended(bounds.lower, bounds.upper)
     if bounds.empty:
         return Commit(Edits(writers=writers), answer) if writers else NoOp(replace(answer, already=True))
-    inline_bytes = placed.inline_bytes
-    if inline_bytes and inline_bytes_max is not None:
-        held = state.spine.totals.inline_bytes + inline_bytes
-        if held >= inline_bytes_max:
-            return Refused(InlineFull(held, inline_bytes_max))
-    step = fuel.push(state.spine, placed, state.since, state.seqno + 1)
+    refusal = room(state, placed, inline_bytes_max) or (unseen(state, bounds, seen) if seen else None)
+    if refusal is not None:
+        return refusal
+    step = closing(state, placed)
     edits = Edits(
         upper=Move(state.upper, bounds.upper),
-        spine=step.edit,
+        spine=step.spine,
+        staged=step.staged,
         writers=writers,
         written=_more(state.written, placed) if placed.runs else None,
     )
     return Commit(edits, answer, step.due)
+
+
+def stage(
+    state: ShardState,
+    _now_ms: int,
+    runs: tuple[Run, ...],
+    checked: Frontier,
+    claim: Claim | None = None,
+    *,
+    inline_bytes_max: int | None = None,
+) -> Outcome[bool]:
+    """Keep runs for times that are open. False if a claim says that they are in, or there are none.
+
+    Refused as `append` and `staging.place`; nothing is written then.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    known = settled(state.writers.get(claim.writer), claim) if claim else None
+    if isinstance(known, NoOp):
+        return NoOp(False)
+    if known is not None:
+        return known
+    if state.group:
+        return Refused(CollectionInGroup(state.shard_id))
+    writers = {} if claim is None else {claim.writer: noted(state, claim, state.upper)}
+    if not runs:
+        return Commit(Edits(writers=writers), False) if writers else NoOp(False)
+    unfit = unregistered(state, runs) or too_late(state, (part for run in runs for part in run.parts))
+    if unfit is not None:
+        return Refused(unfit)
+    placed = place(state, runs, checked)
+    if isinstance(placed, Refused):
+        return placed
+    if placed.name in state.staged.batches:
+        return NoOp(False)
+    full = room(state, placed.batch, inline_bytes_max)
+    if full is not None:
+        return full
+    written = _more(state.written, placed.batch)
+    return Commit(Edits(staged={placed.name: placed}, writers=writers, written=written), True)
+
+
+def seal(state: ShardState, now_ms: int, upper: Frontier, claim: Claim | None = None) -> Outcome[Appended]:
+    """Close all times before a frontier, with what is staged for them. Those that are closed stay so."""
+    return append(state, now_ms, (), Exactly(state.upper, state.upper.join(upper)), claim)
 
 
 def expected(state: ShardState, _now_ms: int, when: When, claim: Claim | None = None) -> Outcome[Appended]:
@@ -155,18 +200,14 @@ def _admitted(
     """The batch as it is to be registered, or the answer if it is not to be."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    settled = _settled(state.writers.get(claim.writer), claim) if claim else None
-    if settled is not None:
-        return settled
-    strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
-    if strange:
-        # On a state that is not the newest one: whoever wrote the part may have seen the schema registered.
-        return Refused(
-            IncompatibleSchema(
-                f"rows of schema {min(strange)} cannot be appended: the collection has no such schema; "
-                "write them again under its schema"
-            )
-        )
+    known = settled(state.writers.get(claim.writer), claim) if claim else None
+    if known is not None:
+        return known
+    if state.group:
+        return Refused(CollectionInGroup(state.shard_id))
+    strange = unregistered(state, runs)
+    if strange is not None:
+        return Refused(strange)
     placed = _place(state, runs, when)
     if not isinstance(placed, HollowBatch):
         return placed
@@ -179,6 +220,23 @@ def _admitted(
             IncompatibleSchema(f"column {gone!r} was dropped meanwhile: leave it out of the table")
         )
     return placed
+
+
+def noted(state: ShardState, claim: Claim, upper: Frontier) -> WriterRecord:
+    """The record of a writer whose append is in."""
+    return replace(state.writers[claim.writer], sequence=claim.sequence, upper=upper, content=claim.content)
+
+
+def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
+    """The error for rows of a schema that is not registered."""
+    strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
+    if not strange:
+        return None
+    # On a state that is not the newest one: whoever wrote the part may have seen the schema registered.
+    return IncompatibleSchema(
+        f"rows of schema {min(strange)} cannot be appended: the collection has no such schema; "
+        "write them again under its schema"
+    )
 
 
 def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
@@ -212,7 +270,7 @@ def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | No
     """The answer to an append that is in, or None if it is not; refused for a writer that may not write."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    return _settled(state.writers.get(claim.writer), claim) or NoOp(None)
+    return settled(state.writers.get(claim.writer), claim) or NoOp(None)
 
 
 def other_content(writer: str, sequence: int) -> str:
@@ -223,7 +281,7 @@ def other_content(writer: str, sequence: int) -> str:
     )
 
 
-def _settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
+def settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
     """What the writer's record alone says to an append; None if it is the next one."""
     if record is None or record.epoch < claim.epoch:
         return Refused(UsageError(f"writer {claim.writer!r} is not open: call collection.writer(...)"))
@@ -286,9 +344,7 @@ def _outside(
         return None
     # Of a truncated run readers drop what lies outside.
     for part in (part for run in runs if not run.truncated for part in run.parts):
-        first, last = part.time_lower, part.time_upper
-        if part.rewrite is not None:
-            first, last = times.join(first, part.rewrite), times.join(last, part.rewrite)
+        first, last = part.seen_times
         if not lower.less_equal(first):
             return UpdateNotBeyondLower(first, lower)
         if upper.less_equal(last):

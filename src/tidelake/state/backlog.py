@@ -62,7 +62,7 @@ def frontier_of(end: int) -> Frontier:
 
 def spans(state: ShardState, lower: int, upper: int) -> tuple[Span, ...]:
     """What the state says of the updates of `[lower, upper)`, ascending. Costs O(parts)."""
-    parts = (part for member in state.spine for part in member.batch.parts())
+    parts = (part for batch in state.batches() for part in batch.parts())
     return tuple(sorted(span for part in parts for span in _of_part(part, lower, upper)))
 
 

@@ -8,7 +8,8 @@ by people.
 """
 
 import hashlib
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 import msgspec
@@ -20,14 +21,18 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import Garbage, Sweep
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
+from tidelake.state.staged import Staged, Staging
 from tidelake.state.state import (
     CriticalHold,
     Delta,
     Edits,
+    Fork,
     Hold,
     MergeClaim,
+    Origin,
     Retention,
     Rollup,
     ShardState,
@@ -35,7 +40,6 @@ from tidelake.state.state import (
     Written,
 )
 
-FORMAT = 1
 _NO_EDITS = Edits()
 T = TypeVar("T")
 
@@ -70,12 +74,27 @@ class _Image:
     claims: dict[str, MergeClaim]
     chunks: dict[str, tuple[Part, ...]]
     written: Written
+    staged: dict[str, Staged] = field(default_factory=dict)
+    group: str = ""
+    joined: int = 0
+    memberships: dict[str, Membership] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    expired: int = 0
+    forks: dict[str, Fork] = field(default_factory=dict)
+    origin: Origin | None = None
+
+
+# Fields that came later, with the format that they came with. A record that has none of them is written as
+# it was before, so that older versions go on reading what they understand.
+_LATER = ("staged", "group", "joined", "memberships", "decisions", "expired", "forks", "origin", "let_go")
+SINCE = dict.fromkeys(_LATER, 2)
+FORMAT = max(SINCE.values())
 
 
 def encode_record(kind: str, value: object) -> bytes:
     """A framed record of `kind`: header line and JSON body."""
-    body = _body(value)
-    return _header(kind, FORMAT, body) + body
+    format_, body = _record(value)
+    return _header(kind, format_, body) + body
 
 
 def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
@@ -97,28 +116,41 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
         value = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
         raise CorruptionError(name, f"not a valid {kind}: {error}") from error
-    if _body(value) != body:
+    if _record(value) != (int(words[1]), body):
         raise CorruptionError(name, f"the {kind} holds fields that this version does not know")
     return value
 
 
-def _body(value: object) -> bytes:
-    """The JSON of a value. Of edits only what changes: most of them touch two fields of many."""
-    if isinstance(value, Delta):
-        body = {field.name: getattr(value, field.name) for field in fields(Delta) if field.name != "more"}
-        body["edits"] = _changed(value.edits)
-        if value.more:
-            body["more"] = [_changed(edits) for edits in value.more]
-        return msgspec.json.encode(body)
-    return msgspec.json.encode(value)
+def _record(value: object) -> tuple[int, bytes]:
+    """The format and the JSON of a value. Of edits only what changes: most touch two fields of many."""
+    match value:
+        case Delta():
+            body = {name: getattr(value, name) for name in _names(Delta) if name != "more"}
+            steps = [_changed(edits) for edits in value.steps]
+            body["edits"] = steps[0]
+            if value.more:
+                body["more"] = steps[1:]
+            return _format(name for step in steps for name in step), msgspec.json.encode(body)
+        case _Image():
+            image = {name: getattr(value, name) for name in _names(_Image)}
+            image = {name: part for name, part in image.items() if part or name not in SINCE}
+            return _format(image), msgspec.json.encode(image)
+        case _:
+            return 1, msgspec.json.encode(value)
+
+
+def _format(names: Iterable[str]) -> int:
+    return max((SINCE.get(name, 1) for name in names), default=1)
 
 
 def _changed(edits: Edits) -> dict[str, object]:
     return {
-        field.name: edit
-        for field in fields(Edits)
-        if (edit := getattr(edits, field.name)) != getattr(_NO_EDITS, field.name)
+        name: edit for name in _names(Edits) if (edit := getattr(edits, name)) != getattr(_NO_EDITS, name)
     }
+
+
+def _names(type_: type) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(type_))
 
 
 def _header(kind: str, format_: int, body: bytes) -> bytes:
@@ -167,6 +199,14 @@ def encode_state(state: ShardState) -> bytes:
             dict(sorted(state.claims.items())),
             dict(sorted(state.chunks.items())),
             state.written,
+            dict(sorted(state.staged.batches.items())),
+            state.group,
+            state.joined,
+            dict(sorted(state.memberships.items())),
+            dict(sorted(state.decisions.items())),
+            state.expired,
+            dict(sorted(state.forks.items())),
+            state.origin,
         ),
     )
 
@@ -197,6 +237,14 @@ def decode_state(data: bytes, name: str) -> ShardState:
         pmap(image.claims),
         pmap(image.chunks),
         image.written,
+        Staging.of(image.staged),
+        image.group,
+        image.joined,
+        pmap(image.memberships),
+        pmap(image.decisions),
+        image.expired,
+        pmap(image.forks),
+        image.origin,
     )
     try:
         check_state(state)

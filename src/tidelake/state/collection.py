@@ -7,7 +7,9 @@ import itertools
 from dataclasses import replace
 
 from tidelake.state.commands import Commit, NoOp, Outcome
+from tidelake.state.forking import fork_pins
 from tidelake.state.garbage import Sweep, free
+from tidelake.state.holds import reader_pins
 from tidelake.state.state import Edits, ShardState
 
 
@@ -17,7 +19,7 @@ def doom(state: ShardState, now_ms: int, *, age_ms: int, names_max: int) -> Outc
     Returns:
         The names of all that is doomed now, by this command or an earlier one: to be deleted, then buried.
     """
-    pins = [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
+    pins = [*reader_pins(state, now_ms), *fork_pins(state)]
     found = tuple(itertools.islice(free(state.garbage, pins, now_ms - age_ms), names_max))
     doomed = (*sorted(state.doomed), *found)
     return Commit(Edits(doomed=found), doomed) if found else NoOp(doomed)

@@ -61,14 +61,21 @@ def initial(shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int) -> S
 
 
 def open_writer(
-    state: ShardState, _now_ms: int, name: str, owner: str = "", take_over: bool = False
+    state: ShardState,
+    _now_ms: int,
+    name: str,
+    owner: str = "",
+    take_over: bool = False,
+    resume: bool = False,
 ) -> Outcome[WriterRecord]:
-    """Open a named writer under a new epoch, which fences the one before."""
+    """Open a named writer under a new epoch, which fences the one before; to `resume`, under its own."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     old = state.writers.get(name)
     if old is None:
         record = WriterRecord(0, None, owner, state.upper)
+    elif old.owner == owner and resume:
+        return NoOp(old)
     elif old.owner == owner:
         record = replace(old, epoch=old.epoch + 1)
     elif take_over or old.sequence is None:

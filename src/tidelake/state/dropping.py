@@ -1,6 +1,7 @@
 """The end of a shard: a tombstone, which names nothing and holds nothing.
 
-All parts become garbage in the same step. Collection deletes them, and at last the log.
+All parts become garbage in the same step. Collection deletes them, and at last the log; but not while forks
+need them.
 """
 
 from dataclasses import replace
@@ -36,6 +37,7 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
         critical=dict.fromkeys(state.critical),
         claims=dict.fromkeys(state.claims),
         chunks=dict.fromkeys(state.chunks),
+        staged=dict.fromkeys(state.staged.batches),
         dropped=True,
     )
     return Commit(edits, True)
@@ -44,7 +46,7 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
 def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
     """Make a shard a tombstone that was made before a time and is as it was made; False for any other.
 
-    A copy of another shard begins with rows. Nobody counts on it before it is confirmed.
+    A copy or fork of another shard begins with rows. Nobody counts on it before it is confirmed.
     """
     if state.seqno > 0 or state.committed_ms > before_ms:
         return NoOp(False)
@@ -68,7 +70,7 @@ def vanished(state: ShardState) -> ShardState:
     if isinstance(outcome, Commit):
         delta = Delta(state.shard_id, state.seqno + 1, state.committed_ms, "", state.rollup, outcome.edits)
         state = apply(state, delta)
-    return replace(state, garbage=pmap(), doomed=pmap())
+    return replace(state, garbage=pmap(), doomed=pmap(), forks=pmap(), origin=None)
 
 
 def _moved(before: Frontier, after: Frontier) -> Move | None:

@@ -15,10 +15,12 @@ Pure: nothing here deletes. `tidelake.shard.upkeep.collector` does.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidelake.model import names
 from tidelake.model.batch import Part
-from tidelake.state.spine import Spine, SpineEdit
+from tidelake.state.spine import Member, Spine, SpineEdit
+from tidelake.state.staged import Staged, Staging
 
 
 @dataclass(frozen=True)
@@ -53,32 +55,57 @@ class Sweep:
     marks: tuple[tuple[int, int], ...] = ()
 
 
+class Change(Protocol):
+    """What a step does to those fields of a state that name parts; see `tidelake.state.state.Edits`."""
+
+    @property
+    def spine(self) -> SpineEdit | None:
+        """What happens to the batches."""
+
+    @property
+    def staged(self) -> Mapping[str, Staged | None]:
+        """Staged batches that come or go."""
+
+    @property
+    def chunks(self) -> Mapping[str, tuple[Part, ...] | None]:
+        """Finished chunks of merges that come or go."""
+
+
 def leaving(
-    spine: Spine,
-    edit: SpineEdit | None,
-    chunks: Mapping[str, tuple[Part, ...]],
-    chunk_edits: Mapping[str, tuple[Part, ...] | None],
+    spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]], edits: Change
 ) -> Iterator[tuple[str, int]]:
     """The stored parts that a step takes out of the state, each with the seqno since which it was read.
 
     Args:
         spine: before the step.
-        edit: of the spine.
-        chunks: of merges under way, before the step.
-        chunk_edits: what becomes of them. Parts of these alone were never read.
+        staged: before the step.
+        chunks: of merges under way, before the step. Parts of these alone were never read.
+        edits: the step.
     """
-    kept = {part.name for parts in chunk_edits.values() for part in parts or ()}
-    if edit is not None:
-        kept.update(part.name for member in edit.members for part in member.batch.parts())
-        for id_ in edit.members_gone:
-            member = spine.members[id_.lo]
-            for part in member.batch.parts():
-                if part.inline is None and part.name not in kept:
-                    yield part.name, member.added
-    for key in chunk_edits:
+    kept = {part.name for part in arriving(edits)}
+    gone: list[Member | Staged] = [staged.batches[name] for name in edits.staged if name in staged.batches]
+    if edits.spine is not None:
+        gone += [spine.members[id_.lo] for id_ in edits.spine.members_gone]
+    for held in gone:
+        for part in held.batch.parts():
+            if part.inline is None and part.name not in kept:
+                yield part.name, held.added
+    for key in edits.chunks:
         for part in chunks.get(key, ()):
             if part.inline is None and part.name not in kept:
                 yield part.name, NEVER_READ
+
+
+def arriving(edits: Change) -> Iterator[Part]:
+    """The parts of all that a step puts into the state; some may have been there, elsewhere."""
+    for parts in edits.chunks.values():
+        yield from parts or ()
+    for staged in edits.staged.values():
+        if staged is not None:
+            yield from staged.batch.parts()
+    if edits.spine is not None:
+        for member in edits.spine.members:
+            yield from member.batch.parts()
 
 
 # Later than any seqno: no state has named it for readers.

@@ -21,7 +21,7 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     """The edits of a commit, with all that follows from them and from the clock. Costs O(holds).
 
     Holds whose time is over end, `retained` follows `upper` as the retention says, and `since` follows all
-    of them.
+    of them, but not past the last closed time.
     """
     if state.dropped or edits.dropped:
         return edits
@@ -33,13 +33,20 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     target = retained
     for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
         target = target.meet(hold.since)
-    since = Move(state.since, state.since.join(target))
+    since = Move(state.since, state.since.join(_readable(target, upper)))
     return replace(
         edits,
         holds=leased,
         retained=None if retained == state.retained else Move(state.retained, retained),
         since=None if since.before == since.after else since,
     )
+
+
+def _readable(since: Frontier, upper: Frontier) -> Frontier:
+    """`since`, or where a closed time is left to read: what is allowed may be past `upper`."""
+    if since.closed or not all(upper.less_equal(t) for t in since):
+        return since
+    return since.meet(upper.just_before())
 
 
 def _before(upper: Frontier, retention: Retention, minimum: Frontier) -> Frontier:
@@ -53,6 +60,11 @@ def _before(upper: Frontier, retention: Retention, minimum: Frontier) -> Frontie
 def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterator[H]:
     yield from (hold for id_, hold in present.items() if id_ not in edits)
     yield from (hold for hold in edits.values() if hold is not None)
+
+
+def reader_pins(state: ShardState, now_ms: int) -> list[int]:
+    """The versions that readers read, as far as their holds last."""
+    return [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
 
 
 def end_expired_holds(state: ShardState, now_ms: int) -> Outcome[None]:

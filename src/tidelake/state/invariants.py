@@ -6,12 +6,15 @@ the latter looks only at what changes. docs/correctness.md lists each rule with 
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 
 from tidelake.errors import IncompatibleSchema, InternalError
-from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch
 from tidelake.model.evolution import evolved
+from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
+from tidelake.state.garbage import arriving
 from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate, validate_levels
+from tidelake.state.staged import Staged, begins_before
 from tidelake.state.state import Edits, ShardState
 
 
@@ -27,17 +30,19 @@ def check_state(state: ShardState) -> None:
     Raises:
         InternalError: naming the rule.
     """
-    validate(state.spine, state.minimum, state.upper, state.since)
+    validate(state.spine, state.minimum, state.drained, state.since)
     _require(bool(state.schemas), "schema-registered", f"shard {state.shard_id} has no schema")
     _check_schemas(state, 1)
-    names = [part.name for member in state.spine for part in member.batch.parts()]
+    names = [part.name for part in state.parts()]
     names += [part.name for parts in state.chunks.values() for part in parts]
     _check_names(names)
-    for member in state.spine:
-        _check_batch(member.batch, state)
+    for batch in state.batches():
+        _check_batch(batch, state)
+    _check_staged(state, state.staged)
     _check_claims(state)
     _check_holds(state)
     _check_garbage(state, {*names})
+    _require(state.origin is not None or not is_borrower(state), "borrowed-from-origin", state.shard_id)
     _require(state.since <= state.retained, "owner-keeps-since", state.since, "is after", state.retained)
     _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
@@ -57,6 +62,8 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
     _check_pins(before, edits)
     _check_fresh(before, edits)
+    if edits.let_go:
+        _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
     for name, record in edits.writers.items():
         old = before.writers.get(name)
         if old is not None:
@@ -72,17 +79,55 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _check_schemas(after, max(before.schemas) + 1)
     if edits.claims or edits.chunks:
         _check_claims(after)
+    _check_group(before, after, edits)
+    _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
+    if edits.staged:
+        come = {name: staged for name, staged in edits.staged.items() if staged is not None}
+        for name, one in come.items():
+            added = before.staged.batches[name].added if name in before.staged.batches else after.seqno
+            _require(one.added == added, "staged-numbered", name, "at", one.added)
+        _check_names([part.name for part in arriving(edits)])
+        for one in come.values():
+            _check_batch(one.batch, after)
+        if before.upper == after.upper and not after.dropped:
+            _check_drained(before, edits)
+    if edits.staged or edits.upper is not None:
+        # Whatever closes or drains times looks at all that is staged.
+        _check_staged(after, after.staged)
     if edits.spine is None:
-        _require(edits.upper is None, "batches-tile", "upper moved without a batch")
         return
     _check_tiling(before, after, edits.spine)
-    validate_levels(after.spine, after.minimum, after.upper, after.since)
+    validate_levels(after.spine, after.minimum, after.drained, after.since)
     for member in edits.spine.members:
         _check_batch(member.batch, after)
         since = member.batch.bounds.since
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
-        if before.upper != after.upper and after.domain.total_order:
+        if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
+
+
+def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """What a group has decided stays so, and reaches every member before it is forgotten by this log."""
+    _require(before.expired <= after.expired, "expired-never-goes-back", "to", after.expired)
+    for name, decision in edits.decisions.items():
+        _require((decision is None) == (name in before.decisions), "decided-once", "transaction", name)
+        if decision is not None:
+            present = {id_ for id_, member in after.memberships.items() if not member.leaving}
+            strangers = sorted({*decision.members} - present)
+            _require(not strangers, "members-decide", "transaction", name, "writes to", strangers)
+    for id_, member in edits.memberships.items():
+        old = before.memberships.get(id_)
+        if old is not None and member is not None:
+            _require(old.upper <= member.upper, "member-upper-never-goes-back", id_, "to", member.upper)
+            same = old.admitted == member.admitted and old.leaving <= member.leaving
+            _require(same, "members-leave-for-good", id_, "stays")
+        if member is None:
+            _require(old is not None and old.leaving, "members-leave-first", id_)
+        elif old is None:
+            _require(member.admitted == after.seqno, "members-numbered", id_, "at", member.admitted)
+    if edits.group is not None and before.group:
+        waits = [awaited.transaction for _, awaited in after.staged.awaiting()]
+        _require(not waits, "left-behind-nothing", before.group, "and", waits)
 
 
 def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
@@ -91,8 +136,8 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
     for ids in intervals(member.id for member in edit.members):
         removed = list(before.spine.range(SpineId(ids.lo, min(ids.hi, before.spine.next_id))))
         added = list(after.spine.range(ids))
-        at = removed[0].batch.bounds.lower if removed else before.upper
-        end = after.upper if ids.hi == after.spine.next_id else removed[-1].batch.bounds.upper
+        at = removed[0].batch.bounds.lower if removed else before.drained
+        end = after.drained if ids.hi == after.spine.next_id else removed[-1].batch.bounds.upper
         for member in added:
             bounds = member.batch.bounds
             _require(bounds.lower == at, "batches-tile", bounds, "does not start at", at)
@@ -101,7 +146,7 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
         gone += removed
         come += added
     _check_names([part.name for member in come for part in member.batch.parts()])
-    if before.upper == after.upper and not after.dropped:
+    if before.drained == after.drained and not after.dropped:
         old, new = _diff_sum(gone), _diff_sum(come)
         _require(old is None or new is None or old == new, "merge-keeps-diffs", old, "became", new)
 
@@ -126,7 +171,7 @@ def _check_holds(state: ShardState) -> None:
     held_back += [(name, hold.since) for name, hold in state.critical.items()]
     for name, since in held_back:
         _require(state.since <= since, "holds-keep-since", "hold", name, "at", since)
-    held = state.holds or state.critical or state.claims or state.spine.totals.runs
+    held = state.holds or state.critical or state.claims or state.spine.totals.runs or len(state.staged)
     _require(not (state.dropped and held), "tombstone-holds-nothing", state.shard_id)
 
 
@@ -137,8 +182,9 @@ def _check_garbage(state: ShardState, named: set[str]) -> None:
 
 
 def _check_pins(before: ShardState, edits: Edits) -> None:
-    """No hold that lasts reads what is doomed in this step."""
+    """No hold that lasts reads what is doomed in this step, and no fork needs it."""
     pins = [pin for id_, hold in before.holds.items() if edits.holds.get(id_, hold) for pin in hold.pins]
+    pins += fork_pins(before)
     for name in edits.doomed:
         lost = before.garbage[name]
         _require(not any(lost.read_by(pin) for pin in pins), "pins-keep-parts", name)
@@ -146,12 +192,22 @@ def _check_pins(before: ShardState, edits: Edits) -> None:
 
 def _check_fresh(before: ShardState, edits: Edits) -> None:
     """What comes into the state was neither given up nor is it gone."""
-    come = [part for parts in edits.chunks.values() for part in parts or ()]
-    if edits.spine is not None:
-        come += [part for member in edits.spine.members for part in member.batch.parts()]
-    for part in come:
+    for part in arriving(edits):
         gone = part.name in before.garbage or part.name in before.doomed
         _require(not gone, "garbage-stays", part.name)
+        own = part.inline is not None or before.origin is not None
+        _require(own or not is_borrowed(part.name, before.shard_id), "borrowed-from-origin", part.name)
+
+
+def _check_staged(state: ShardState, staged: Iterable[Staged]) -> None:
+    """What is staged lies beyond the spine, which ends at `upper` unless something is staged before that."""
+    end, waits = state.drained, state.drained == state.upper
+    _require(end <= state.upper, "drained-up-to-upper", end, "is after", state.upper)
+    for one in staged:
+        _require(bool(one.batch.runs), "staged-holds-rows", one.batch.bounds)
+        _require(not begins_before(one.batch, end), "staged-is-open", one.name, "begins before", end)
+        waits = waits or begins_before(one.batch, state.upper)
+    _require(waits, "drained-up-to-upper", "nothing is staged between", end, "and", state.upper)
 
 
 def _check_names(names: list[str]) -> None:
@@ -171,7 +227,26 @@ def _check_claims(state: ShardState) -> None:
     _check_names([part.name for parts in state.chunks.values() for part in parts])
 
 
-def _diff_sum(items: list[Member]) -> int | None:
+def _check_drained(before: ShardState, edits: Edits) -> None:
+    """What leaves the staged batches while no time is closed stays: in the spine, or staged again."""
+    known = before.staged.batches
+    # What awaits a transaction is withdrawn, or let in where it is.
+    gone: list[Member | Staged] = [
+        known[name] for name, one in edits.staged.items() if one is None and known[name].awaits is None
+    ]
+    if not gone:
+        return
+    come: list[Member | Staged] = [
+        one for name, one in edits.staged.items() if one is not None and name not in known
+    ]
+    if edits.spine is not None:
+        gone += [before.spine.members[id_.lo] for id_ in edits.spine.members_gone]
+        come += edits.spine.members
+    old, new = _diff_sum(gone), _diff_sum(come)
+    _require(old is None or new is None or old == new, "drain-keeps-diffs", old, "became", new)
+
+
+def _diff_sum(items: Iterable[Member | Staged]) -> int | None:
     total = 0
     for item in items:
         diff_sum = item.batch.diff_sum
@@ -185,9 +260,7 @@ def _check_times(batch: HollowBatch) -> None:
     """The times of an appended batch, as a reader will see them, lie in its bounds."""
     for run in batch.runs:
         for part in run.parts:
-            first, last = part.time_lower, part.time_upper
-            if part.rewrite is not None:
-                first, last = times.join(first, part.rewrite), times.join(last, part.rewrite)
+            first, last = part.seen_times
             inside = batch.bounds.contains(first) and batch.bounds.contains(last)
             _require(inside or run.truncated, "times-in-bounds", "part", part.name, "from", first, "to", last)
 

@@ -118,7 +118,7 @@ class SpineEdit:
 
 @dataclass(frozen=True)
 class Totals:
-    """What all members hold together."""
+    """What some batches hold together."""
 
     members: int = 0
     runs: int = 0
@@ -126,8 +126,8 @@ class Totals:
     size_bytes: int = 0
     inline_bytes: int = 0
 
-    def plus(self, members: Iterable[Member], sign: int = 1) -> "Totals":
-        """With the members added, or taken away."""
+    def plus(self, members: Iterable["_Held"], sign: int = 1) -> "Totals":
+        """With some batches added, or taken away."""
         count, runs, rows, size_bytes, inline_bytes = (0, 0, 0, 0, 0)
         for member in members:
             count += 1
@@ -184,6 +184,10 @@ class Spine:
     def __len__(self) -> int:
         return len(self.members)
 
+    def end(self, minimum: Frontier) -> Frontier:
+        """Where the bounds of its members end, which begin at `minimum`."""
+        return self.batches[-1].bounds.upper if self.batches else minimum
+
     def range(self, id_: SpineId) -> Iterator[Member]:
         """The members that tile a range of ids, oldest first.
 
@@ -239,6 +243,11 @@ class Spine:
             _edited("merge", self.merges, edit.merges_gone, edit.merges),
             self.totals.plus(gone, -1).plus(edit.members),
         )
+
+
+class _Held(Protocol):
+    @property
+    def batch(self) -> HollowBatch: ...
 
 
 class _Identified(Protocol):

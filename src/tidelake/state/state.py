@@ -14,12 +14,14 @@ from pyrsistent import PMap, pmap
 
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model import names
-from tidelake.model.batch import Part
+from tidelake.model.batch import HollowBatch, Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineEdit, SpineId
+from tidelake.state.staged import Staged, Staging
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -123,6 +125,32 @@ class MergeClaim:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """A pin without a lease: another shard has begun as a version of this one, and needs its parts.
+
+    Attributes:
+        seqno: of that version. No part that it names is collected while the fork is noted.
+        noted_ms: wall clock of when that was asked for, before there was any fork.
+    """
+
+    seqno: int
+    noted_ms: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The shard that a fork began from, and that keeps the parts which are not the fork's own.
+
+    Attributes:
+        shard_id: of the other shard.
+        seqno: of the version that it keeps for the fork.
+    """
+
+    shard_id: str
+    seqno: int
+
+
+@dataclass(frozen=True)
 class Written:
     """What was written into the shard over its whole life: by appends, and again by merges."""
 
@@ -151,6 +179,7 @@ class Rollup:
 
 FIRST = Rollup(0, "0" * 32, 0, 0)
 UNSWEPT = Sweep()
+UNSTAGED = Staging()
 
 
 @dataclass(frozen=True)
@@ -166,7 +195,7 @@ class ShardState:
         upper: all times not beyond it are final.
         retained: history before it may go as far as its owner is concerned. Holds alone never let
             history go: a reader that comes, follows and leaves costs nobody else an as-of read.
-        spine: the batches.
+        spine: the batches, up to where closed times are drained.
         schemas: by id.
         writers: by name.
         holds: by id.
@@ -181,6 +210,14 @@ class ShardState:
         claims: merges that processes have taken on, by name.
         chunks: the finished parts of each finished chunk of a claim, by its key.
         written: in all.
+        staged: batches at times that the spine does not have yet.
+        group: id of the group of collections that it belongs to, whose transactions alone write to it.
+        joined: seqno of the group's state that took it in; see `Membership.admitted`.
+        memberships: of collections in this group, if it is one, by their ids.
+        decisions: transactions that some members may not have applied yet, by id.
+        expired: transactions that began before this seqno of the group are not decided any more.
+        forks: what other shards need of this one, by their ids. A tombstone has them as well.
+        origin: of a fork that may need parts of the shard it began from; None: of any other shard.
     """
 
     shard_id: str
@@ -205,11 +242,36 @@ class ShardState:
     claims: PMap[str, MergeClaim] = field(default_factory=pmap)
     chunks: PMap[str, tuple[Part, ...]] = field(default_factory=pmap)
     written: Written = Written()
+    staged: Staging = UNSTAGED
+    group: str = ""
+    joined: int = 0
+    memberships: PMap[str, Membership] = field(default_factory=pmap)
+    decisions: PMap[str, Decision] = field(default_factory=pmap)
+    expired: int = 0
+    forks: PMap[str, Fork] = field(default_factory=pmap)
+    origin: Origin | None = None
 
     @property
     def minimum(self) -> Frontier:
         """The frontier of the first time."""
         return Frontier((self.domain.minimum,))
+
+    @property
+    def drained(self) -> Frontier:
+        """Where the spine ends: at `upper`, or before it if updates between them are staged still."""
+        return self.spine.end(self.minimum)
+
+    def batches(self) -> Iterator[HollowBatch]:
+        """All that readers may see, of closed times and of open ones."""
+        yield from (member.batch for member in self.spine)
+        yield from (staged.batch for staged in self.staged)
+
+    def parts(self) -> Iterator[Part]:
+        """All parts of these, and of what awaits a transaction."""
+        for batch in self.batches():
+            yield from batch.parts()
+        for staged, _ in self.staged.awaiting():
+            yield from staged.batch.parts()
 
     @property
     def schema_id(self) -> int:
@@ -252,6 +314,14 @@ class Edits:
         claims: new or changed claims by name; None removes one.
         chunks: finished chunks by their keys; None removes one.
         written: the new totals, if they change.
+        staged: new or changed staged batches by name; None removes one.
+        group: the new one, if it changes; empty: it leaves its group.
+        joined: the new one, if it changes.
+        memberships: new or changed ones by id; None removes one.
+        decisions: new ones by id; None removes one.
+        expired: the new one, if it changes.
+        forks: new ones by their shards' ids; None removes one.
+        let_go: whether a fork needs its origin no longer.
     """
 
     since: Move | None = None
@@ -271,6 +341,14 @@ class Edits:
     claims: dict[str, MergeClaim | None] = field(default_factory=dict)
     chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
     written: Written | None = None
+    staged: dict[str, Staged | None] = field(default_factory=dict)
+    group: str | None = None
+    joined: int | None = None
+    memberships: dict[str, Membership | None] = field(default_factory=dict)
+    decisions: dict[str, Decision | None] = field(default_factory=dict)
+    expired: int | None = None
+    forks: dict[str, Fork | None] = field(default_factory=dict)
+    let_go: bool = False
 
 
 @dataclass(frozen=True)
@@ -371,6 +449,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
     name = f"{state.shard_id}@{seqno}"
     try:
         spine = state.spine.edited(edits.spine) if edits.spine else state.spine
+        staged = state.staged.edited(edits.staged) if edits.staged else state.staged
     except InternalError as error:
         raise CorruptionError(name, str(error)) from error
     dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
@@ -401,13 +480,21 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         claims=_edited(state.claims, edits.claims, name),
         chunks=_edited(state.chunks, edits.chunks, name),
         written=edits.written or state.written,
+        staged=staged,
+        group=state.group if edits.group is None else edits.group,
+        joined=state.joined if edits.joined is None else edits.joined,
+        memberships=_edited(state.memberships, edits.memberships, name),
+        decisions=_edited(state.decisions, edits.decisions, name),
+        expired=state.expired if edits.expired is None else edits.expired,
+        forks=_edited(state.forks, edits.forks, name),
+        origin=None if edits.let_go else state.origin,
     )
 
 
 def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
     """The blobs that a step takes out of the state."""
     seqno = state.seqno + 1
-    found = dict(leaving(state.spine, edits.spine, state.chunks, edits.chunks))
+    found = dict(leaving(state.spine, state.staged, state.chunks, edits))
     if edits.rollup is not None and state.rollup != FIRST:
         # Never a part of what a pin reads, but whoever opens the shard may be about to.
         found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ

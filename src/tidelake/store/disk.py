@@ -9,6 +9,7 @@ so after a failure nothing more is written through the same `Folders`.
 
 import errno
 import os
+from contextlib import suppress
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
 from tidelake.store.files import Files, refused
@@ -94,6 +95,37 @@ class Folders:
             raise
         finally:
             self._files.close(descriptor)
+
+    def remove(self, folder: str) -> None:
+        """Remove `folder`, below the root, and those below it, as far as they are empty, durably.
+
+        SUBTLE: whoever has known it as durable relies on that. What is put there beside this may be lost in
+        a power cut, if another process makes it again.
+        """
+        if self._emptied(folder):
+            # Nothing was ever put below a root that is missing.
+            with suppress(FileNotFoundError):
+                self.flush(os.path.dirname(folder))
+
+    def _emptied(self, folder: str) -> bool:
+        """Remove a folder with those below it; whether it is gone by now."""
+        try:
+            below = [name for name, is_folder in self._files.scan(folder) if is_folder]
+            gone = [self._emptied(os.path.join(folder, name)) for name in below]
+            if not all(gone):
+                return False
+            # SUBTLE: whoever removed the last entry may have died before it was flushed. Where there is no
+            # folder, others say that what was in it is gone for good.
+            self.flush(folder)
+            self._durable.discard(folder)
+            self._files.rmdir(folder)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                return False
+            raise
+        return True
 
     def check(self) -> None:
         """Refuse if a flush failed before."""

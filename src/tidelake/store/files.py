@@ -77,6 +77,9 @@ class Files(Protocol):
     def mkdir(self, path: str) -> None:
         """Make a folder; `FileExistsError` if the name is taken."""
 
+    def rmdir(self, path: str) -> None:
+        """Remove a folder that is empty; `ENOTEMPTY` if it is not."""
+
 
 class SystemFiles:
     """The files of this machine.
@@ -156,6 +159,10 @@ class SystemFiles:
     def mkdir(self, path: str) -> None:
         """See `Files.mkdir`."""
         os.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        """See `Files.rmdir`."""
+        os.rmdir(path)
 
 
 SYSTEM_FILES = SystemFiles()

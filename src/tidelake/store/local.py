@@ -28,7 +28,8 @@ _READ_BYTES_MAX = 1 << 30  # the kernel reads a little less than 2 GiB at once
 class LocalBlobStore:
     """A `BlobStore` in a directory of a POSIX file system with hard links.
 
-    Temporary files live in `~tmp`, a name that no object can have. Folders stay when their last object goes.
+    Temporary files live in `~tmp`, a name that no object can have. Folders stay when their last object goes,
+    until they are pruned.
 
     Args:
         root: the directory; made by the first `put` if it is missing.
@@ -64,7 +65,7 @@ class LocalBlobStore:
             if exists(self._files, path):
                 raise FileExistsError
             with self._scratch.written(data) as temporary:
-                self._files.link(temporary, path)
+                self._link(temporary, path)
                 linked = True
             self._folders.flush(folder)
         except FileExistsError:
@@ -95,6 +96,14 @@ class LocalBlobStore:
             raise unknown("delete object", name, error) from error
         return True
 
+    def prune(self, folder: str) -> None:
+        """Remove empty folders, with a flush each and one more; see `BlobStore.prune`."""
+        try:
+            self._folders.check()
+            self._folders.remove(self._path(folder))
+        except OSError as error:
+            raise unavailable("remove folder", folder, error) from error
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`."""
         check_prefix(prefix)
@@ -118,6 +127,15 @@ class LocalBlobStore:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, check_name(name))
+
+    def _link(self, temporary: str, path: str) -> None:
+        """Publish a file."""
+        try:
+            self._files.link(temporary, path)
+        except FileNotFoundError:
+            # Its folder was pruned since it was made.
+            self._folders.ensure(os.path.dirname(path))
+            self._files.link(temporary, path)
 
     def _descriptor(self, name: str) -> int:
         descriptor = self._files.open(self._path(name))
@@ -146,7 +164,7 @@ class LocalBlobStore:
         try:
             self._folders.flush(folder)
         except FileNotFoundError:
-            return  # folders stay, so there never was one
+            return  # there never was one, or it was empty for good when it was pruned
         except OSError as error:
             raise unavailable("delete object", name, error) from error
 

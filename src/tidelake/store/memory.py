@@ -53,6 +53,10 @@ class MemoryBlobStore:
         with self._lock:
             return self._blobs.pop(name, None) is not None
 
+    def prune(self, folder: str) -> None:
+        """Nothing is kept beside objects; see `BlobStore.prune`."""
+        check_name(folder)
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`."""
         check_prefix(prefix)

@@ -39,6 +39,11 @@ class MeteredBlobStore:
         self._count("blob.delete")
         return self._inner.delete(name)
 
+    def prune(self, folder: str) -> None:
+        """Folders; see `BlobStore.prune`."""
+        self._count("blob.prune")
+        self._inner.prune(folder)
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`."""
         self._count("blob.list")

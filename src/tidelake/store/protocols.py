@@ -59,6 +59,13 @@ class BlobStore(Protocol):
     def delete(self, name: str) -> bool:
         """Remove an object; whether it was there. Removing twice is fine."""
 
+    def prune(self, folder: str) -> None:
+        """Give up what is kept for the names `folder/...` beside objects, where there are none.
+
+        REQUIRES: nobody needs what is put there beside this or later. One store call; none where nothing is
+        kept. May be repeated.
+        """
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """The objects whose names start with `prefix`, in ascending order of their names.
 

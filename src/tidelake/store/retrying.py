@@ -130,6 +130,10 @@ class RetryingBlobStore:
         """Remove; see `BlobStore.delete`."""
         return self._retry.write(lambda: self._inner.delete(name))
 
+    def prune(self, folder: str) -> None:
+        """Folders; see `BlobStore.prune`."""
+        self._retry.write(lambda: self._inner.prune(folder))
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`. The deadline holds for each step."""
         return self._retry.iterate(lambda: self._inner.list(prefix), lambda info: info.name)

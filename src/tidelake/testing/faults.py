@@ -47,9 +47,9 @@ class FaultPlan:
     """Decides the fault of each call. One plan is shared by the stores of one simulated process.
 
     The script comes first, one fault a call (of any operation); then the rates decide, always the same for
-    the same seed and order of calls. Operations are `blob.get`, `blob.put`, `blob.delete`, `blob.list`,
-    `blob.open`, `blob.read` (of an opened object), `log.head`, `log.scan`, `log.compare_and_set`,
-    `log.truncate`, `log.delete` and `log.keys`.
+    the same seed and order of calls. Operations are `blob.get`, `blob.put`, `blob.delete`, `blob.prune`,
+    `blob.list`, `blob.open`, `blob.read` (of an opened object), `log.head`, `log.scan`,
+    `log.compare_and_set`, `log.truncate`, `log.delete` and `log.keys`.
 
     Args:
         seed: of the random choices.
@@ -143,6 +143,10 @@ class FaultyBlobStore:
     def delete(self, name: str) -> bool:
         """Remove; see `BlobStore.delete`."""
         return self._faults.run("blob.delete", lambda: self._inner.delete(name))
+
+    def prune(self, folder: str) -> None:
+        """Folders; see `BlobStore.prune`."""
+        self._faults.run("blob.prune", lambda: self._inner.prune(folder))
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`. A fault "after" comes half way."""

@@ -205,6 +205,13 @@ class SimulatedFiles:
             folder, name = tree.vacancy(path)
             folder.change(name, tree.new_folder())
 
+    def rmdir(self, path: str) -> None:
+        """See `Files.rmdir`."""
+        with self._operation("rmdir") as tree:
+            if tree.folder(path).entries:
+                raise refused(errno.ENOTEMPTY, path)
+            tree.folder(os.path.dirname(path)).change(os.path.basename(path), None)
+
     @contextmanager
     def _operation(self, name: str) -> Iterator[Tree]:
         """One step of the process, while no other one does anything on the disk."""

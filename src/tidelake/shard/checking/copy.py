@@ -24,6 +24,7 @@ from tidelake.shard.history import History
 from tidelake.shard.shard import Shard
 from tidelake.state import holds
 from tidelake.state.spine import Spine
+from tidelake.state.staged import Staged, Staging
 from tidelake.state.state import FIRST, UNSWEPT, ShardState
 from tidelake.store.url import Stores
 
@@ -130,7 +131,7 @@ class ShardCopy:
         """The newest state, held."""
         lease_ms = int(self._lease_s * 1000)
         for _ in range(_TRIES):
-            state = self._source.state()
+            state = self._source.readable()
             command = partial(
                 holds.open_hold,
                 hold_id=self._hold_id,
@@ -198,8 +199,9 @@ class ShardCopy:
 
 
 def _parts(state: ShardState) -> Iterator[Part]:
-    for member in state.spine:
-        yield from member.batch.parts()
+    """The parts of what readers may see."""
+    for batch in state.batches():
+        yield from batch.parts()
 
 
 def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: int) -> ShardState:
@@ -217,6 +219,9 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         seqno=0,
         committed_ms=now_ms,
         spine=Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges),
+        staged=Staging.of(
+            {staged.name: staged for staged in (Staged(batch(old.batch), 0) for old in state.staged)}
+        ),
         # Of no state of this shard; the newest one holds from its first.
         schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
         holds=pmap(),
@@ -227,4 +232,9 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         rollup=FIRST,
         claims=pmap(),
         chunks=pmap(),
+        # All of its parts are its own.
+        forks=pmap(),
+        origin=None,
+        group="",
+        joined=0,
     )

@@ -21,7 +21,7 @@ from tidelake.shard.history import History, Known
 from tidelake.shard.machine import Machine
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector
-from tidelake.state import commands
+from tidelake.state import commands, forking
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
@@ -119,15 +119,24 @@ class ShardCheck:
         def tell(kind: str, object_: str, message: str) -> None:
             found.append(Finding(kind, self._name, object_, message))
 
-        sizes = {info.name: info.size_bytes for info in listed}
+        sizes = {info.name: info.size_bytes for info in [*listed, *self._lent(state)]}
         check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
-        for member in state.spine:
-            check.batch(member.batch)
+        for batch in state.batches():
+            check.batch(batch)
         for parts in state.chunks.values():
             if parts:
                 check.run(Run(parts))
         self._found += self._lasting(found, state)
         return check
+
+    def _lent(self, state: ShardState) -> list[BlobInfo]:
+        """The parts of the shards that this one has borrowed from. A listing each."""
+        owners = {names.owner(part.name) for part in forking.borrowed_parts(state)}
+        return [
+            info
+            for owner in sorted(filter(None, owners))
+            for info in self._stores.blobs.list(names.parts(owner))
+        ]
 
     def _lasting(self, found: list[Finding], state: ShardState) -> list[Finding]:
         """Without the parts that are missing because the newest state needs them no more."""
@@ -138,14 +147,16 @@ class ShardCheck:
         return [one for one in found if one.kind != "part-missing" or one.object in named]
 
     def _readable(self, unlisted: set[str], state: ShardState) -> None:
-        """Tell of what readers need and is not there. What is not in the listing may be younger than it."""
+        """Tell of what readers or forks need and is not there. A listing may be older than what it lacks."""
         gone = [name for name in sorted(unlisted) if not any(True for _ in self._stores.blobs.list(name))]
         if not gone:
             return
         # Only what a state has given up is deleted: this one, read after the deletion, knows of it.
         newest = self._history().refresh(Known(state, 0)).state
         for name in pinned(newest, self._env.clock.now_ms()).intersection(gone):
-            self._tell("pinned-missing", name, "a reader holds a state that names it, and it is gone")
+            self._tell(
+                "pinned-missing", name, "a reader or a fork needs a state that names it, and it is gone"
+            )
 
     def _history(self) -> History:
         return History(self._id, self._stores, self._env)

@@ -11,6 +11,8 @@ from tidelake.config import Config
 from tidelake.model import names
 from tidelake.shard.checking.finding import Tell
 from tidelake.shard.checking.parts import named_parts
+from tidelake.state.forking import fork_pins
+from tidelake.state.holds import reader_pins
 from tidelake.state.state import FIRST, ShardState
 from tidelake.store.protocols import BlobInfo, BlobStore
 
@@ -65,8 +67,8 @@ def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | Non
 
 
 def pinned(state: ShardState, now_ms: int) -> set[str]:
-    """The garbage that readers need."""
-    pins = [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
+    """The garbage that readers and forks need."""
+    pins = [*reader_pins(state, now_ms), *fork_pins(state)]
     return {name for name, lost in state.garbage.items() if any(lost.read_by(pin) for pin in pins)}
 
 

@@ -141,9 +141,12 @@ class PartsCheck:
         """The times of a run lie in the bounds of its batch, or were advanced by `since` from there."""
         bounds = batch.bounds
         for part in run.parts:
-            first, last = seen_times(part)
-            late = bounds.upper.less_equal(last) and self._state.domain.total_order
-            if not bounds.lower.less_equal(first) or (late and not _advanced(last, batch)):
+            first, last = part.seen_times
+            total = self._state.domain.total_order
+            late = bounds.upper.less_equal(last) and total
+            # Of tuples the extremes, taken component by component, need not be times.
+            early = not bounds.lower.less_equal(first if total else last)
+            if early or (late and not _advanced(last, batch)):
                 self._told("batch-times", part, f"its times {first} to {last} lie outside of {bounds}")
 
     def _told(self, kind: str, part: Part, message: str) -> None:
@@ -151,7 +154,7 @@ class PartsCheck:
 
     def _meaning(self, part: Part) -> str:
         """What a part held, and who needs it."""
-        first, last = seen_times(part)
+        first, last = part.seen_times
         version = self._state.schemas.get(part.schema_id)
         schema = version.schema if version is not None else self._state.schema
         keys = f"{key_text(part.key_lower, schema)} to {key_text(part.key_upper, schema)}"
@@ -161,17 +164,9 @@ class PartsCheck:
 
 def named_parts(state: ShardState) -> Iterable[Part]:
     """All parts that a state names."""
-    for member in state.spine:
-        yield from member.batch.parts()
+    yield from state.parts()
     for parts in state.chunks.values():
         yield from parts
-
-
-def seen_times(part: Part) -> tuple[Time, Time]:
-    """The least and the greatest time of a part, as readers see them."""
-    if part.rewrite is None:
-        return part.time_lower, part.time_upper
-    return times.join(part.time_lower, part.rewrite), times.join(part.time_upper, part.rewrite)
 
 
 def _advanced(last: Time, batch: HollowBatch) -> bool:

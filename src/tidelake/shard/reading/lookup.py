@@ -19,7 +19,13 @@ from tidelake.shard.spec import ShardSpec
 
 
 def lookup(
-    shard: Shard, keys: pa.Table, query: AsOf, timeout_s: float | None = None, *, wanted: Wanted
+    shard: Shard,
+    keys: pa.Table,
+    query: AsOf,
+    timeout_s: float | None = None,
+    *,
+    wanted: Wanted,
+    staged: bool = False,
 ) -> pa.Table:
     """The rows of some keys at a time: sorted by (key, value), consolidated.
 
@@ -29,18 +35,19 @@ def lookup(
         query: the time.
         timeout_s: as `tidelake.shard.reading.query.stream`; errors as well.
         wanted: which columns, and which rows of these keys.
+        staged: as well.
 
     Raises:
         InvalidUpdates: the table is none of keys; names the column and the row.
     """
-    state = ready(shard, query, timeout_s)
+    state = ready(shard, query, timeout_s, staged=staged)
     # Asked for after the state, so that it knows the schemas of all parts.
     spec = shard.spec
     selection = bind(wanted, spec.schema)
     schema, given = shown(spec, selection), _keys(keys, spec)
     if not given.num_rows:
         return schema.empty_table()
-    needed = sources((member.batch for member in state.spine), query)
+    needed = sources(state.batches(), query)
     among = KeySet.of(given, spec.schema)
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection, among=among)
     if any_stored(needed):

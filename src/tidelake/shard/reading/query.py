@@ -35,13 +35,15 @@ def stream(
     schema_id: int | None = None,
     brief: bool = False,
     wanted: Wanted | Selection = _ALL,
+    staged: bool = False,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
     Columns as `tidelake.data.types.update_schema` of the newest schema, or of the one with `schema_id`
     (see `ShardSpec.read_as`), as far as they are `wanted`. Waits up to `timeout_s` (None: the setting
     `wait_timeout_s`) for the times asked for to be closed. What is read is kept for as long as it takes,
-    unless it is `brief`: then the caller reads it at once.
+    unless it is `brief`: then the caller reads it at once. With `staged` it waits for nothing: of times that
+    are open the answer has what is staged by now.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
@@ -50,7 +52,7 @@ def stream(
         LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
         UsageError: what is wanted does not fit the schema; see `tidelake.data.selection.bind`.
     """
-    state = ready(shard, query, timeout_s)
+    state = ready(shard, query, timeout_s, staged=staged)
     lease = None if brief else Lease(shard)
     return streamed(shard, state, query, lease, schema_id=schema_id, wanted=wanted)
 
@@ -94,12 +96,13 @@ def plan(
     wanted: Wanted = _ALL,
     task_bytes_max: int | None = None,
     as_stored: bool = False,
+    staged: bool = False,
 ) -> ReadPlan:
     """The same read, cut into tasks for other processes; errors as `stream`, arguments as `plan_read`.
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
-    state = ready(shard, query, timeout_s)
+    state = ready(shard, query, timeout_s, staged=staged)
     return planned(
         shard,
         state,
@@ -147,7 +150,7 @@ def planned(
 
 def _version(state: ShardState) -> str:
     """A word for the stored parts that a state names."""
-    parts = (part for member in state.spine for part in member.batch.parts() if part.inline is None)
+    parts = (part for part in state.parts() if part.inline is None)
     return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
@@ -156,12 +159,12 @@ def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
     return shard.spec if schema_id is None else shard.spec.read_as(schema_id)
 
 
-def ready(shard: Shard, query: Query, timeout_s: float | None) -> ShardState:
-    """The first state seen that knows the whole answer. Errors as `stream`."""
-    state = shard.alive()
+def ready(shard: Shard, query: Query, timeout_s: float | None, *, staged: bool = False) -> ShardState:
+    """The first state seen that knows the whole answer, or with `staged` the newest. Errors as `stream`."""
+    state = shard.readable()
     check_since(query, state)
     closed, asked = _closed(query)
-    if not closed(state):
+    if not staged and not closed(state):
         state = wait(shard, closed, asked, timeout_s)
         check_since(query, state)
     return state
@@ -173,7 +176,7 @@ def answers(state: ShardState, query: Query) -> bool:
 
 
 def _sources(state: ShardState, query: Query) -> list[Source]:
-    return sources((member.batch for member in state.spine), query)
+    return sources(state.batches(), query)
 
 
 def any_stored(needed: list[Source]) -> bool:
@@ -233,7 +236,7 @@ def wait(
     deadline_s = clock.monotonic_s() + patience_s
     pause_s = 0.005
     while True:
-        state = shard.alive()
+        state = shard.readable()
         if reached(state):
             return state
         left_s = deadline_s - clock.monotonic_s()

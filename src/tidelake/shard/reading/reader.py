@@ -9,7 +9,7 @@ INVARIANT: what a reader returns comes from a state in which its hold was alive,
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 
@@ -22,8 +22,10 @@ from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
+from tidelake.shard.reading.split import split_of
 from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState
+from tidelake.state.transactions import seen_through
 
 _DOWNGRADE_EVERY_S = 60.0
 
@@ -41,6 +43,21 @@ class Step:
     lower: Frontier
     upper: Frontier
     updates: pa.RecordBatchReader
+
+
+@dataclass(frozen=True)
+class Following:
+    """How a live tail is followed.
+
+    Attributes:
+        timeout_s: how long to wait for each next step; None: for ever.
+        until: where it ends; default: when the collection is closed for good.
+        wanted: which rows and columns.
+    """
+
+    timeout_s: float | None = None
+    until: Frontier = field(default_factory=Frontier)
+    wanted: Wanted = field(default_factory=Wanted)
 
 
 class Reader:
@@ -102,67 +119,94 @@ class Reader:
         )
 
     def stream(
-        self, asked: Query, timeout_s: float | None = None, wanted: Wanted | None = None
+        self,
+        asked: Query,
+        timeout_s: float | None = None,
+        wanted: Wanted | None = None,
+        *,
+        staged: bool = False,
     ) -> pa.RecordBatchReader:
         """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
 
-        One log scan, and one log write if another state is pinned. Errors as
-        `tidelake.shard.reading.query.stream`.
+        What is `staged` for open times comes from the newest state in any case. One log scan, and one log
+        write if another state is pinned. Errors as `tidelake.shard.reading.query.stream`.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
+        pinned = self._knowing(asked, timeout_s, staged=staged)
+        return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
+
+    def split(
+        self, asked: Query, n: int, timeout_s: float | None = None, wanted: Wanted | None = None
+    ) -> list[pa.RecordBatchReader]:
+        """The answer in `n` streams; see `tidelake.shard.reading.split`. State and errors as `stream`."""
+        pinned = self._knowing(asked, timeout_s)
+        return split_of(self._shard, pinned, asked, n, lease=self._lease, wanted=wanted or Wanted())
+
+    def _knowing(self, asked: Query, timeout_s: float | None, *, staged: bool = False) -> ShardState:
+        """A pinned state that knows the answer."""
         self._alive()
         pinned = self._pinned
         if pinned is None or not query.answers(pinned, asked):
-            query.ready(self._shard, asked, timeout_s)
-            _, pinned = self._lease.pin()
-            self._pinned = pinned
+            try:
+                query.ready(self._shard, asked, timeout_s, staged=staged)
+            except HistoryCompacted:
+                # Perhaps because the hold has ended since it was looked at.
+                self._alive()
+                raise
+            view = self._shard.view()
+            _, state = self._lease.pin()
+            self._pinned = pinned = seen_through(state, view)
         query.check_since(asked, pinned)
-        return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
+        return pinned
 
-    def listen(self, as_of: Time, timeout_s: float | None = None) -> Iterator[Step]:
+    def listen(self, as_of: Time, following: Following | None = None) -> Iterator[Step]:
         """Every time that is not at or before `as_of`, exactly once, in steps of the frontier.
 
-        Waits up to `timeout_s` (None: for ever) for each next step and ends when none came, or when the
-        collection is closed. At most one log scan a look. A step is pinned if it is read for long.
+        Ends when a next step does not come in time, or when the collection is closed. At most one log scan
+        a look. A step is pinned if it is read for long.
 
         Raises:
             HistoryCompacted: updates after `as_of` can no longer be told apart.
             LeaseExpired: the hold is gone.
         """
-        frontier = Frontier.past(as_of)
-        state = self._alive()
-        if state.since != state.minimum and not state.since.keeps_times_from(frontier):
-            raise HistoryCompacted(as_of, state.since)
-        return self._steps(frontier, timeout_s)
+        return self.follow(Frontier.past(as_of), following or Following(), as_of)
 
-    def _steps(self, frontier: Frontier, timeout_s: float | None) -> Iterator[Step]:
-        patience_s = float("inf") if timeout_s is None else timeout_s
-        while not frontier.closed:
+    def follow(self, lower: Frontier, following: Following, told: object = None) -> Iterator[Step]:
+        """Every time beyond `lower`, as `listen`. What an error says is gone is `told`, or that frontier."""
+        state = self._alive()
+        if state.since != state.minimum and not state.since.keeps_times_from(lower):
+            raise HistoryCompacted(lower if told is None else told, state.since)
+        return self._steps(lower, following)
+
+    def _steps(self, frontier: Frontier, following: Following) -> Iterator[Step]:
+        patience_s = float("inf") if following.timeout_s is None else following.timeout_s
+        until = following.until.join(frontier)
+        while frontier != until:
             try:
-                state = query.wait(self._shard, partial(self._beyond, frontier), frontier, patience_s)
+                state = query.wait(self._shard, partial(self._beyond, frontier, until), frontier, patience_s)
             except NotYetClosed:
                 return
-            # With tuples the shard's upper may be behind the start in some component.
-            upper = state.upper.join(frontier)
+            upper = _reached(state, frontier, until)
             asked = Updates(frontier, upper)
             query.check_since(asked, state)
             # Whoever follows leaves the state behind from which it started.
             self._pinned = None
             self._lease.unpin()
-            yield Step(frontier, upper, query.streamed(self._shard, state, asked, self._lease))
+            updates = query.streamed(self._shard, state, asked, self._lease, wanted=following.wanted)
+            yield Step(frontier, upper, updates)
             frontier = upper
             self._maybe_downgrade(frontier)
 
-    def _beyond(self, frontier: Frontier, state: ShardState) -> bool:
+    def _beyond(self, frontier: Frontier, until: Frontier, state: ShardState) -> bool:
         """Whether the shard has closed a time that is beyond the frontier."""
         self._lease.check(state)
-        return not state.upper <= frontier
+        return _reached(state, frontier, until) != frontier
 
     def _alive(self) -> ShardState:
         """The newest state. One log scan."""
-        state = self._shard.state()
+        state = self._shard.readable()
         self._lease.check(state)
         return state
 
@@ -172,3 +216,9 @@ class Reader:
         if now_s - self._downgraded_s >= _DOWNGRADE_EVERY_S:
             self._downgraded_s = now_s
             self.since = self._lease.renew(frontier.just_before()).since
+
+
+def _reached(state: ShardState, frontier: Frontier, until: Frontier) -> Frontier:
+    """How far the times beyond a frontier are closed."""
+    # With tuples the shard's upper may be behind it in some component.
+    return state.upper.join(frontier).meet(until)

@@ -99,6 +99,9 @@ class StandingHold:
                 self._keeper.discard(self)
                 self._renewed_s = None
 
+    def give_up(self) -> None:
+        """Nothing: it is there for whoever comes back."""
+
     def _commit(self) -> None:
         """Open or renew the hold. The caller has the turn."""
         now_s = self._shard.env.clock.monotonic_s()

@@ -89,15 +89,15 @@ class Tail:
     @property
     def known(self) -> ShardState:
         """The newest state that was seen. No store call."""
-        return self._shard.known()
+        return self._shard.last_readable()
 
     def head(self, *, fresh: bool = False) -> ShardState:
         """A state that was the newest one at most `poll_s` ago, or (fresh) is. At most one log scan."""
         now_s = self._shard.env.clock.monotonic_s()
         if fresh or self._looked_s is None or now_s >= self._looked_s + self._poll_s:
-            self._shard.alive()
+            self._shard.readable()
             self._looked_s = now_s
-        return self._shard.known()
+        return self._shard.last_readable()
 
     def begin_with_snapshot(self, until: Frontier | None = None) -> Frontier | None:
         """The position past a snapshot, of the last closed time; None while none is closed.
@@ -246,7 +246,7 @@ class Tail:
 
     def _recent(self, asked: Query) -> ShardState:
         """A young state that knows the answer, if one is known; else a head."""
-        known = self._shard.known() if self._young() else None
+        known = self._shard.last_readable() if self._young() else None
         return known if known is not None and query.answers(known, asked) else self.head(fresh=True)
 
     def _backlog(

@@ -2,8 +2,8 @@
 
 A task is bytes: a reference to the shard, the runs that it needs, a query and a key range. Tasks of a
 plan have disjoint key ranges in ascending order, so their answers, one after the other, are the answer
-to the whole: sorted and consolidated, without a shuffle. Cuts are taken from the sparse index of the
-parts (first key of every row group), so that tasks read about equally many bytes.
+to the whole: sorted and consolidated, without a shuffle. `tidelake.shard.runs.shares` says
+where they are cut.
 
 A caller that reads Parquet faster than a task does is told which parts it may read as they are.
 """
@@ -15,11 +15,10 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.data.scan import read_index
 from tidelake.data.types import update_schema
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError
-from tidelake.model.batch import Part, Run
+from tidelake.model.batch import Run
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.selection import Selection
 from tidelake.shard.allocator import lean_memory
@@ -27,6 +26,7 @@ from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.runs.read import rows, shown
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
+from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
 from tidelake.shard.runs.stored import AsStored, divided
 from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, stores_of
@@ -165,7 +165,7 @@ def _as_stored(
         return None, needed
     # Other readers know neither the seal of the footer nor how long the object is to be.
     for part in parts:
-        _index(blobs, part)
+        group_sizes(blobs, part)
     schema = update_schema(spec.schema, spec.domain)
     return AsStored(tuple(parts), tuple(files), schema, query.time), left
 
@@ -250,7 +250,7 @@ def cut_keys(
     """
     total = sum(source.run.size_bytes for source in needed)
     count = max(1, min(parallelism, total // min(_TASK_BYTES_MIN, spec.config.part_target_bytes)))
-    return tuple(_cut_keys(blobs, needed, count, within or KeyRange())) if count > 1 else ()
+    return tuple(quantiles(group_keys(blobs, needed, within or KeyRange()), count)) if count > 1 else ()
 
 
 def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:
@@ -258,29 +258,3 @@ def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:
         parts = tuple(part for part in source.run.parts if keys.may_hold(part))
         if parts:
             yield replace(source, run=Run(parts, source.run.truncated))
-
-
-def _cut_keys(blobs: BlobStore, needed: list[Source], count: int, within: KeyRange) -> list[bytes]:
-    """Keys that cut the stored bytes into `count` about equal shares."""
-    weighted: list[tuple[bytes, int]] = []
-    for source in needed:
-        for part in source.run.parts:
-            weighted.extend(group for group in _index(blobs, part) if within.holds(group[0]))
-    weighted.sort()
-    total = sum(size for _, size in weighted)
-    cuts: list[bytes] = []
-    seen = 0
-    for key, size in weighted:
-        if seen >= total * (len(cuts) + 1) / count and (not cuts or key > cuts[-1]):
-            cuts.append(key)
-        seen += size
-    return cuts[: count - 1]
-
-
-def _index(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
-    """First keys of the row groups of a part, with their sizes."""
-    if part.inline is not None:
-        return [(part.key_lower, part.size_bytes)]
-    with blobs.open(part.name) as file:
-        index = read_index(file, part)
-    return list(zip(index.first_keys, index.size_bytes, strict=True))

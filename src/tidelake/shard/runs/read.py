@@ -61,9 +61,7 @@ def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
 
 def _may_match(part: Part, query: Query) -> bool:
     """Whether a time of the part may be one that the query keeps."""
-    first, last = part.time_lower, part.time_upper
-    if part.rewrite is not None:
-        first, last = times.join(first, part.rewrite), times.join(last, part.rewrite)
+    first, last = part.seen_times
     match query:
         case AsOf(time):
             return times.less_equal(first, time)

@@ -16,8 +16,10 @@ from functools import partial
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.model import names
 from tidelake.shard.shard import Shard
+from tidelake.shard.upkeep.lending import Lending
 from tidelake.state import collection
 from tidelake.state.commands import Command, NoOp, R
+from tidelake.state.forking import is_borrowed
 from tidelake.state.state import FIRST, ShardState
 from tidelake.store.protocols import BlobInfo
 
@@ -74,9 +76,13 @@ class Collector:
         config = shard.spec.config
         self._garbage_ms = int(config.garbage_age_s * 1000)
         self._upload_ms = int(config.upload_age_s * 1000)
+        self._lending = Lending(shard.stores, shard.env, config)
 
     def run(self, *, thorough: bool = False) -> CollectReport:
         """Delete the garbage that is old enough, and what it kept in the log; look for leaked uploads.
+
+        A fork lets its origin go when it needs no part of it any more; of forks that were never made the
+        origin finds out where it looks for uploads.
 
         Costs one log scan if there is nothing to do; otherwise two log writes for a thousand blobs, and a
         call for each. Uploads are listed if it is some time since this handle did; then it is a listing.
@@ -93,6 +99,8 @@ class Collector:
             state = self._shard.known()
             if not state.dropped and (thorough or self._listing_due(state)):
                 report = report.plus(self._leaked())
+                self._lending.settle(self._shard.known())
+            self._lending.let_go(self._shard)
         except CollectionDropped:
             # Whoever dropped it deletes everything.
             return CollectReport()
@@ -163,6 +171,9 @@ class Collector:
         done: list[str] = []
         blobs, failed = 0, None
         for name in doomed:
+            if is_borrowed(name, self._shard.spec.shard_id):
+                done.append(name)  # Whose it is deletes it.
+                continue
             try:
                 blobs += self._shard.stores.blobs.delete(name)
                 done.append(name)
@@ -229,7 +240,7 @@ def _pause_s(age_ms: int) -> float:
 
 def _unnamed(parts: Iterable[BlobInfo], state: ShardState) -> Iterator[tuple[int, BlobInfo]]:
     """The stored parts that a state does not name, with the seqno that their uploaders knew."""
-    named = {part.name for member in state.spine for part in member.batch.parts()}
+    named = {part.name for part in state.parts()}
     named.update(part.name for chunk in state.chunks.values() for part in chunk)
     for info in parts:
         at = names.uploaded_at(info.name)

@@ -2,6 +2,9 @@
 
 The tombstone comes first, by compare-and-set: from then on no process can commit anything, so whatever is
 found may go, and whoever finds a tombstone may go on with it. The log goes last: until then it says so.
+
+As long as there are forks, what these need stays, and the log with it. What the shard itself had borrowed is
+returned before its own objects and its log go, since only these tell of it.
 """
 
 from dataclasses import dataclass
@@ -9,10 +12,14 @@ from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import CollectionNotFound, InternalError
+from tidelake.errors import CollectionDropped, CollectionNotFound, InternalError
+from tidelake.model import names
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
+from tidelake.shard.upkeep.lending import Lending
 from tidelake.state import dropping
+from tidelake.state.forking import fork_pins
+from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
 
@@ -38,13 +45,18 @@ class Removed:
 
 
 class Ending:
-    """Ends one shard."""
+    """Ends one shard.
+
+    Attributes:
+        shard_id: of the shard.
+    """
 
     def __init__(self, stores: Stores, env: Env, config: Config, shard_id: str) -> None:
         self._stores = stores
-        self._shard_id = shard_id
+        self.shard_id = shard_id
         self._history = History(shard_id, stores, env)
         self._machine = Machine(self._history, config, env)
+        self._lending = Lending(stores, env, config)
 
     def drop(self, *, force: bool = False) -> bool:
         """Make the shard a tombstone; False if it is one, or is gone. One log write.
@@ -68,6 +80,15 @@ class Ending:
         """Whether its log says that it was dropped. One store call."""
         return self.dropped_ms() is not None
 
+    def is_alive(self) -> bool:
+        """Whether it is there, and no tombstone. One store call."""
+        return self._history.is_alive()
+
+    def is_newborn(self) -> bool:
+        """Whether it was dropped before anybody had written to it. One store call."""
+        head = self._stores.log.head(self.shard_id)
+        return head is not None and head.seqno <= 1
+
     def dropped_ms(self) -> int | None:
         """When it was dropped; None: it was not, or is gone. One store call."""
         return self._history.dropped_ms()
@@ -75,15 +96,45 @@ class Ending:
     def remove(self) -> Removed:
         """Delete all objects of a tombstone, and then its log. A listing, and a call for each object.
 
+        What forks need stays, and so does the log: whoever comes when the last one is gone removes the rest.
+
         Raises:
             InternalError: it is none. Nothing was deleted.
         """
         if not self.is_tombstone():
-            if self._stores.log.head(self._shard_id) is None:
+            if self._stores.log.head(self.shard_id) is None:
                 return Removed()
-            raise InternalError(f"shard {self._shard_id} was not dropped, and is to be removed")
+            raise InternalError(f"shard {self.shard_id} was not dropped, and is to be removed")
+        state = self._last()
+        if state is not None and self._lending.settle(state):
+            state = self._last()
+        if state is not None and state.forks:
+            return self._deleted(keep=_lent(state))
+        if state is not None:
+            self._lending.return_borrowed(state)
+        removed = self._deleted(keep=frozenset())
+        # Before the log: until that is gone, whoever comes next does it again.
+        self._stores.blobs.prune(self.shard_id)
+        return removed.plus(Removed(int(self._stores.log.delete(self.shard_id))))
+
+    def _last(self) -> ShardState | None:
+        """The tombstone; None if somebody is at deleting it, who has seen that nobody needs it."""
+        try:
+            known = self._history.open()
+        except CollectionDropped:
+            return None
+        return None if known is None else known.state
+
+    def _deleted(self, keep: frozenset[str]) -> Removed:
         blobs = size_bytes = 0
-        for info in self._stores.blobs.list(f"{self._shard_id}/"):
-            if self._stores.blobs.delete(info.name):
+        for info in self._stores.blobs.list(f"{self.shard_id}/"):
+            if info.name not in keep and self._stores.blobs.delete(info.name):
                 blobs, size_bytes = blobs + 1, size_bytes + info.size_bytes
-        return Removed(int(self._stores.log.delete(self._shard_id)), blobs, size_bytes)
+        return Removed(0, blobs, size_bytes)
+
+
+def _lent(state: ShardState) -> frozenset[str]:
+    """What forks of a tombstone need, and what the tombstone is read from. It only ever gets less."""
+    pins = fork_pins(state)
+    kept = {name for name, lost in state.garbage.items() if any(map(lost.read_by, pins))}
+    return frozenset({*kept, names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)})

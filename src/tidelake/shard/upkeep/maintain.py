@@ -22,11 +22,15 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.shard.asked import Done
 from tidelake.shard.group import Request
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
-from tidelake.state import holds, maintenance
+from tidelake.shard.upkeep.drainer import Drainer
+from tidelake.state import holds, maintenance, transactions
+from tidelake.state.append import Appended
+from tidelake.state.forking import is_borrowed
 from tidelake.state.merging import (
     MergeRequest,
     Policy,
@@ -62,6 +66,7 @@ class MaintenanceReport:
         refused: results that did not fit any more, or merges that others were at.
         seconds: wall clock.
         complete: nothing was left to do.
+        drained: updates that were read to bring staged ones of closed times into the spine.
         collected: what was deleted.
     """
 
@@ -73,6 +78,7 @@ class MaintenanceReport:
     refused: int = 0
     seconds: float = 0.0
     complete: bool = True
+    drained: int = 0
     collected: CollectReport = field(default_factory=CollectReport)
 
     def plus(self, merge: MergeReport) -> "MaintenanceReport":
@@ -133,9 +139,16 @@ class Maintainer:
         if thorough:
             self._shard.run(holds.end_expired_holds)
         # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
-        first = self._shard.state()
-        if first.dropped:
+        if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
+        drained, failed = 0, None
+        try:
+            drained = Drainer(self._shard).run().rows_read
+        except SET_ASIDE as error:
+            # It must not keep the merges of what is drained waiting.
+            failed = error
+        first = self._shard.known()
         end, since = first.spine.next_id, first.since
         policy = settled(self._shard) if thorough else eager(self._shard)
 
@@ -159,13 +172,25 @@ class Maintainer:
         if thorough and report.complete:
             self._compactor.end_expired()
         collector = Collector(self._shard)
-        return replace(report, collected=collector.run() if thorough else collector.run_if_due())
+        collected = collector.run() if thorough else collector.run_if_due()
+        if failed is not None:
+            raise failed
+        return replace(report, collected=collected, drained=drained)
+
+    def _settle(self) -> None:
+        """Write down what transactions have decided for the shard."""
+        view = self._shard.view()
+        self._shard.state()
+        if view is not None:
+            self._shard.run(partial(transactions.catch_up, view=view))
 
     def merge_all(self) -> MaintenanceReport:
         """Merge everything that is there into one run, its times advanced to `since`."""
-        first = self._shard.state()
-        if first.dropped:
+        if self._shard.state().dropped:
             return MaintenanceReport()
+        self._settle()
+        Drainer(self._shard).run()
+        first = self._shard.known()
         end, since = first.spine.next_id, first.since
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -199,6 +224,7 @@ class Maintainer:
         """What an append may do afterwards: merges that are short enough, or one chunk of a longer one."""
         clock, policy = self._shard.env.clock, eager(self._shard)
         deadline_s = clock.monotonic_s() + seconds
+        Drainer(self._shard).run(int(seconds * _ROWS_PER_S))
         chunk_rows = max(1, int(seconds * _ROWS_PER_S))
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -292,14 +318,20 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
 
 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
-    """Whether all members before an id are at most one run of the newest schema, advanced to `since`."""
+    """Whether all members before an id are at most one run of the newest schema, advanced to `since`.
+
+    Parts that a fork has borrowed do not count: what is merged is its own.
+    """
     members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
     if len(runs) != 1:
         return not runs
     ((batch, run),) = runs
     as_stored = not run.truncated and all(
-        part.rewrite is None and part.schema_id == state.schema_id for part in run.parts
+        part.rewrite is None
+        and part.schema_id == state.schema_id
+        and (part.inline is not None or not is_borrowed(part.name, state.shard_id))
+        for part in run.parts
     )
     return as_stored and since <= batch.bounds.since
 
@@ -323,6 +355,13 @@ def eager(shard: Shard) -> Policy:
 def settled(shard: Shard) -> Policy:
     """What is worth a merge in a shard at rest: one run for each spine batch."""
     return Policy(shard.spec.config.merge_fan_in, shard.spec.config.fold_rows)
+
+
+def tend_if_due(shard: Shard, done: Done[Appended]) -> None:
+    """`tend` after an append that leaves something to do, or finds something begun."""
+    state = shard.known()
+    if done.merges_due or state.claims or state.drained != state.upper:
+        tend(shard)
 
 
 def tend(shard: Shard) -> None:
@@ -368,8 +407,8 @@ def admit(shard: Shard) -> float:
     Raises:
         StoreUnavailable: that could not be done, and the append was not tried.
     """
-    runs_max = shard.spec.config.runs_max
-    if unmerged(shard.known()) <= runs_max:
+    known, runs_max = shard.known(), shard.spec.config.runs_max
+    if unmerged(known) <= runs_max and not _waits_for_drain(known, runs_max):
         return 0.0
     clock = shard.env.clock
     started_s = clock.monotonic_s()
@@ -388,9 +427,17 @@ def admit(shard: Shard) -> float:
     return seconds
 
 
+def _waits_for_drain(state: ShardState, runs_max: int) -> bool:
+    """Whether appends have piled up that the spine cannot have before staged batches are read."""
+    return state.drained != state.upper and state.staged.totals.runs > runs_max
+
+
 def _relieve(shard: Shard, asking: Sequence[Request]) -> None:
     try:
-        Maintainer(shard).relieve(shard.spec.config.runs_max)
+        runs_max = shard.spec.config.runs_max
+        if _waits_for_drain(shard.known(), runs_max):
+            Drainer(shard).run()
+        Maintainer(shard).relieve(runs_max)
     except Exception as error:
         for request in asking:
             request.fail(error)

@@ -7,16 +7,18 @@ error it is not certain, and they stay.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
 from tidelake.errors import (
     CollectionDropped,
+    CollectionInGroup,
     IncompatibleSchema,
     InlineFull,
     InvalidUpdates,
+    LeftGroup,
     TidelakeError,
     UpdateBeyondUpper,
     UpdateNotBeyondLower,
@@ -33,12 +35,15 @@ from tidelake.shard.asked import Done
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
-from tidelake.shard.upkeep.maintain import admit, make_room, tend
+from tidelake.shard.upkeep.maintain import admit, make_room, tend_if_due
 from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed, expected
+from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
 # What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
 REFUSALS = (
+    CollectionInGroup,
+    LeftGroup,
     UpperMismatch,
     WriterFenced,
     UpdateNotBeyondLower,
@@ -49,6 +54,7 @@ REFUSALS = (
 )
 
 
+R = TypeVar("R")
 Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
 
 
@@ -125,7 +131,7 @@ def _append_timed(
     return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, claim))
 
 
-def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], Appended]) -> Appended:
+def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
     """An append, tried again if the schema under which it was refused is not the newest one.
 
     SUBTLE: what is caught here says that nothing was written: the table did not fit, or the state refused.
@@ -219,7 +225,13 @@ def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) ->
 
 
 def commit(
-    shard: Shard, when: When, claim: Claim | None, runs: tuple[Run, ...], *, as_now: bool = True
+    shard: Shard,
+    when: When,
+    claim: Claim | None,
+    runs: tuple[Run, ...],
+    *,
+    as_now: bool = True,
+    seen: Seen | None = None,
 ) -> Done[Appended]:
     """One attempt to append runs. One log write if it is the first.
 
@@ -228,7 +240,7 @@ def commit(
         IncompatibleSchema: with `as_now`, a column of the runs was dropped since they were written.
     """
     limit = shard.spec.config.inline_total_bytes
-    command = partial(append, when=when, claim=claim, inline_bytes_max=limit, as_now=as_now)
+    command = partial(append, when=when, claim=claim, inline_bytes_max=limit, as_now=as_now, seen=seen)
     return shard.carry_out(partial(command, runs=runs))
 
 
@@ -272,8 +284,7 @@ def settle(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
             done = attempt(runs)
         except InlineFull:
             done = _stored_first(shard, runs, attempt)
-    if done.merges_due or shard.known().claims:
-        tend(shard)
+    tend_if_due(shard, done)
     return replace(done.result, waited_s=waited_s) if waited_s else done.result
 
 

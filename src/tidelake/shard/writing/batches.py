@@ -6,10 +6,10 @@ state if the append is in, the caller if it was refused.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
 from tidelake.errors import BlobNotFound, StoreUnavailable, UpperMismatch, UsageError
-from tidelake.model.batch import Part, Run
+from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import discard
 from tidelake.shard.shard import Shard
@@ -17,14 +17,23 @@ from tidelake.shard.writing.append import REFUSALS, commit, settle
 from tidelake.shard.writing.batch import Batch, decode_batch
 from tidelake.state.append import Appended, Claim, Exactly, append
 from tidelake.state.narrowing import narrowed
+from tidelake.state.staging import Seen
 
 _USED = "appended"
 
 
 def append_batches(
-    shard: Shard, batches: Sequence[Batch], lower: Frontier, upper: Frontier, claim: Claim | None = None
+    shard: Shard,
+    batches: Sequence[Batch],
+    lower: Frontier,
+    upper: Frontier,
+    claim: Claim | None = None,
+    *,
+    seen: Seen | None = None,
 ) -> Appended:
     """Add what the batches hold of `[lower, upper)` iff the shard's upper equals `lower`. One log write.
+
+    What depends on contents says what it has `seen` of them.
 
     After a success the batches are used. After a refusal they are the caller's as before, and may be
     offered again. If the store certainly failed they may be offered again too; after any other error
@@ -52,7 +61,7 @@ def append_batches(
         sent = [part for batch in batches if batch.sent for part in batch.hollow.parts()]
         if sent:
             shard.state()
-        command = partial(append, when=Exactly(lower, upper), claim=claim)
+        command = partial(append, when=Exactly(lower, upper), claim=claim, seen=seen)
         known = shard.preview(partial(command, runs=()))
         if known is not None and known.already:
             # A number that is in: what is offered may be what is in, and stays.
@@ -123,7 +132,7 @@ def _check_no_copy_is_in(shard: Shard, lower: Frontier, sent: Sequence[Part]) ->
     state = shard.known()
     if state.upper != lower:
         raise UpperMismatch(lower, state.upper)
-    known = {part.name for item in state.spine for part in item.batch.parts()}
+    known = {part.name for part in state.parts()}
     for part in sent:
         if part.name in known or part.name in state.garbage or part.name in state.doomed:
             raise UsageError(f"a copy of this batch was appended before: part {part.name} is in already")
@@ -143,8 +152,11 @@ def append_uploaded(
     claim: Claim | None = None,
     *,
     advance: bool = False,
+    seen: Seen | None = None,
 ) -> Appended:
     """Add what workers uploaded, in one command. Errors as `compare_and_append`.
+
+    What depends on contents says what it has `seen` of them.
 
     With `advance`, times before `lower` become `lower`; times must be single numbers then. Nothing is
     rewritten in the store: the description of the parts says so.
@@ -162,11 +174,25 @@ def append_uploaded(
                 f"[{lower}, {upper}): times of {shard.spec.domain} need the same interval "
                 "in uploader(lower, upper)"
             )
-    runs = tuple(run for upload in found for run in upload.runs)
-    _check_once([part.name for run in runs for part in run.parts], "an upload")
+    runs = _all_runs(found)
     if advance:
         runs = _advanced(shard, runs, lower)
-    return settle(shard, runs, partial(commit, shard, Exactly(lower, upper), claim, as_now=False))
+    return settle(shard, runs, partial(commit, shard, Exactly(lower, upper), claim, as_now=False, seen=seen))
+
+
+def uploaded(shard: Shard, uploads: Sequence[bytes]) -> tuple[tuple[Run, ...], Frontier]:
+    """The runs of uploads, and a frontier that all their times were checked to lie beyond."""
+    found = [decode_batch(shard.spec, data) for data in uploads if data]
+    checked = Frontier.of(shard.spec.domain.minimum)
+    if found:
+        checked = reduce(Frontier.meet, (upload.bounds.lower for upload in found))
+    return _all_runs(found), checked
+
+
+def _all_runs(found: Sequence[HollowBatch]) -> tuple[Run, ...]:
+    runs = tuple(run for upload in found for run in upload.runs)
+    _check_once([part.name for run in runs for part in run.parts], "an upload")
+    return runs
 
 
 def _advanced(shard: Shard, runs: tuple[Run, ...], lower: Frontier) -> tuple[Run, ...]:

@@ -39,6 +39,10 @@ class Ledger:
             self._names.pop(name, None)
         return present
 
+    def prune(self, folder: str) -> None:
+        """Folders; see `BlobStore.prune`."""
+        self._inner.prune(folder)
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`."""
         return self._inner.list(prefix)

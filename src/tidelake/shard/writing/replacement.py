@@ -99,7 +99,7 @@ def plan_replacement(
     check_total(spec)
     check_open(state, at)
     everything = Frontier.of(spec.domain.minimum), Frontier()
-    old = sources((member.batch for member in state.spine), AsOf(at))
+    old = sources(state.batches(), AsOf(at))
     new = [Source(run, *everything) for data in uploads if data for run in decode_batch(spec, data).runs]
     cuts = cut_keys(spec, blobs, [*old, *new], parallelism)
     pairs = zip(between(spec, old, AsOf(at), cuts), between(spec, new, AsOf(at), cuts), strict=True)

@@ -17,6 +17,7 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.events import EventColumns
 from tidelake.data.ingest import as_table
 from tidelake.errors import UpperMismatch
+from tidelake.model import time as times
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
@@ -31,6 +32,7 @@ from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_open, check_total
 from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.append import Appended, Claim, claimed
+from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
 
@@ -39,11 +41,13 @@ class _Difference:
     """What an attempt is to append.
 
     Attributes:
+        seen: the contents that it depends on.
         updates: in ascending order, sorted and consolidated.
         end: the last time that was asked for, known once the updates were read; None: there is none, and
             without updates nothing has to be written.
     """
 
+    seen: Seen
     updates: Iterator[pa.RecordBatch]
     end: Time | None
 
@@ -80,7 +84,7 @@ def upsert(
         columns.check(spec.schema, spec.domain)
         at = time if time is not None or timed else commit_floor(shard, state)
         upserter = Upserter.at(state, spec, columns, at)
-        found = _Difference(iter(()), time)
+        found = _Difference(Seen(state.seqno, upserter.as_of), iter(()), time)
 
         def updates() -> Iterator[pa.RecordBatch]:
             for events, changed in upserter.resolved(shard.stores.blobs, [given], old_rows):
@@ -116,8 +120,9 @@ def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim |
         check_open(state, at)
         table = normalized(spec, given, at)
         new = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
-        old = sources((member.batch for member in state.spine), AsOf(at))
-        return _Difference(differences(spec, shard.stores.blobs, old, new.to_batches(), at=at), time)
+        old = sources(state.batches(), AsOf(at))
+        updates = differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
+        return _Difference(Seen(state.seqno, times.parts(at)[0]), updates, time)
 
     return _written(shard, difference, claim)
 
@@ -156,7 +161,7 @@ def _append(
     if upper == lower and claim is None:
         return Appended(lower, lower, already=True)
     try:
-        return append_batches(shard, [built], lower, upper, claim)
+        return append_batches(shard, [built], lower, upper, claim, seen=found.seen)
     except REFUSALS:
         built.delete()
         raise

@@ -6,8 +6,7 @@ that it was made for: later old rows may be others.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -20,16 +19,19 @@ from tidelake.data.types import update_schema
 from tidelake.data.upsert import Rules, resolve
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, UpdateNotBeyondLower, UpperMismatch
+from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
+from tidelake.shard.overlap import prefetch_all
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.staged import begins_before
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
@@ -42,6 +44,9 @@ Gives canonical updates, consolidated, of any time: all rows of these keys, each
 
 # Events, the same sorted, their old rows and the differences of both are in memory at once.
 _RANGE_SHARE = 8
+# Look-ups at once, of ranges of so many keys at least: two that have one row group in common both read it.
+_LOOKUPS_MAX = 2
+_KEYS_MIN = 4096
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,10 @@ class Upserter:
         needed: the runs of the state.
         lower: its upper, from which on events have their times.
         columns: what orders events, and what removes.
-        time: of all events; None: they have times of their own.
+        time: of all events; None: they have times of their own, or get one at the commit.
         rows_count: whether of equally good events the later row wins; else they must be equal.
         advance: whether events whose times are closed happen at `lower`; else they are refused.
+        meets_staged: whether updates that are staged for their times are among what they meet.
     """
 
     spec: ShardSpec
@@ -65,6 +71,7 @@ class Upserter:
     time: Time | None = None
     rows_count: bool = True
     advance: bool = False
+    meets_staged: bool = False
 
     @classmethod
     def at(
@@ -89,9 +96,19 @@ class Upserter:
             raise UpperMismatch("any frontier", state.upper)
         if time is not None and not state.upper.less_equal(time):
             raise UpdateNotBeyondLower(time, state.upper)
-        # At the upper, which no update has reached: that is before it, whatever was folded.
-        needed = sources((member.batch for member in state.spine), AsOf(state.upper.elements[0]))
-        return cls(spec, tuple(needed), state.upper, columns, time, rows_count, advance)
+        made = cls(spec, (), state.upper, columns, time, rows_count, advance)
+        end = Frontier.past(made.as_of)
+        met = any(begins_before(one.batch, end) for one in state.staged)
+        needed = tuple(sources(state.batches(), AsOf(made.as_of)))
+        return replace(made, needed=needed, meets_staged=met)
+
+    @property
+    def as_of(self) -> int:
+        """The time of the contents that events meet: theirs, with what is staged for it, or the upper.
+
+        No update of the spine has reached the upper: that is before it, whatever was folded.
+        """
+        return times.parts(self.lower.elements[0] if self.time is None else self.time)[0]
 
     def to_bytes(self) -> bytes:
         """A form for another process: a reference and descriptions of parts; no credentials."""
@@ -116,8 +133,10 @@ class Upserter:
             watch: is told of each range of events, and the updates that it amounts to.
             old_rows: is asked before the store.
 
-        A look-up costs an `open` and some reads for each part that may hold one of the keys; then one `put`
-        a part. Memory: `merge_memory_bytes` for a range of keys, beside what a read and `BatchBuilder` take.
+        A look-up costs an `open` and some reads for each part that may hold one of the keys; of many keys two
+        threads do it, if there are so many for Arrow (`pyarrow.cpu_count`), and both may read one part. Then
+        one `put` a part. Memory: `merge_memory_bytes` for a range of keys, beside what two reads and
+        `BatchBuilder` take.
         If it fails, what was stored is deleted.
 
         Raises:
@@ -145,15 +164,23 @@ class Upserter:
         rules = Rules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
         limits = Limits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE)
         for events in key_ranges(map(self._events, given), spec.schema, limits):
-            known = old_rows(self.lower, events) if old_rows is not None else None
+            # What is staged is in no copy of the closed times.
+            known = old_rows(self.lower, events) if old_rows and not self.meets_staged else None
             old = self._stored(blobs, events) if known is None else known
             yield events, resolve(events, old, spec.schema, spec.domain, rules)
 
     def _stored(self, blobs: BlobStore, events: pa.Table) -> pa.Table:
+        """The rows of the keys of events, of ranges of them at once."""
         keys = KeySet.of(events, self.spec.schema)
-        found = rows(self.spec, blobs, list(self.needed), AsOf(self.lower.elements[0]), among=keys)
-        with closing(found):
-            return pa.Table.from_batches(found, update_schema(self.spec.schema, self.spec.domain))
+        # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
+        ranges = keys.cut(max(1, min(pa.cpu_count(), _LOOKUPS_MAX, len(keys) // _KEYS_MIN)))
+        found = [rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=among) for among in ranges]
+        if len(found) == 1:
+            batches = list(found[0])
+        else:
+            with prefetch_all(found, len(found)) as ahead:
+                batches = [batch for of in ahead for batch in of]
+        return pa.Table.from_batches(batches, update_schema(self.spec.schema, self.spec.domain))
 
     def _events(self, given: object) -> pa.Table:
         spec = self.spec

@@ -59,9 +59,17 @@ class Append:
         own = collection.domain.columns[0]
         return self.time if self.time is not None else own if own in names else None
 
-    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """No row needs to meet another one."""
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """As `Envelope`: the tasks take the columns as they are."""
         return frame
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """No row needs to meet another one."""
+        return prepared
+
+    def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
+        """Nothing."""
+        return 0
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""

@@ -28,35 +28,39 @@ file, the line and the reason. There is no fourth way.
 """
 
 import operator
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
-from urllib.parse import unquote
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidelake.data.json.block import Unsure
 from tidelake.data.json.encoding import PLAIN, Encoding
-from tidelake.data.json.values import UnfitValue, check_readable, column, loads
+from tidelake.data.json.values import check_readable
 from tidelake.data.order import differ
-from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.errors import UsageError
 from tidelake.model.schema import DIFF
-from tidelake.spark.envelopes.blocks import UNAVAILABLE, BlockReader, Events, Layout, Side
-from tidelake.spark.envelopes.connect import struct_encoding
-from tidelake.spark.envelopes.event import FULL, OPS, Event, Unfit, parse
+from tidelake.spark.envelopes.blocks import BlockReader, Events, Layout, Side
+from tidelake.spark.envelopes.event import OPS, Event, Unfit, parse
+from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
+from tidelake.spark.envelopes.sides import (
+    BadRow,
+    concat,
+    joined_sides,
+    message_key,
+    moved,
+    one_batch,
+    rows_of,
+)
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Late: TypeAlias = Literal["refuse", "advance"]
 OldRows: TypeAlias = Literal["events", "stored"]
 # Columns of events for an upsert, beside the collection's own.
 TIME, REMOVED, ORDER, LINE = "_time", "_removed", "_order", "_line"
 # Fewer lines than this are read one by one.
 _LINES_MIN = 32
-_REASON_MAX = 300
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,10 @@ class Parsed:
     late: int
     time_upper: int | None
     rejects: tuple[Reject, ...] = ()
+
+
+def _required(name: str) -> pa.Field:
+    return pa.field(name, pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True)
@@ -233,7 +241,7 @@ class ChangeParser:
                 first = self._spans(lines.slice(0, half), start, bad)
                 return first + self._spans(lines.slice(half), start + half, bad)
             return [self._one_by_one(lines, start, bad)]
-        return [_moved(found, start)]
+        return [moved(found, start)]
 
     def _one_by_one(self, lines: pa.Array, start: int, bad: list[Reject]) -> Events:
         events: dict[int, Event] = {}
@@ -242,7 +250,7 @@ class ChangeParser:
             try:
                 event = parse(line, self.time_field, self.order_field, self.old_rows == "stored")
             except Unfit as unfit:
-                bad.append(Reject(number, _cut(str(unfit))))
+                bad.append(Reject(number, cut(str(unfit))))
                 continue
             if event is None:
                 tombstones += 1
@@ -270,9 +278,9 @@ class ChangeParser:
                     self._side(events, "before", self.layout.before),
                     self._side(events, "after", self.layout.after),
                 )
-            except _BadRow as row:
+            except BadRow as row:
                 del events[row.line]
-                bad.append(Reject(row.line, _cut(row.reason)))
+                bad.append(Reject(row.line, cut(row.reason)))
 
     def _side(self, events: dict[int, Event], name: str, schema: pa.Schema) -> Side:
         lines: list[int] = []
@@ -285,22 +293,22 @@ class ChangeParser:
             }
             given = encoding if encoding != PLAIN else self.layout.encodings
             lines += rows
-            batches.append(_rows(rows, name, schema, given, self.optional))
+            batches.append(rows_of(rows, name, schema, given, self.optional))
         table = pa.Table.from_batches(batches, schema=schema)
         order = np.argsort(np.array(lines, np.int64), kind="stable")
-        return Side(np.array(lines, np.int64)[order], _one_batch(table.take(pa.array(order))))
+        return Side(np.array(lines, np.int64)[order], one_batch(table.take(pa.array(order))))
 
     def _joined(self, parts: list[Events]) -> Events:
         before = [part.before for part in parts]
         after = [part.after for part in parts]
         orders = [part.orders for part in parts if part.orders is not None]
         return Events(
-            _concat([part.lines for part in parts]),
-            _concat([part.times for part in parts]),
-            None if self.order_field is None else _concat(orders),
-            _joined_sides(before, self.layout.before),
-            _joined_sides(after, self.layout.after),
-            _concat([part.marks for part in parts]),
+            concat([part.lines for part in parts]),
+            concat([part.times for part in parts]),
+            None if self.order_field is None else concat(orders),
+            joined_sides(before, self.layout.before),
+            joined_sides(after, self.layout.after),
+            concat([part.marks for part in parts]),
             sum(part.heartbeats for part in parts),
             sum(part.tombstones for part in parts),
         )
@@ -314,7 +322,7 @@ class ChangeParser:
         # The old row of an update before the new one.
         order = np.lexsort((diffs, lines))
         columns = [
-            *_one_batch(rows.take(pa.array(order))).columns,
+            *one_batch(rows.take(pa.array(order))).columns,
             pa.array(times[order]),
             pa.array(diffs[order]),
         ]
@@ -337,7 +345,7 @@ class ChangeParser:
         at = np.searchsorted(found.lines, lines)
         orders = np.zeros(len(lines), np.int64) if found.orders is None else found.orders[at]
         columns = [
-            *_one_batch(rows.take(pa.array(order))).columns,
+            *one_batch(rows.take(pa.array(order))).columns,
             pa.array(found.times[at]),
             pa.array(is_removal),
             pa.array(orders),
@@ -359,7 +367,7 @@ class ChangeParser:
         missing = found.lines[~np.isin(found.lines, np.concatenate([old.lines, new.lines]))]
         if not len(missing):
             return there
-        return _joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
+        return joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
 
     def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> Side:
         """Of deletes without a row before: the key of the message."""
@@ -370,139 +378,10 @@ class ChangeParser:
             try:
                 row, encoding = message_key(text)
                 given = encoding if encoding != PLAIN else self.layout.encodings
-                batches.append(_rows({line: row}, "key", self.layout.before, given))
+                batches.append(rows_of({line: row}, "key", self.layout.before, given))
                 found.append(line)
-            except (Unfit, _BadRow) as error:
-                reason = error.reason if isinstance(error, _BadRow) else str(error)
-                bad.append(Reject(line, _cut(reason)))
+            except (Unfit, BadRow) as error:
+                reason = error.reason if isinstance(error, BadRow) else str(error)
+                bad.append(Reject(line, cut(reason)))
         table = pa.Table.from_batches(batches, schema=self.layout.before)
-        return Side(np.array(found, np.int64), _one_batch(table))
-
-
-class _BadRow(Exception):
-    """The row of a line does not fit the columns."""
-
-    def __init__(self, line: int, reason: str) -> None:
-        super().__init__(line, reason)
-        self.line, self.reason = line, reason
-
-
-def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
-    """The key columns in the key of a message, and how they are encoded.
-
-    Raises:
-        Unfit: there are none.
-    """
-    try:
-        key = None if text is None else loads(text.decode("utf-8"))
-        encoding = PLAIN
-        if isinstance(key, dict) and "payload" in key and key.keys() <= {"schema", "payload"}:
-            key, encoding = key["payload"], struct_encoding(key.get("schema"))
-    except (ValueError, RecursionError) as error:
-        raise Unfit(f"the key of the message is not JSON: {error}") from None
-    if not isinstance(key, dict):
-        raise Unfit("op 'd' without 'before', and the message has no key that is an object")
-    return key, encoding
-
-
-def _rows(
-    rows: dict[int, dict[str, Any]],
-    name: str,
-    schema: pa.Schema,
-    encoding: Encoding,
-    optional: frozenset[str] = frozenset(),
-) -> pa.RecordBatch:
-    """Columns of the rows of lines."""
-    lines, values = list(rows), list(rows.values())
-    columns: list[pa.Array] = []
-    for wanted in schema:
-        try:
-            found = values
-            if wanted.name in optional:
-                found = [row if wanted.name in row else {**row, wanted.name: None} for row in values]
-            columns.append(_column(found, wanted, encoding.of(wanted.name)))
-        except UnfitValue as unfit:
-            line = lines[max(unfit.index, 0)]
-            raise _BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding) -> pa.Array:
-    for index, row in enumerate(rows):
-        if wanted.name not in row:
-            raise UnfitValue(index, "is missing")
-        value = row[wanted.name]
-        if value is None and not wanted.nullable:
-            raise UnfitValue(index, f"is null, but the column is not nullable; for an old row: {FULL}")
-        if isinstance(value, str) and value in UNAVAILABLE:
-            raise UnfitValue(index, f"the source left the value out: {FULL}")
-    return column([row[wanted.name] for row in rows], wanted.type, encoding)
-
-
-def _moved(events: Events, start: int) -> Events:
-    """The events as of lines that begin at number `start`."""
-    return replace(
-        events,
-        lines=events.lines + start,
-        before=replace(events.before, lines=events.before.lines + start),
-        after=replace(events.after, lines=events.after.lines + start),
-    )
-
-
-def _joined_sides(sides: list[Side], schema: pa.Schema) -> Side:
-    lines = _concat([side.lines for side in sides])
-    table = pa.Table.from_batches([side.rows for side in sides], schema=schema)
-    order = np.argsort(lines, kind="stable")
-    if (order == np.arange(len(order))).all():
-        return Side(lines, _one_batch(table))
-    return Side(lines[order], _one_batch(table.take(pa.array(order))))
-
-
-def _concat(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def unreadable(reason: str, where: str) -> InvalidUpdates:
-    """The error of a change event that cannot be read."""
-    return InvalidUpdates(f"cannot read a change event: {reason}; {where}")
-
-
-def late_reason(time: int, lower: int) -> str:
-    """Why an event that is too late is refused."""
-    return (
-        f"its time {time} is late, all times before {lower} are closed: "
-        "deliver files in the order of their times, or use late='advance'"
-    )
-
-
-def _cut(text: str) -> str:
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= _REASON_MAX else text[: _REASON_MAX - 3] + "..."
-
-
-def place(file: str | None, number: int | None = None) -> str:
-    """Where a line is, for messages."""
-    path = unquote(re.sub("^file:(//)?(?=/)", "", file or "?"))
-    return f"file={path}" + ("" if number is None else f" number={number}")
-
-
-def shown(line: bytes | None) -> str:
-    """The beginning of a line, for messages."""
-    text = (line or b"").decode("utf-8", "backslashreplace")
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _required(name: str) -> pa.Field:
-    return pa.field(name, pa.int64(), nullable=False)
-
-
-def as_bytes(values: pa.Array) -> pa.Array:
-    """Text as it came from Spark, undecoded: Spark does not check that text files are UTF-8."""
-    if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
-        return values.view(pa.large_binary()).cast(pa.binary())
-    return values.view(pa.binary())
+        return Side(np.array(found, np.int64), one_batch(table))

@@ -30,7 +30,8 @@ from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
-from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows, place
+from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
+from tidelake.spark.envelopes.messages import place
 from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges, is_text
 from tidelake.spark.envelopes.settle import StoreSettled, event_schema
 from tidelake.spark.envelopes.upsert import Upsert
@@ -124,8 +125,8 @@ class Debezium:
             if path is not None:
                 _check_number(frame, what, path)
 
-    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:
-        """As `Envelope`: with `old_rows="stored"`, events of a key meet."""
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
+        """As `Envelope`: the columns that are read; with `old_rows="stored"` what was read of them."""
         parser = replace(self.parser(collection), late="advance")
         columns = _texts(frame) if _is_text(frame.schema) else self._columns(frame, parser)
         if self.old_rows == "events":
@@ -134,8 +135,15 @@ class Debezium:
         # Whoever looks up judges what is late: only there it is known what is closed.
         read = ReadEvents(parser, tuple(columns.columns), frame_arrow(output))
         named = columns.select(*(f.col(name).alias(f"c{i}") for i, name in enumerate(columns.columns)))
-        events = named.mapInArrow(read, frame_schema(output))
-        return Upsert().arrange(events, collection)
+        return named.mapInArrow(read, frame_schema(output))
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
+        """With `old_rows="stored"`, events of a key meet."""
+        return prepared if self.old_rows == "events" else Upsert().spread(prepared, collection)
+
+    def looks_up_bytes(self, collection: Collection) -> int:
+        """As an upsert, or nothing."""
+        return 0 if self.old_rows == "events" else Upsert().looks_up_bytes(collection)
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""

@@ -3,7 +3,8 @@
 Owns the contract between the commit loop (`tidelake.spark.writing.commit`) and those who know what rows
 mean. An envelope is a frozen value that is small and can be pickled; it has no handle inside. It decides
 in the driver whether the columns fit, how rows are to be spread over the tasks, and what a task does with
-them. It must not know when, how often or under which number its updates are committed.
+them; of few rows the driver does that itself. It must not know when, how often or under which number its
+updates are committed.
 """
 
 from collections.abc import Sequence
@@ -38,35 +39,44 @@ class Envelope(Protocol):
             UsageError: the envelope itself cannot be used with this collection.
         """
 
-    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:
-        """The frame as the tasks are to get it: shuffled iff rows must meet, such as those of equal keys."""
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
+        """The columns that are worked on, of rows wherever they are."""
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
+        """A prepared frame as several tasks are to get it: shuffled iff rows must meet, such as equal keys.
+
+        Not called where one task gets all rows.
+        """
+
+    def looks_up_bytes(self, collection: Collection) -> int:
+        """How much of the collection, as it is stored, the work may read at most."""
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
-        """What a task does: batches of the arranged frame in, rows of `uploads.answer_schema()` out.
+        """What a task does: batches of the prepared frame in, rows of `uploads.answer_schema()` out.
 
         Args:
             collection: to upload for; only bytes of it may go to the worker.
-            columns: names of the arranged frame's columns. In the batches they come in this order, under
-                other names.
+            columns: names of the prepared frame's columns. In the batches they come in this order, under
+                other names. Rows come as `spread` says, or all of them in one batch, in any order.
             lower: the upper that the updates are to be appended at.
         """
 
 
 @runtime_checkable
-class Staged(Protocol):
+class Compared(Protocol):
     """An envelope whose rows are stored first, whatever the upper is, and compared with what is there."""
 
     def difference(
-        self, collection: Collection, staged: Answer, lower: Frontier, spark: SparkSession | None
+        self, collection: Collection, stored: Answer, lower: Frontier, spark: SparkSession | None
     ) -> Answer:
         """What is to be appended at an upper in the place of what the tasks uploaded.
 
         Args:
             collection: to compare with.
-            staged: what the tasks did.
+            stored: what the tasks did.
             lower: the upper.
             spark: whose workers do it; None: this process.
         """
 
-    def discard(self, collection: Collection, staged: Answer) -> None:
+    def discard(self, collection: Collection, stored: Answer) -> None:
         """Delete what the tasks uploaded, which is appended nowhere."""

@@ -18,7 +18,8 @@ from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes import columns as as_columns
 from tidelake.spark.envelopes.blocks import Layout
-from tidelake.spark.envelopes.changes import LINE, ORDER, REMOVED, TIME, ChangeParser, Parsed, as_bytes, place
+from tidelake.spark.envelopes.changes import LINE, ORDER, REMOVED, TIME, ChangeParser, Parsed
+from tidelake.spark.envelopes.messages import as_bytes, place
 from tidelake.spark.tasks import one_thread
 from tidelake.spark.uploads import Answer, upload
 

@@ -16,7 +16,8 @@ from tidelake.errors import InvalidUpdates
 from tidelake.lake.collection import Collection
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import convert
-from tidelake.spark.envelopes.changes import TIME, ChangeParser, late_reason, place, unreadable
+from tidelake.spark.envelopes.changes import TIME, ChangeParser
+from tidelake.spark.envelopes.messages import late_reason, place, unreadable
 from tidelake.spark.envelopes.read import BEST, GONE, NOTE
 from tidelake.spark.uploads import Answer, answered
 

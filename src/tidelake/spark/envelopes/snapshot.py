@@ -56,9 +56,17 @@ class Snapshot:
         schema = pa.schema([*collection.schema, collection.update_schema.field(DIFF)])
         check_frame(frame, schema, optional=(DIFF, *collection.uploader().spec.optional))
 
-    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """No row needs to meet another one: rows meet when they are stored."""
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """As `Envelope`: the tasks take the columns as they are."""
         return frame
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """No row needs to meet another one: rows meet when they are stored."""
+        return prepared
+
+    def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
+        """Nothing, while the rows are stored."""
+        return 0
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002
         """As `Envelope`: stores the rows, at the first time of all."""
@@ -73,11 +81,11 @@ class Snapshot:
         )
 
     def difference(
-        self, collection: Collection, staged: Answer, lower: Frontier, spark: SparkSession | None
+        self, collection: Collection, stored: Answer, lower: Frontier, spark: SparkSession | None
     ) -> Answer:
-        """As `Staged`."""
+        """As `Compared`."""
         count = 1 if spark is None else slots(spark)
-        at, todo = self._planned(collection, staged, lower, count)
+        at, todo = self._planned(collection, stored, lower, count)
         tasks = [task.to_bytes() for task in todo]
         if spark is None:
             rows = (batch for task in tasks for batch in _Compare()(task))
@@ -86,26 +94,26 @@ class Snapshot:
             answer = collect(run_tasks(spark, tasks, _Compare(), answer_schema()))
         if answer.rows or self.time is not None:
             answer.see_times(at, at)
-        answer.events = staged.rows
+        answer.events = stored.rows
         return answer
 
     def _planned(
-        self, collection: Collection, staged: Answer, lower: Frontier, count: int
+        self, collection: Collection, stored: Answer, lower: Frontier, count: int
     ) -> tuple[int, list[Replacement]]:
         """The time of the change, and the tasks that find out what it is."""
         while True:
             at = commit_time(collection, lower) if self.time is None else self.time
             try:
-                return at, collection.replacements(staged.uploads, time=at, parallelism=count)
+                return at, collection.replacements(stored.uploads, time=at, parallelism=count)
             except UpdateNotBeyondLower:
                 lower = collection.upper
                 # Whoever closed the time that was picked, and not all of them, only moved it.
                 if self.time is not None or lower.closed:
                     raise
 
-    def discard(self, collection: Collection, staged: Answer) -> None:
-        """As `Staged`."""
-        collection.discard_uploaded(staged.uploads)
+    def discard(self, collection: Collection, stored: Answer) -> None:
+        """As `Compared`."""
+        collection.discard_uploaded(stored.uploads)
 
 
 @dataclass(frozen=True)

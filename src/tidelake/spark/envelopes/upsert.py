@@ -23,12 +23,8 @@ from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
 from tidelake.spark.envelopes.append import TakeTime, check_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
-from tidelake.spark.tasks import ArrowMap, estimated_bytes, slots
+from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
-
-# To bring keys together costs as much as one task takes to sort so much, and to look all of that up.
-_FRAME_BYTES = 16 << 20
-_LOOKED_UP_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -91,17 +87,24 @@ class Upsert:
             kind = flag[0].dataType.simpleString()
             raise InvalidUpdates(f"column {self.delete_column!r} is {kind} and not boolean: cast it")
 
-    def arrange(self, frame: DataFrame, collection: Collection) -> DataFrame:
+    def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
+        """As `Envelope`: the tasks take the columns as they are."""
+        return frame
+
+    def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
         """Equal keys into one task, near ones too, so that each task reads a part of the collection only.
 
-        The frame is sampled for that, and so evaluated twice. Tasks are as many as run at once; one, and no
-        sample, if Spark says that the frame is small, and looking everything up is no long work.
+        The frame is sampled for that, and so evaluated twice. Tasks are as many as run at once.
         """
-        by = [_sorted_as_stored(frame.schema[name]) for name in collection.key]
-        count = 1 if _small(frame, collection) else slots(frame.sparkSession)
-        met = frame.repartitionByRange(count, *by) if count > 1 else frame.coalesce(1)
+        by = [_sorted_as_stored(prepared.schema[name]) for name in collection.key]
+        count = slots(prepared.sparkSession)
+        met = prepared.repartitionByRange(count, *by) if count > 1 else prepared.coalesce(1)
         # So that a task needs memory for some of its events only.
         return met.sortWithinPartitions(*by)
+
+    def looks_up_bytes(self, collection: Collection) -> int:
+        """Keys that lie anywhere may be in all row groups."""
+        return collection.state().spine.totals.size_bytes
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002  # it pins its own
         """As `Envelope`."""
@@ -201,13 +204,6 @@ class _UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
-
-
-def _small(frame: DataFrame, collection: Collection) -> bool:
-    size_bytes = estimated_bytes(frame)
-    if size_bytes is None or size_bytes > _FRAME_BYTES:
-        return False
-    return _stored_bytes(collection) <= _LOOKED_UP_BYTES
 
 
 def _stored_bytes(collection: Collection) -> int:

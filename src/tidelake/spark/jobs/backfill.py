@@ -64,9 +64,9 @@ def backfill(
     """
     clock = Env().clock
     started_s = clock.monotonic_s()
-    keys = [quoted(name) for name in collection.key]
-    # Without a number Spark may put small ranges together, always neighbours.
-    ranged = frame.repartitionByRange(*keys) if ranges is None else frame.repartitionByRange(ranges, *keys)
-    done = write(collection, ranged, envelope, lower=lower, upper=upper, token=token)
+    if ranges is None:
+        # Without a number Spark may put small ranges together, always neighbours.
+        frame = frame.repartitionByRange(*map(quoted, collection.key))
+    done = write(collection, frame, envelope, lower=lower, upper=upper, ranges=ranges, token=token)
     seconds = clock.monotonic_s() - started_s
     return BackfillReport(done.appended, done.answer.rows, len(done.answer.uploads), seconds)

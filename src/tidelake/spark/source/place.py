@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
+from tidelake.config import Config
 from tidelake.errors import NotALake, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake, open_lake
+from tidelake.spark.source.kept import Target
 
 
 def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -65,6 +67,13 @@ def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
     lake, name = _lake_of(places(options))
     with lake:
         yield lake, lake.collection(name)
+
+
+def located(options: Mapping[str, str]) -> Target:
+    """Where the collection is that has the name now. A few store calls; errors as `opened`."""
+    lake, name = _lake_of(places(options))
+    with lake:
+        return Target(lake.url, lake.id_of(name), name, Config())
 
 
 def _lake_of(candidates: Sequence[tuple[str, str]]) -> tuple[Lake, str]:

@@ -5,7 +5,7 @@ made, in the driver, before anything runs; its tasks upload, and the driver comm
 messages describe, by the loop of all other writes.
 
 A data source cannot ask Spark for a distribution: rows arrive as they are spread. That is enough for
-envelopes whose rows mean themselves. For those whose rows must meet, the tasks stage rows, sorted by key,
+envelopes whose rows mean themselves. For those whose rows must meet, the tasks hand rows over, sorted by key,
 and the commit merges these and carries out the envelope's work, in one process and bounded memory. Large
 writes of this kind belong to `tidelake.spark.write` and `tidelake.spark.sink`, which shuffle.
 
@@ -26,16 +26,18 @@ from pyspark.sql.types import StructType
 
 from tidelake.errors import InternalError, UsageError
 from tidelake.lake.collection import Collection
+from tidelake.lake.tokens import writer_of
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import named
+from tidelake.spark.source.kept import Target
 from tidelake.spark.source.options import WriteOptions, write_options
-from tidelake.spark.source.place import opened
+from tidelake.spark.source.place import located
 from tidelake.spark.source.times import time_of
-from tidelake.spark.source.uploading import Target, Upload, Uploaded
+from tidelake.spark.source.uploading import Upload, Uploaded
 from tidelake.spark.writing.commit import Numbered
 from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in, planned_in
-from tidelake.spark.writing.token import TokenWriter, check_token
+from tidelake.spark.writing.token import TokenWriter
 
 SNAPSHOT = "snapshot"
 # Envelopes whose option `time` may also be one time of all rows.
@@ -88,10 +90,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if given.writer is not None or given.take_over:
         raise UsageError("options writer and takeOver are of streams: a batch write is recognised by a token")
     if given.token is not None:
-        check_token(given.token)
-    with opened(options) as (_, collection):
-        upload = Upload(collection, schema, chosen(collection, schema, overwrite, given))
-    return BatchWriter(upload, given.token)
+        writer_of(given.token)
+    return BatchWriter(_upload(options, schema, overwrite, given), given.token)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
@@ -99,9 +99,14 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     given = write_options(options)
     if given.token is not None:
         raise UsageError("option token is of batch writes: a stream is recognised by its checkpoint")
-    with opened(options) as (_, collection):
-        upload = Upload(collection, schema, chosen(collection, schema, overwrite, given))
+    upload = _upload(options, schema, overwrite, given)
     return StreamWriter(upload, given.writer, given.take_over, given.checkpoint)
+
+
+def _upload(options: Mapping[str, str], schema: StructType, overwrite: bool, given: WriteOptions) -> Upload:
+    target = located(options)
+    collection = target.collection()
+    return Upload(target, collection, schema, chosen(collection, schema, overwrite, given))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -117,14 +122,14 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: append once, unless the token is in."""
         found = _uploaded(messages)
-        with _target(found, self.upload.target).opened() as collection:
-            numbered: Numbered | None = None
-            if self._token is not None:
-                tokens = TokenWriter(collection, self._token)
-                if tokens.done() is not None:
-                    return
-                numbered = tokens.open()
-            self.upload.commit(collection, found, numbered)
+        collection = _target(found, self.upload.target).collection()
+        numbered: Numbered | None = None
+        if self._token is not None:
+            tokens = TokenWriter(collection, self._token)
+            if tokens.done() is not None:
+                return
+            numbered = tokens.open()
+        self.upload.commit(collection, found, numbered)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: what the tasks uploaded may have been published, and is else found by collection."""
@@ -159,13 +164,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         queries = {message.query for message in found}
         if len(queries) != 1:
             raise InternalError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
-        with _target(found, self.upload.target).opened() as collection:
-            writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over)
-            # Without the checkpoint the number of rows is all that is known, and that may be another one of
-            # a batch that comes again, and the same one of another batch.
-            content = planned_in(self._checkpoint, batchId) or f"{sum(m.rows for m in found)} rows"
-            if not is_in(writer, batchId, content):
-                self.upload.commit(collection, found, Numbered(writer, batchId, lambda _answer: content))
+        collection = _target(found, self.upload.target).collection()
+        # Spark makes a writer for each batch. Whoever runs the query has the same rows under its number, by
+        # the checkpoint that they share, and one of them gets it in.
+        writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over, resume=True)
+        # Without the checkpoint the number of rows is all that is known, and that may be another one of
+        # a batch that comes again, and the same one of another batch.
+        content = planned_in(self._checkpoint, batchId) or f"{sum(m.rows for m in found)} rows"
+        if not is_in(writer, batchId, content):
+            self.upload.commit(collection, found, Numbered(writer, batchId, lambda _answer: content))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing; see `BatchWriter.abort`."""

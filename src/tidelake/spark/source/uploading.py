@@ -1,14 +1,13 @@
 """What a write through the format does with its rows: in the tasks, and in the commit.
 
 Owns what is planned in the driver, sent to the tasks and comes back as their messages. Must not know options,
-nor how Spark calls. Envelopes whose rows must meet stage them, sorted by key; the commit merges these runs
-and carries out the envelope's work, in one process and bounded memory.
+nor how Spark calls. Envelopes whose rows must meet hand them over, sorted by key; the commit merges these
+runs and carries out the envelope's work, in one process and bounded memory.
 
 INVARIANT: what was offered to a commit is never deleted here.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelake.config import Config
 from tidelake.errors import UpdateNotBeyondLower, UsageError
 from tidelake.lake.collection import Collection
-from tidelake.lake.lake import open_lake
-from tidelake.shard.writing.staging import Staging
+from tidelake.shard.writing.handover import Handover
 from tidelake.spark.columns import convert
-from tidelake.spark.envelopes.envelope import Envelope, Staged
+from tidelake.spark.envelopes.envelope import Compared, Envelope
+from tidelake.spark.source.kept import Target
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer, answered, answers_from_bytes, answers_to_bytes, total
 from tidelake.spark.writing.commit import Numbered, commit, open_upper
@@ -36,40 +34,17 @@ class Uploaded(WriterCommitMessage):
 
     Attributes:
         answers: rows of `uploads.answer_schema()`.
-        staged: names of runs of staged rows.
+        handed: names of runs of rows that were handed over.
         rows: that the task was given.
         query: id of the streaming query; empty for a batch write.
         target: for which the rows were stored.
     """
 
     answers: bytes
-    staged: tuple[str, ...]
+    handed: tuple[str, ...]
     rows: int
     query: str
-    target: "Target"
-
-
-@dataclass(frozen=True)
-class Target:
-    """The collection to write to, for any process.
-
-    Attributes:
-        url: of the lake.
-        id: of the collection.
-        name: that it had when the write began; another collection may have it by now.
-        config: settings of the lake.
-    """
-
-    url: str
-    id: str
-    name: str
-    config: Config
-
-    @contextmanager
-    def opened(self) -> Iterator[Collection]:
-        """The collection, in a lake of this process, which is closed afterwards."""
-        with open_lake(self.url, create=False, config=self.config) as lake:
-            yield lake.same_collection(self.id, self.name)
+    target: Target
 
 
 @dataclass(frozen=True)
@@ -78,21 +53,21 @@ class _Plan:
 
     Attributes:
         target: where they go.
-        work: of the envelope; None: the rows are staged.
-        staging: bytes of it.
+        work: of the envelope; None: the rows are handed over.
+        handover: bytes of it.
         names: of the columns.
         key: the key columns.
     """
 
     target: Target
     work: ArrowMap | None
-    staging: bytes
+    handover: bytes
     names: tuple[str, ...]
     key: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch], query: str) -> Uploaded:
         rows = 0
-        staged: tuple[str, ...] = ()
+        handed: tuple[str, ...] = ()
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal rows
@@ -100,13 +75,13 @@ class _Plan:
                 rows += batch.num_rows
                 yield batch
 
-        def stage(_answer: Answer) -> bytes:
-            nonlocal staged
-            staged = Staging.from_bytes(self.staging).put(counted(), self._keys)
+        def hand_over(_answer: Answer) -> bytes:
+            nonlocal handed
+            handed = Handover.from_bytes(self.handover).put(counted(), self._keys)
             return b""
 
-        done = answered(stage) if self.work is None else self.work(counted())
-        return Uploaded(answers_to_bytes(done), staged, rows, query, self.target)
+        done = answered(hand_over) if self.work is None else self.work(counted())
+        return Uploaded(answers_to_bytes(done), handed, rows, query, self.target)
 
     def _keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return convert(batch.rename_columns(self.names), self.key)
@@ -119,18 +94,17 @@ class Upload:
     that goes to the tasks. So the work of the tasks is planned when that is pickled.
     """
 
-    def __init__(self, collection: Collection, schema: StructType, envelope: Envelope) -> None:
-        # Asked for first: its schema is the one that the store knows now.
-        collection.state()
+    def __init__(
+        self, target: Target, collection: Collection, schema: StructType, envelope: Envelope
+    ) -> None:
         envelope.check(schema, collection)
-        spec = collection.uploader().spec
-        self.target = Target(spec.url, collection.id, collection.name, spec.config)
+        self.target = target
         self.envelope = envelope
         self.names = tuple(schema.names)
         self._plan: _Plan | None = None
         # Rows whose keys must meet wait for the commit, which is one process.
-        self.stages = not (envelope.rebases or isinstance(envelope, Staged))
-        if self.stages and not set(collection.key) <= set(self.names):
+        self.hands_over = not (envelope.rebases or isinstance(envelope, Compared))
+        if self.hands_over and not set(collection.key) <= set(self.names):
             raise UsageError(
                 f"rows of the envelope {type(envelope).__name__.lower()!r} must be brought together by keys "
                 "that are no columns, which a data source cannot do: use tidelake.spark.write, or "
@@ -142,14 +116,14 @@ class Upload:
 
     def _planned(self) -> _Plan:
         if self._plan is None:
-            with self.target.opened() as collection:
-                uploader, key = collection.uploader(), collection.key
-                work: ArrowMap | None = None
-                if not self.stages:
-                    work = self.envelope.work(collection, self.names, open_upper(collection))
-                fields = pa.schema([collection.schema.field(name) for name in key])
-                staging = Staging(uploader.spec).to_bytes()
-                self._plan = _Plan(self.target, work, staging, self.names, fields)
+            collection = self.target.collection()
+            uploader, key = collection.uploader(), collection.key
+            work: ArrowMap | None = None
+            if not self.hands_over:
+                work = self.envelope.work(collection, self.names, open_upper(collection))
+            fields = pa.schema([collection.schema.field(name) for name in key])
+            handover = Handover(uploader.spec).to_bytes()
+            self._plan = _Plan(self.target, work, handover, self.names, fields)
         return self._plan
 
     def store(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Uploaded:
@@ -164,15 +138,15 @@ class Upload:
             UpdateNotBeyondLower: a time is closed.
         """
         given = total(answers_from_bytes(message.answers for message in messages))
-        staged = [name for message in messages for name in message.staged]
-        staging = Staging(collection.uploader().spec)
+        handed = [name for message in messages for name in message.handed]
+        handover = Handover(collection.uploader().spec)
         while True:
             lower = open_upper(collection)
             answer = given
-            if self.stages:
+            if self.hands_over:
                 work = self.envelope.work(collection, self.names, lower)
-                answer = total(answers_from_bytes([answers_to_bytes(work(staging.rows(staged)))]))
-            elif isinstance(self.envelope, Staged):
+                answer = total(answers_from_bytes([answers_to_bytes(work(handover.rows(handed)))]))
+            elif isinstance(self.envelope, Compared):
                 answer = self.envelope.difference(collection, given, lower, None)
             rebases = self.envelope.rebases
             if commit(collection, answer, lower, rebases=rebases, numbered=numbered) is not None:
@@ -181,6 +155,6 @@ class Upload:
                 # The rows are not here to be uploaded again, and only rows with times of their own get here.
                 raise UpdateNotBeyondLower(answer.time_lower, collection.upper)
         # These were never offered to the state: no commit can have published them.
-        staging.discard(staged)
-        if isinstance(self.envelope, Staged):
+        handover.discard(handed)
+        if isinstance(self.envelope, Compared):
             self.envelope.discard(collection, given)

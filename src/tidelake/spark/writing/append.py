@@ -39,7 +39,7 @@ def append(
         frame: the key and value columns, by name in any order, types as `tidelake.spark.columns` maps
             them. Without `_time` all rows get one time, the collection's upper (of a clock: now, if
             that is later); without `_diff` all are `+1`. Columns that a change of the schema added may
-            be missing, and are null. It is evaluated once.
+            be missing, and are null. It is evaluated once, or once in vain if it only seemed to be small.
         lower: append iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. Tuple times need both.
         ranges: first sort the rows into so many key ranges (a shuffle), so that the parts do not
@@ -83,8 +83,8 @@ def write(
 
     Args:
         collection: to write to.
-        frame: evaluated once; again only if another writer commits meanwhile and what is written depends
-            on what is there.
+        frame: evaluated once, and once in vain if it only seemed to be small; again only if it is not small,
+            another writer commits meanwhile and what is written depends on what is there.
         envelope: `"updates"` (`_time` and `_diff` given), `"append"` (rows that are added), `"upsert"` (the
             new rows of their keys), `"snapshot"` (all that is to be there), `"debezium"` (change events), or
             an envelope that was made already.
@@ -129,4 +129,13 @@ def write(
     if ranges is not None:
         frame = frame.repartitionByRange(ranges, *map(quoted, collection.key))
     title = f"tidelake: write to {collection.name}"
-    return commit.write(collection, frame, made, lower=start, upper=end, numbered=numbered, title=title)
+    return commit.write(
+        collection,
+        frame,
+        made,
+        lower=start,
+        upper=end,
+        numbered=numbered,
+        title=title,
+        by_tasks=ranges is not None,
+    )

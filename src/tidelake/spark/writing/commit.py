@@ -1,9 +1,10 @@
 """The one commit loop of all writes of DataFrames.
 
 Owns the way from a DataFrame to one append: columns are checked in the driver before anything runs, the
-workers upload what they sort, and the driver appends once, by compare-and-set, under a number if the
-caller has one. A job that fails, or a task that runs twice, leaves parts that no state names; collection
-of garbage removes them. It must not know what rows mean: that is the envelope's.
+workers, or this process, upload what they sort (`tidelake.spark.writing.running`), and the driver appends
+once, by compare-and-set, under a number if the caller has one. A job that fails, or a task that runs twice,
+leaves parts that no state names; collection of garbage removes them. It must not know what rows mean: that
+is the envelope's.
 
 INVARIANT: what was uploaded is offered again at a later upper only if it is right there.
 """
@@ -12,18 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import col
 
 from tidelake.errors import UpdateNotBeyondLower, UpperMismatch, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.writer import Writer
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
-from tidelake.spark.columns import quoted
-from tidelake.spark.envelopes.envelope import Envelope, Staged
+from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.tasks import described
-from tidelake.spark.uploads import Answer, answer_schema, collect
+from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.rejects import Batch, keep
+from tidelake.spark.writing.running import Rows, rows_of
 from tidelake.state.append import Appended
 
 
@@ -68,18 +68,21 @@ def write(
     upper: Frontier | None = None,
     numbered: Numbered | None = None,
     title: str = "",
+    by_tasks: bool = False,
 ) -> Written:
     """Append a DataFrame in one commit.
 
     Args:
         collection: to append to.
-        frame: evaluated once; again only if another writer committed meanwhile and the envelope's updates
-            depend on what is there, or have times that it closed.
+        frame: evaluated once, and once in vain if it is larger than it seemed; again only if tasks do the
+            work, another writer committed meanwhile and the envelope's updates depend on what is there, or
+            have times that it closed.
         envelope: what the rows mean.
         lower: append iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
         numbered: append under this number.
         title: of the jobs, for Spark's own pages.
+        by_tasks: let tasks do the work however few the rows are: the caller has said which rows are whose.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -90,30 +93,28 @@ def write(
     # Asked for first: its schema is the one that the store knows now.
     collection.state()
     envelope.check(frame.schema, collection)
-    arranged = envelope.arrange(frame, collection)
-    names = arranged.columns
-    # By position: mapInArrow looks its columns up by name and takes a dot in one for a path.
-    columns = arranged.select(*(col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names)))
-    staged: Answer | None = None
+    rows: Rows | None = None
+    stored: Answer | None = None
     while True:
         start = _start(collection, lower, rebases=envelope.rebases)
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
-            if staged is None:
-                work = envelope.work(collection, names, start)
-                answer = collect(columns.mapInArrow(work, answer_schema()))
-            if isinstance(envelope, Staged):
-                staged = answer if staged is None else staged
+            if stored is None:
+                if rows is None:
+                    rows = rows_of(frame, envelope, collection, by_tasks=by_tasks)
+                answer = rows.answer(envelope.work(collection, rows.names, start))
+            if isinstance(envelope, Compared):
+                stored = answer if stored is None else stored
                 # Others went on while the rows were stored.
                 start = open_upper(collection) if lower is None else lower
-                answer = envelope.difference(collection, staged, start, frame.sparkSession)
+                answer = envelope.difference(collection, stored, start, frame.sparkSession)
         appended = (
             commit(collection, answer, start, upper, rebases=envelope.rebases, numbered=numbered)
             if lower is None
             else _append(collection, answer, start, _end(start, upper, answer), numbered)
         )
         if appended is not None:
-            if staged is not None and isinstance(envelope, Staged):
-                envelope.discard(collection, staged)
+            if stored is not None and isinstance(envelope, Compared):
+                envelope.discard(collection, stored)
             return Written(appended, answer)
 
 

@@ -25,13 +25,13 @@ def upsert(
     """Let the rows of a DataFrame be those of their keys, in one commit; rows of other keys stay.
 
     Equal keys are brought together by a range shuffle, into as many tasks as run at once. Each looks up the
-    old rows of its keys and stores what differs; only descriptors come to the driver. If another writer
-    commits meanwhile, all of it is done again.
+    old rows of its keys and stores what differs; only descriptors come to the driver. Few events come to the
+    driver instead, which does the same. If another writer commits meanwhile, all of it is done again.
 
     Args:
         collection: to write to.
         frame: the key and value columns, by name in any order, and those named here. It is evaluated twice,
-            since the shuffle takes a sample first: cache it if that is expensive.
+            since the shuffle takes a sample first, or once if it is small: cache it if that is expensive.
         order_by: a column: of events of one key and time the one with the greatest value wins; without
             it such events must be equal. If it is a column of the collection, events older than the stored
             row are late and change nothing.

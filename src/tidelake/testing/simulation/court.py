@@ -5,7 +5,7 @@ read is not deleted, and a log goes only with a tombstone.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import NoReturn
 
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, InternalError
@@ -71,17 +71,26 @@ class Court:
             check_state(state)
         except InternalError as error:
             self.wrong(f"{key}@{entry.seqno}: {error}")
-        known, self._named[key] = self._named.get(key, frozenset()), frozenset(named(state))
+        known, self._named[key] = self._named.get(key, frozenset()), frozenset(self._counted_on(state))
         self._check_present(key, self._named[key] - known)
         if key == CATALOG:
             return
         if before is not None and delta is not None:
             self.judges[key].advanced(before, state, delta, actor)
         elif key not in self.judges:
-            source = actor.about if isinstance(actor.about, Judge) else None
+            source = None if state.origin is None else self.judges[state.origin.shard_id]
             self.judges[key] = Judge(self, state, source)
-        elif self.judges[key].appends:
+        elif self.judges[key].appends and any(named(state)):
             self.wrong(f"{key} was deleted, and is there again")
+
+    def _counted_on(self, state: ShardState) -> Iterator[str]:
+        """The blobs that must be there for a state.
+
+        Of a fork that was made too late nobody has been told yet: its origin does not know it.
+        """
+        origin = None if state.origin is None else self._states.get(state.origin.shard_id)
+        is_late = state.origin is not None and (origin is None or state.shard_id not in origin.forks)
+        return iter(()) if is_late and not state.seqno else named(state)
 
     def ending(self, key: str) -> None:
         """A log is about to go."""
@@ -97,15 +106,13 @@ class Court:
 
     def deleting(self, name: str) -> None:
         """A blob is about to go."""
-        key = name.partition("/")[0]
-        if name in self._named.get(key, ()):
-            self.wrong(f"{name} is deleted, but {key}@{self._states[key].seqno} names it")
-        judge, state = self.judges.get(key), self._states.get(key)
-        if judge is None or state is None:
-            return
-        for id_, hold in state.holds.items():
-            for pin in hold.pins:
-                if name in judge.parts_at[pin]:
+        # Forks name parts of others.
+        for key, state in self._states.items():
+            if name in self._named[key]:
+                self.wrong(f"{name} is deleted, but {key}@{state.seqno} names it")
+            pins = [(id_, pin) for id_, hold in state.holds.items() for pin in hold.pins]
+            for id_, pin in pins if key in self.judges else ():
+                if name in self.judges[key].parts_at[pin]:
                     self.wrong(f"{name} is deleted, but hold {id_} reads {key}@{pin}, which names it")
 
     def _check_present(self, key: str, wanted: Collection[str]) -> None:

@@ -10,14 +10,14 @@ from tidelake.testing.simulation.record import Drop
 from tidelake.testing.simulation.writers import append_now, compare_and_append
 
 # Small collections that are in use at a time: so many that several clients meet in one.
-_IN_USE = 3
+IN_USE = 3
 
 
 def dropper(client: Client) -> None:
     """Makes, uses, renames and drops small collections, which others of its kind use as well."""
     while True:
         lake = client.lake()
-        client.draw.choice((_make, _use, _use, _use, _drop, _tidy, _rename))(client, lake)
+        client.draw.choice((_make, use, use, use, drop, tidy, _rename))(client, lake)
         client.rest()
 
 
@@ -35,9 +35,9 @@ def _make(client: Client, lake: Lake) -> None:
     court.counts["collections made"] += 1
 
 
-def _use(client: Client, lake: Lake) -> None:
+def use(client: Client, lake: Lake) -> None:
     """Open a small collection, and use it for a while, also after somebody has dropped it."""
-    names = client.court.names[-_IN_USE:]
+    names = client.court.names[-IN_USE:]
     if not names:
         return
     name = client.draw.choice(names)
@@ -76,11 +76,12 @@ def _look_after(visitor: Client) -> None:
         visitor.world.note(f"< look after {visitor.name}: {error!r}")
 
 
-def _drop(client: Client, lake: Lake) -> None:
+def drop(client: Client, lake: Lake) -> None:
+    """Drop a small collection, with force or without."""
     court, draw = client.court, client.draw
     if not court.names:
         return
-    name, force = draw.choice(court.names[-_IN_USE:]), draw.random() < 0.4
+    name, force = draw.choice(court.names[-IN_USE:]), draw.random() < 0.4
     client.world.note(f"> drop {name} force={force}")
     court.drops.add(name)
     made, asked, strand = name in court.made, court.holds_since(name), client.world.baton.current
@@ -106,8 +107,8 @@ def _rename(client: Client, lake: Lake) -> None:
     court, draw = client.court, client.draw
     if not court.names:
         return
-    old, is_swap = draw.choice(court.names[-_IN_USE:]), draw.random() < 0.5
-    new = draw.choice(court.names[-_IN_USE:]) if is_swap else f"small{len(court.names)}"
+    old, is_swap = draw.choice(court.names[-IN_USE:]), draw.random() < 0.5
+    new = draw.choice(court.names[-IN_USE:]) if is_swap else f"small{len(court.names)}"
     if not is_swap:
         court.names.append(new)
     client.world.note(f"> rename {old} {new} swap={is_swap}")
@@ -125,7 +126,7 @@ def _rename(client: Client, lake: Lake) -> None:
     court.counts["collections renamed"] += 1
 
 
-def _tidy(client: Client, lake: Lake) -> None:
+def tidy(client: Client, lake: Lake) -> None:
     """Finish drops of others, and see that the list of names is right."""
     court = client.court
     gone, made = {name for name in court.names if court.dropped(name)}, set(court.made)

@@ -57,7 +57,7 @@ class TrueHistory:
         self.dropped: int | None = None
         self.uppers = [state.upper]
         self.appends: list[Append] = []
-        # A copy has the history of its source.
+        # A fork has the history of its origin.
         known: list[tuple[Row, Time, int]] = [] if source is None else source.oracle.updates
         closed = [u for u in known if not state.upper.less_equal(u[1])]
         self.oracle = Oracle(state.upper, state.since, closed)
@@ -81,7 +81,9 @@ class TrueHistory:
         """The log got an entry: steps of commands that were committed together."""
         self.counts["entries of several commands"] += len(delta.steps) > 1
         for step in steps(before, delta):
-            if step.after.dropped:
+            if step.before.dropped:
+                self.counts["tombstones that forgot a fork"] += 1
+            elif step.after.dropped:
                 self._ended(step.before, step.after, actor)
             else:
                 self._stepped(step, actor)
@@ -109,6 +111,7 @@ class TrueHistory:
         self._holders |= {id_: actor.process for id_ in after.holds if id_ not in before.holds}
         if edits.rollup is not None:
             self.counts["rollups"] += 1
+        self.counts["forks that let go"] += edits.let_go
         if before.upper == after.upper:
             self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
             return

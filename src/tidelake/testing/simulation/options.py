@@ -80,7 +80,10 @@ class Options:
         if draw.random() < 0.3:
             # With true clocks more can be judged: how long a read without a hold finds its parts.
             skew_ms, rates["clock jump"] = 0, 0.0
-        return cls(_config(draw), rates, tuple(roles), skew_ms, draw.random() < 0.4)
+        config, on_disk = _config(draw), draw.random() < 0.4
+        if draw.random() < 0.4:
+            roles += ["forker"] * draw.randint(1, 2)
+        return cls(config, rates, tuple(roles), skew_ms, on_disk)
 
 
 def _config(draw: random.Random) -> Config:

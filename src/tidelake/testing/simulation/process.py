@@ -5,6 +5,7 @@ Owns what becomes of each call of one process. Must not know what is stored, nor
 INVARIANT: a fault tells the truth (see `tidelake.testing.faults`); a dead process reaches nothing.
 """
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -223,7 +224,8 @@ class _SimulatedThread:
     def wait(self, timeout: float) -> bool:
         """Pause; see `Stop`."""
         self._process._alive()
-        self._baton.pause(self._baton.now_us + int(timeout * 1e6), lambda: self._stopped)
+        # Rounded up: less than a microsecond, again and again, would never come to an end.
+        self._baton.pause(self._baton.now_us + math.ceil(timeout * 1e6), lambda: self._stopped)
         return self._stopped
 
     def stop(self) -> None:

@@ -76,8 +76,7 @@ class Drop:
 
 def parts(state: ShardState) -> Iterator[str]:
     """The stored parts that readers of a state need."""
-    for member in state.spine:
-        yield from (part.name for part in member.batch.parts() if part.inline is None)
+    yield from (part.name for part in state.parts() if part.inline is None)
 
 
 def named(state: ShardState) -> Iterator[str]:

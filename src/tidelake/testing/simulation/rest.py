@@ -4,6 +4,7 @@ Everything can still be read and is as it must be; then maintenance brings the l
 in the stores but what a state names.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -11,6 +12,8 @@ from tidelake.errors import CollectionDropped
 from tidelake.lake.catalog import SHARD_ID as CATALOG
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
+from tidelake.model import names
+from tidelake.state.state import FIRST, ShardState
 from tidelake.testing.simulation.clients import NAME
 from tidelake.testing.simulation.court import Court
 from tidelake.testing.simulation.judge import Judge
@@ -21,9 +24,19 @@ from tidelake.testing.simulation.world import World
 _DAY_S = 86_400.0
 # Uploads are given up in two looks, and what a look finds goes by the next.
 _LOOKS = 4
+# Each look ends a link at least of a chain of forks of forks.
+_LOOKS_MAX = 40
 # What those leave behind who crash; it goes by itself, or by maintenance.
 _LEFT = frozenset(
-    {"leaked-part", "leaked-rollup", "old-garbage", "half-dropped", "unfinished-shard", "unknown-shard"}
+    {
+        "leaked-part",
+        "leaked-rollup",
+        "old-garbage",
+        "half-dropped",
+        "unfinished-shard",
+        "unfinished-fork",
+        "unknown-shard",
+    }
 )
 
 
@@ -62,15 +75,41 @@ def _read_all(collection: Collection, judge: Judge) -> None:
 
 
 def check_rest(world: World, court: Court) -> None:
-    """After maintenance nothing is stored but what a state names, and the log begins at the rollup."""
+    """After maintenance nothing is stored but what a state or a fork needs, and the log begins at the rollup.
+
+    Then each collection is merged into parts of its own: that ends all forks, and what was kept for them.
+    """
     lake = world.calm_lake(court)
-    for _ in range(_LOOKS):
+    _bring_to_rest(world, court, lake)
+    _check_rest(world, court, lake)
+    if not any(state.forks or state.origin for state in court.states().values()):
+        return
+    for collection in _alive(lake):
+        collection.merge()
+    _bring_to_rest(world, court, lake)
+    kept = {key: state.forks for key, state in court.states().items() if state.forks or state.origin}
+    if kept:
+        court.wrong(f"forks that need nothing are not forgotten: {kept}")
+    _check_rest(world, court, lake)
+
+
+def _bring_to_rest(world: World, court: Court, lake: Lake) -> None:
+    """Look at all until a look finds nothing to do."""
+    for look in itertools.count(1):
+        before = court.states()
         world.sleep(_DAY_S)
         lake.collect()
         for collection in _alive(lake):
             collection.maintain()
+        if look >= _LOOKS and court.states() == before:
+            return
+        if look > _LOOKS_MAX:
+            court.wrong(f"the lake does not come to rest in {look} looks")
+
+
+def _check_rest(world: World, court: Court, lake: Lake) -> None:
     states = court.states()
-    wanted = {name for state in states.values() for name in named(state)}
+    wanted = {name for state in states.values() for name in [*named(state), *_lent(state)]}
     stored = {info.name for info in world.blobs(None).list()}
     if stored != wanted:
         court.wrong(f"at rest {sorted(stored - wanted)} is left, and {sorted(wanted - stored)} is missing")
@@ -78,16 +117,26 @@ def check_rest(world: World, court: Court) -> None:
     if len(shards) != len(lake.list()):
         court.wrong(f"at rest two names lead to one shard: {lake.list()}, {shards}")
     for key, state in states.items():
+        if state.dropped and state.forks:
+            continue
         if key not in shards and key != CATALOG:
             court.wrong(f"at rest shard {key} is left, which no name leads to")
-        if state.garbage or state.doomed or state.holds or state.claims:
-            court.wrong(
-                f"{key} is not at rest: {state.garbage}, {state.doomed}, {state.holds}, {state.claims}"
-            )
+        garbage = state.garbage.keys() - set(_lent(state))
+        if garbage or state.doomed or state.holds or state.claims:
+            court.wrong(f"{key} is not at rest: {garbage}, {state.doomed}, {state.holds}, {state.claims}")
         first = world.log(court).scan(key, 0, 1)[0].seqno
         if first not in {0, state.rollup.seqno}:
             court.wrong(f"at rest the log of {key} begins at {first}, and its rollup is {state.rollup}")
     _check_found(court, lake, frozenset())
+
+
+def _lent(state: ShardState) -> Iterator[str]:
+    """What is kept for forks, and the rollup from which a tombstone that has some is read."""
+    for name, lost in state.garbage.items():
+        if any(lost.read_by(fork.seqno) for fork in state.forks.values()):
+            yield name
+    if state.forks and state.rollup != FIRST:
+        yield names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)
 
 
 def _check_found(court: Court, lake: Lake, allowed: frozenset[str]) -> None:

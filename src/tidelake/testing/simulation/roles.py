@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tidelake.testing.simulation import droppers, keepers, readers, writers
+from tidelake.testing.simulation import droppers, forkers, keepers, readers, writers
 from tidelake.testing.simulation.clients import Client
 
 ROLES: dict[str, Callable[[Client], None]] = {
@@ -18,4 +18,5 @@ ROLES: dict[str, Callable[[Client], None]] = {
     "collector": keepers.collector,
     "critical": keepers.critical,
     "dropper": droppers.dropper,
+    "forker": forkers.forker,
 }

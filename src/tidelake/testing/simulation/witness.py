@@ -60,6 +60,10 @@ class WitnessedBlobs:
         self._observer.deleting(name)
         return self._inner.delete(name)
 
+    def prune(self, folder: str) -> None:
+        """Folders; see `BlobStore.prune`."""
+        self._inner.prune(folder)
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`."""
         return self._inner.list(prefix)

@@ -2,7 +2,7 @@
 
 Owns how rows that are no updates yet are kept between two processes: as sorted runs in the blob store,
 under names of parts that no state ever names, so that collection removes what is forgotten. It must not
-know what the rows mean. Invariant: what is read back is what was staged, in ascending order of keys.
+know what the rows mean. Invariant: what is read back is what was handed over, in ascending order of keys.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ Keys = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class Staging:
+class Handover:
     """A place for rows of one shard. Goes to other processes as bytes.
 
     Attributes:
@@ -39,12 +39,12 @@ class Staging:
 
     def to_bytes(self) -> bytes:
         """A form for another process; no credentials."""
-        return encode_record("staging", self)
+        return encode_record("handover", self)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Staging":
+    def from_bytes(cls, data: bytes) -> "Handover":
         """Read `to_bytes`."""
-        return decode_record("staging", data, cls, "staging")
+        return decode_record("handover", data, cls, "handover")
 
     def put(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> tuple[str, ...]:
         """Keep rows, in runs that are sorted by key. One `put` a run.
@@ -88,7 +88,7 @@ class Staging:
         stores all rows once more, for as long as they are read here.
 
         Raises:
-            UploadExpired: a run was staged so long ago that it is gone.
+            UploadExpired: a run was handed over so long ago that it is gone.
         """
         runs: list[tuple[str, ...]] = [(name,) for name in stored]
         made: list[str] = []

@@ -1,0 +1,95 @@
+"""The command that follows a collection."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake import errors
+from tidelake.cli.group import LAKE, NAME, cli
+
+if TYPE_CHECKING:
+    from tidelake.shard.reading.reader import Step
+
+
+@cli.command()
+@LAKE
+@NAME
+@click.option(
+    "--as-of", metavar="TIME", help="Begin with the contents at TIME; default: the last closed one."
+)
+@click.option("--from", "lower", metavar="TIME", help="No contents: begin with the updates at TIME.")
+@click.option("--no-snapshot", is_flag=True, help="No contents: only what comes from now on.")
+@click.option("--until", metavar="TIME", help="End when all times before this one are told.")
+@click.option("--once", is_flag=True, help="End when all is told that was closed at the beginning.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    help="End after so many seconds without news; default: never.",
+)
+@click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
+@click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
+def tail(
+    lake: str,
+    collection: str,
+    as_of: str | None,
+    lower: str | None,
+    no_snapshot: bool,
+    until: str | None,
+    once: bool,
+    timeout_s: float | None,
+    columns: str | None,
+    where: str | None,
+) -> None:
+    """Print the contents, and then every update, until interrupted: one JSON object a line.
+
+    After the updates of some times comes a line {"_upper": [TIME]}: all times before it were told, each
+    update once. To go on after an end, begin --from the last one. What is still to be told is held.
+    """
+    import tidelake
+    from tidelake.cli import files
+
+    if sum((as_of is not None, lower is not None, no_snapshot)) > 1:
+        raise errors.UsageError(
+            "--as-of, --from and --no-snapshot are different beginnings: give one of them"
+        )
+    if once and until is not None:
+        raise errors.UsageError("--once and --until are different ends: give one of them")
+    with tidelake.open(lake, create=False) as opened:
+        of = opened.collection(collection)
+        at, start = files.time(as_of, of.domain, "--as-of"), files.time(lower, of.domain, "--from")
+        last = files.time(until, of.domain, "--until")
+        end = of.upper if once else None if last is None else of.frontier(last)
+        patience_s = 0.0 if once and timeout_s is None else timeout_s
+        names = files.names(columns)
+        if start is not None or no_snapshot:
+            steps = of.listen(
+                lower=of.upper if start is None else of.frontier(start),
+                until=end,
+                columns=names,
+                where=where,
+                timeout_s=patience_s,
+            )
+        else:
+            if at is None and not of.domain.total_order:
+                raise errors.UsageError(
+                    "tuples have no single last time: give --as-of, --from or --no-snapshot"
+                )
+            steps = of.subscribe(at, until=end, columns=names, where=where, timeout_s=patience_s)
+        _print(steps)
+
+
+def _print(steps: "Iterator[Step]") -> None:
+    from tidelake.cli import jsonlines
+
+    # Closed before the lake is, so that the hold goes at once.
+    with contextlib.closing(steps):  # type: ignore[type-var] # a generator
+        for step in steps:
+            for batch in step.updates:
+                for line in jsonlines.lines(batch):
+                    click.echo(line)
+            click.echo(jsonlines.dump({"_upper": list(step.upper.elements)}))
+            sys.stdout.flush()

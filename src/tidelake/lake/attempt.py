@@ -1,0 +1,153 @@
+"""One attempt to bring a transaction in: under an id of its own, in one group, staged first and then decided.
+
+What is staged under an id stays there until that id is decided, refused or given up, so an attempt may be
+gone on with after any refusal: nothing is stored twice. An attempt of which it is not known what is staged
+is never decided; the next one begins under another id.
+
+INVARIANT: an id is decided only when all of its rows are staged, each once.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+import pyarrow as pa
+
+from tidelake.errors import CollectionNotFound, OutcomeUnknown, TidelakeError, UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.shard.shard import Shard
+from tidelake.shard.writing.append import REFUSALS
+from tidelake.shard.writing.transaction import Stay, prepare
+from tidelake.state import transactions
+from tidelake.state.append import Appended, Claim
+from tidelake.state.staged import Awaited
+from tidelake.state.transactions import Share, Wanted
+
+
+class Attempt:
+    """Stages and decides. Not for several threads at once.
+
+    Args:
+        id_: of the transaction, fresh.
+        group: that decides.
+        shards: the collections by name, all of them in the group.
+        joined: since when, by their ids.
+
+    Attributes:
+        id: of the transaction.
+        group: that decides.
+        doubtful: whether it is unknown what is staged.
+        asked: whether it may be decided already.
+    """
+
+    def __init__(
+        self, id_: str, group: Shard, shards: Mapping[str, Shard], joined: Mapping[str, int]
+    ) -> None:
+        self.id, self.group = id_, group
+        self._shards, self._joined = dict(shards), dict(joined)
+        # As it was right after all of them had joined, and so were they.
+        self._awaited = Awaited(id_, group.known().seqno, group.env.clock.now_ms())
+        self._floors = {shard.spec.shard_id: shard.known().upper for shard in shards.values()}
+        self._staged: dict[int, tuple[str, tuple[int, int] | None]] = {}
+        self.doubtful = self.asked = False
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it has lasted for so long that anybody may give it up."""
+        age_s = (self.group.env.clock.now_ms() - self._awaited.noted_ms) / 1000
+        return age_s >= self.group.spec.config.upload_age_s
+
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """The first and the last time of what is staged."""
+        found = [times for _, times in self._staged.values() if times is not None]
+        return (min(first for first, _ in found), max(last for _, last in found)) if found else None
+
+    def prepare(self, tables: Sequence[tuple[str, pa.Table]], time: int | None) -> None:
+        """Stage those tables that are not staged yet, in their order. A log write each.
+
+        Errors as `tidelake.shard.writing.transaction.prepare`. What came before one stays staged.
+        """
+        for number, (name, table) in enumerate(tables):
+            if number in self._staged:
+                continue
+            shard = self._shards[name]
+            stay = Stay(self.group.spec.shard_id, self._joined[shard.spec.shard_id])
+            try:
+                self._staged[number] = (shard.spec.shard_id, prepare(shard, stay, self._awaited, table, time))
+            except (*REFUSALS, UsageError):
+                raise
+            except BaseException:
+                self.doubtful = True
+                raise
+
+    def decide(
+        self,
+        seals: Mapping[str, Frontier],
+        time: int | None,
+        *,
+        own_times: bool,
+        upper: Frontier | None,
+        lower: Frontier | None,
+        claim: Claim | None,
+    ) -> Appended:
+        """Let it in: one log write. Arguments and errors as `Wanted` and `decide` say.
+
+        Raises:
+            OutcomeUnknown: it may be in. Decided again, it comes in once.
+        """
+        if self.asked and self._applied():
+            return Appended(self.group.known().upper, self.group.known().upper, already=True)
+        shares = {id_: Share(self._joined[id_], floor) for id_, floor in self._floors.items()}
+        for name, seal in seals.items():
+            id_ = self._shards[name].spec.shard_id
+            joint = seal.join(shares[id_].seal or seal)
+            shares[id_] = Share(self._joined[id_], self._floors[id_], seal=joint)
+        for id_, times in self._staged.values():
+            share = shares[id_]
+            if times is not None:
+                first, last = share.times or times
+                within = (min(first, times[0]), max(last, times[1]))
+                shares[id_] = Share(share.joined, share.floor, within, share.seal)
+        wanted = Wanted(
+            self.id, self._awaited.begun, shares, None if own_times else time, own_times, upper, lower
+        )
+        try:
+            return self.group.run(partial(transactions.decide, wanted=wanted, claim=claim))
+        except OutcomeUnknown:
+            self.asked = True
+            raise
+
+    def abort(self) -> bool:
+        """Decide that it never comes in, and remove what is staged; False if it is in."""
+        if self.asked and self._applied():
+            return False
+        try:
+            if not self.group.run(partial(transactions.refuse, transaction=self.id)):
+                return False
+        except CollectionNotFound:
+            # The group is gone, and nobody decides in it any more.
+            pass
+        self._withdraw()
+        return True
+
+    def give_up(self) -> None:
+        """Remove what is staged, of one that was refused for good. What fails is left until it is old."""
+        with suppress(TidelakeError):
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        for shard in self._shards.values():
+            shard.run(partial(transactions.withdraw, transactions=frozenset([self.id])))
+
+    def _applied(self) -> bool:
+        """Whether it is decided, and its rows are in their collections: then the group may have forgotten."""
+        state = self.group.state()
+        if self.id in state.decisions or self._awaited.begun < state.expired:
+            return False
+        ids = {id_ for id_, times in self._staged.values() if times is not None}
+        for shard in self._shards.values():
+            id_ = shard.spec.shard_id
+            if id_ in ids and (now := shard.alive()).joined == self._joined[id_]:
+                return all(awaited.transaction != self.id for _, awaited in now.staged.awaiting())
+        return False

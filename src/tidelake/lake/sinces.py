@@ -1,0 +1,109 @@
+"""Letting the history of several collections go, all or none of them.
+
+One compare-and-set of the catalog decides: it adds an intent, with the shards and their frontiers. Then each
+shard is told, and the intent is removed. Whoever finds one that a crash left does the same again, which is
+harmless: what is allowed only moves forward. Must not know names but those that a user gives.
+
+INVARIANT: while a shard of an intent has not been told, the intent is in the catalog.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+
+from tidelake.env import Env
+from tidelake.errors import (
+    CollectionNotFound,
+    CorruptionError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UsageError,
+)
+from tidelake.lake.catalog import Catalog
+from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.model.frontier import Frontier
+from tidelake.shard.shard import Shard
+
+
+class Sinces:
+    """Of one lake.
+
+    Args:
+        catalog: of the lake.
+        named: opens the shard that a name led to a moment ago; raises if there is none, or none any more.
+        opened: opens a shard by its id.
+        env: of this process.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        named: Callable[[str, str | None], Shard],
+        opened: Callable[[str], Shard],
+        env: Env,
+    ) -> None:
+        self._catalog, self._named, self._opened, self._env = catalog, named, opened, env
+
+    def advance(self, frontiers: Mapping[str, FrontierLike]) -> dict[str, Frontier]:
+        """Allow the history of all collections to go before their frontiers; see `Lake.advance_since`."""
+        given: object = frontiers
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise UsageError(f"frontiers={given!r} do not say of which collection: give {{name: time}}")
+        while True:
+            self.finish()
+            listing = self._catalog.look(frontiers)
+            shards = {name: self._named(name, listing.shards.get(name)) for name in frontiers}
+            wanted = {name: _wanted(name, shard, frontiers[name]) for name, shard in shards.items()}
+            what = _encoded({shards[name].spec.shard_id: since for name, since in wanted.items()})
+            if not wanted or self._catalog.intend(listing, self._env.ids.fresh(), what):
+                break
+        try:
+            self.finish()
+            return {name: shard.state().since for name, shard in shards.items()}
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(
+                f"history of {', '.join(map(repr, wanted))} may go, but not all of them were told: the next "
+                f"call, or maintenance, does it: {error}"
+            ) from error
+
+    def finish(self) -> int:
+        """Do what was decided and may not be done; how many intents. Looks at the catalog."""
+        intents = self._catalog.look([], intents=True).intents
+        for key, what in intents.items():
+            for shard_id, since in _decoded(what).items():
+                try:
+                    self._opened(shard_id).advance_since(since)
+                except CollectionNotFound:
+                    # Dropped since: it has no history.
+                    continue
+            self._catalog.done(key)
+        return len(intents)
+
+
+def _wanted(name: str, shard: Shard, value: FrontierLike) -> Frontier:
+    """The frontier that a user means for a collection.
+
+    Raises:
+        UsageError: it is none of its times, or goes back.
+    """
+    since, state = frontier(value, shard.spec.domain, f"since of {name!r}"), shard.alive()
+    if since.closed:
+        raise UsageError(f"since={since} of collection {name!r}: nothing could ever be read")
+    if not state.retained <= since:
+        raise UsageError(
+            f"since={since} of collection {name!r} goes back: history before {state.retained} may go already"
+        )
+    return since
+
+
+def _encoded(sinces: Mapping[str, Frontier]) -> str:
+    return json.dumps({shard_id: since.elements for shard_id, since in sinces.items()})
+
+
+def _decoded(what: str) -> dict[str, Frontier]:
+    try:
+        return {
+            shard_id: Frontier.of_all(tuple(t) if isinstance(t, list) else t for t in times)
+            for shard_id, times in json.loads(what).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CorruptionError("catalog", f"an intent of it cannot be read: {what!r}") from error

@@ -1,0 +1,125 @@
+"""What a lake does to several collections at one instant."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from tidelake.env import Env
+from tidelake.errors import TidelakeError, UpperMismatch, UsageError
+from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.lake.gate import Gate
+from tidelake.lake.groups import Groups
+from tidelake.lake.names import check_name
+from tidelake.lake.transactions import Committed, Transaction
+from tidelake.model.time import TimeDomain
+from tidelake.shard.shard import Shard
+
+T = TypeVar("T")
+# Times of any collection in a group are whole numbers.
+_NUMBERS = TimeDomain("counter")
+
+
+class WritesTogether:
+    """Of a lake.
+
+    Args:
+        gate: that is shut when the lake is closed.
+        groups: of the lake.
+        opened: the shard of a collection, by its name.
+        env: of this process.
+    """
+
+    def __init__(self, gate: Gate, groups: Groups, opened: Callable[[str], Shard], env: Env) -> None:
+        self._open_gate, self._groups, self._opened, self._world = gate, groups, opened, env
+
+    def transaction(
+        self,
+        *,
+        time: int | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+        token: str | None = None,
+    ) -> Transaction:
+        """Write to several collections at one instant: all of it comes in, or nothing.
+
+        The collections form a group from then on: their times are closed together, those of an idle one
+        without a write of its own, and only transactions write to them. See `leave`.
+
+        Args:
+            time: of all rows; default: the first one that is open in all of them, and not before the wall
+                clock where times are such. Rows may have times of their own instead.
+            lower: only if the group's upper is this one; otherwise `UpperMismatch`.
+            upper: close all times before it; default: just past the last row.
+            token: any text of at most 249 bytes: run again under the same token, it is in once. The group
+                remembers it.
+        """
+        self._open_gate.check()
+        if token is not None:
+            check_name(token, "token")
+        return Transaction(
+            self._groups,
+            self._opened,
+            self._world.ids.fresh,
+            time=None if time is None else int(_NUMBERS.check(time, "time")),  # type: ignore[arg-type]
+            lower=None if lower is None else frontier(lower, _NUMBERS, "lower"),
+            upper=None if upper is None else frontier(upper, _NUMBERS, "upper"),
+            token=token,
+        )
+
+    def write(
+        self,
+        updates: Mapping[str, object],
+        *,
+        time: int | None = None,
+        upper: FrontierLike | None = None,
+        token: str | None = None,
+    ) -> Committed:
+        """Append to several collections at one instant: `transaction` in one call.
+
+        Args:
+            updates: tables by name of the collection, each as for `Collection.append`.
+            time: as for `transaction`, and so are the other arguments and errors.
+            upper: as for `transaction`.
+            token: as for `transaction`.
+        """
+        transaction = self.transaction(time=time, upper=upper, token=token)
+        for name, rows in _by_name(updates, "updates").items():
+            transaction.write(name, rows)
+        return _committed(transaction)
+
+    def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> Committed:
+        """Keep updates of several collections at open times, at one instant; see `Collection.stage`."""
+        transaction = self.transaction(token=token)
+        for name, rows in _by_name(updates, "updates").items():
+            transaction.stage(name, rows)
+        return _committed(transaction)
+
+    def seal(self, uppers: Mapping[str, FrontierLike]) -> Committed:
+        """Close times of several collections at one instant, each up to its own frontier; none goes back."""
+        transaction = self.transaction()
+        for name, upper in _by_name(uppers, "uppers").items():
+            transaction.seal(name, upper)
+        return transaction.commit()
+
+    def leave(self, name: str) -> bool:
+        """Take a collection out of its group: from then on it is written to alone. False if it is in none.
+
+        What transactions have decided stays in, what they have begun only is lost to it.
+        """
+        return self._groups.leave(self._opened(name))
+
+
+def _committed(transaction: Transaction) -> Committed:
+    """Commit what nobody can commit again; what a conflict leaves staged is removed."""
+    try:
+        return transaction.commit()
+    except (UpperMismatch, UsageError):
+        with suppress(TidelakeError):
+            transaction.abort()
+        raise
+
+
+def _by_name(given: Mapping[str, T], what: str) -> Mapping[str, T]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} is a {type(given).__name__}: give a dict by name of the collection")
+    return given

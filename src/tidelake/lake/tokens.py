@@ -1,0 +1,31 @@
+"""Writes that are known by a token: given again, they are in once.
+
+Owns how a token becomes a named writer: one of its own, which writes number 0 and no other. So the token and
+the data are in one compare-and-set, and two processes with the same token fence each other.
+"""
+
+from tidelake.errors import UsageError
+from tidelake.lake.names import check_name
+from tidelake.state.state import ShardState, WriterRecord
+
+PREFIX = "token:"
+_BYTES_MAX = 255 - len(PREFIX)
+
+
+def writer_of(token: str) -> str:
+    """The name of the writer of a token.
+
+    Raises:
+        UsageError: it is empty, too long or has control characters.
+    """
+    check_name(token, "token")
+    size = len(token.encode())
+    if size > _BYTES_MAX:
+        raise UsageError(f"token {token[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")
+    return PREFIX + token
+
+
+def written(state: ShardState, token: str) -> WriterRecord | None:
+    """The record of a write under a token that is in; None if it is not."""
+    record = state.writers.get(writer_of(token))
+    return None if record is None or record.sequence is None else record

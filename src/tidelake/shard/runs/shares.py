@@ -1,0 +1,97 @@
+"""Keys that cut what is read into about equal shares.
+
+Taken from the sparse index of the parts (first key of every row group), so that shares are about equally many
+stored bytes; or from the rows themselves, where there are too few row groups to tell. Must not know what
+the shares are for.
+
+INVARIANT: cuts ascend, and no cut is the least key: with as many keys as shares, none of these is empty.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+
+import pyarrow as pa
+
+from tidelake.data.encode import encode_key
+from tidelake.data.scan import read_index
+from tidelake.model.batch import Part
+from tidelake.model.query import Query
+from tidelake.model.schema import Schema
+from tidelake.model.selection import Selection
+from tidelake.shard.runs.read import rows
+from tidelake.shard.runs.scope import KeyRange, Scope, Source
+from tidelake.shard.spec import ShardSpec
+from tidelake.store.protocols import BlobStore
+
+# With fewer row groups in a share it may differ by a third from the others: then the rows are looked at.
+_GROUPS_MIN = 4
+# As many keys are kept of the rows, for each share.
+_SAMPLES = 64
+
+
+def group_keys(blobs: BlobStore, needed: Iterable[Source], within: KeyRange) -> list[tuple[bytes, int]]:
+    """First keys of the row groups of some runs, ascending, with their stored bytes. Reads every index."""
+    parts = (part for source in needed for part in source.run.parts)
+    return sorted(group for part in parts for group in group_sizes(blobs, part) if within.holds(group[0]))
+
+
+def group_sizes(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
+    """First keys of the row groups of a part, with their sizes."""
+    if part.inline is not None:
+        return [(part.key_lower, part.size_bytes)]
+    with blobs.open(part.name) as file:
+        index = read_index(file, part)
+    return list(zip(index.first_keys, index.size_bytes, strict=True))
+
+
+def quantiles(weighted: Sequence[tuple[bytes, int]], count: int) -> list[bytes]:
+    """Keys between at most `count` about equal shares.
+
+    Args:
+        weighted: keys, ascending, with what begins there.
+        count: of shares.
+    """
+    total = sum(weight for _, weight in weighted)
+    cuts: list[bytes] = []
+    seen = 0
+    for key, weight in weighted:
+        if seen >= total * (len(cuts) + 1) / count and key > (cuts[-1] if cuts else weighted[0][0]):
+            cuts.append(key)
+        seen += weight
+    return cuts[: count - 1]
+
+
+def share_keys(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    needed: list[Source],
+    query: Query,
+    count: int,
+    *,
+    selection: Selection,
+) -> list[bytes]:
+    """Keys, encoded and ascending, between `count` about equal shares of an answer; fewer if it has few keys.
+
+    Reads the index of every part; and where there are few row groups, all keys of the answer.
+    """
+    if count == 1 or not needed:
+        return []
+    groups = group_keys(blobs, needed, Scope(spec, where=selection.where).keys)
+    if len(groups) >= _GROUPS_MIN * count:
+        return quantiles(groups, count)
+    keys_only = Selection(tuple(column.name for column in spec.schema.key), selection.where)
+    with closing(rows(spec, blobs, needed, query, selection=keys_only)) as found:
+        return quantiles([(key, 1) for key in _sampled(found, spec.schema, _SAMPLES * count)], count)
+
+
+def _sampled(batches: Generator[pa.RecordBatch], schema: Schema, most: int) -> list[bytes]:
+    """Every so-manieth key of rows, at most twice `most` of them, evenly."""
+    keys: list[bytes] = []
+    step, seen = 1, 0
+    for batch in batches:
+        chosen = pa.array(range(-seen % step, batch.num_rows, step), pa.int64())
+        keys += encode_key(batch.take(chosen), schema).to_pylist()
+        seen += batch.num_rows
+        while len(keys) > 2 * most:
+            keys, step = keys[::2], step * 2
+    return keys

@@ -1,0 +1,197 @@
+"""Draining: staged updates of closed times come into the spine.
+
+A step that closes times moves whole staged batches into the spine itself. Left are batches that hold later
+times as well; they are read here and written in two: what lies before the upper, sorted and consolidated,
+for the spine, and the rest, staged again. Anyone may do it at any time; the first one wins, and what the
+others wrote in vain is deleted.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from tidelake.data.types import update_schema
+from tidelake.errors import (
+    BlobNotFound,
+    CorruptionError,
+    InvalidUpdates,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeWarning,
+)
+from tidelake.model import time as times
+from tidelake.model.batch import HollowBatch, Run
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import Updates
+from tidelake.shard.group import Request
+from tidelake.shard.runs.read import rows, sources
+from tidelake.shard.runs.upload import discard, write_rows, write_run
+from tidelake.shard.shard import Shard
+from tidelake.state import staging
+from tidelake.state.staging import Split, splits, staged_parts
+from tidelake.state.state import ShardState
+
+# So little is brought together here and now, and may stay inline.
+_TINY_ROWS = 65_536
+_TINY_BYTES = 4 * 1024 * 1024
+# So many batches that are near each other in time become one, if there are too many.
+_GATHERED = 16
+_TURN = "gather"
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What draining did.
+
+    Attributes:
+        moves: how often the end of the spine moved.
+        rows_read: updates of staged batches that were read.
+    """
+
+    moves: int = 0
+    rows_read: int = 0
+
+
+class Drainer:
+    """Drains one shard."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def run(self, rows_max: int | None = None) -> Drained:
+        """Drain until the spine has all times that are closed now, or over `rows_max` rows are to be read.
+
+        What is closed meanwhile is for the next run: a busy shard would keep this one for ever.
+        """
+        moves = rows_read = 0
+        closed = self._shard.known().upper
+        while True:
+            state = self._shard.known()
+            if closed <= state.drained:
+                return Drained(moves, rows_read)
+            names = splits(state)
+            count = sum(part.rows for part in staged_parts(state, names))
+            if rows_max is not None and rows_read + count > rows_max:
+                return Drained(moves, rows_read)
+            moves += self._put(self._split(state, names, state.upper))
+            rows_read += count
+
+    def make_room(self) -> None:
+        """Bring staged batches together if there are too many, so that readers need not merge any number.
+
+        Too many are more runs than the setting `runs_max`, or inline parts of half the bytes that the state
+        takes; otherwise no store call. One thread of one process does it, and its other threads wait.
+
+        Raises:
+            StoreUnavailable: that could not be done.
+        """
+        if not self._crowded():
+            return
+        shard = self._shard
+        try:
+            shard.together.gathers.run(Request(), self._gather_for)
+        except (BlobNotFound, CorruptionError) as error:
+            message = f"staged batches cannot be brought together: {error}"
+            warnings.warn(TidelakeWarning(message), stacklevel=2)
+        except OutcomeUnknown as error:
+            message = f"nothing was staged, since others had to be brought together first: {error}"
+            raise StoreUnavailable(message) from error
+        shard.env.recorder.count("shard.staged.gathered")
+
+    def _crowded(self) -> bool:
+        totals, config = self._shard.known().staged.totals, self._shard.spec.config
+        return totals.runs > config.runs_max or (
+            totals.members > 1 and totals.inline_bytes * 2 > config.inline_total_bytes
+        )
+
+    def _gather_for(self, asking: Sequence[Request]) -> None:
+        try:
+            # Of several processes the others would read and write the same in vain.
+            with self._shard.stores.turns.take(self._shard.spec.shard_id, _TURN) as is_ours:
+                if is_ours:
+                    self._gather()
+        except Exception as error:
+            for request in asking:
+                request.fail(error)
+        for request in asking:
+            request.answered = True
+
+    def _gather(self) -> None:
+        """Make one batch of each few that are near each other in time.
+
+        The larger half is left as it is: each row is written again a few times only.
+        """
+        state = self._shard.state()
+        if not self._crowded():
+            return
+        whole = [one for one in state.staged if not any(run.truncated for run in one.batch.runs)]
+        few = sorted(whole, key=lambda one: one.batch.rows)[: -(-len(whole) // 2)]
+        few.sort(key=lambda one: min(times.parts(part.seen_times[0]) for part in one.batch.parts()))
+        for start in range(0, len(few), _GATHERED):
+            group = few[start : start + _GATHERED]
+            if len(group) > 1:
+                state = self._shard.known()
+                self._put(self._split(state, tuple(one.name for one in group), state.drained))
+
+    def _put(self, split: Split | None) -> bool:
+        if split is None:
+            self._shard.state()
+            return False
+        applied = self._shard.run(partial(staging.drain, split=split))
+        if not applied:
+            # Said on the newest state: nothing names them.
+            discard(self._shard.stores.blobs, self._shard.env, (*split.below, *split.above))
+        return applied
+
+    def _split(self, state: ShardState, names: tuple[str, ...], upper: Frontier) -> Split | None:
+        """Read staged batches and write them in two; None if they are no longer there."""
+        if not _has(state, names):
+            return None
+        batches = [state.staged.batches[name].batch for name in names]
+        try:
+            return self._written([batches], names, state.drained, upper)
+        except InvalidUpdates:
+            # A sum over all of them does not fit; over each it does, or it would not have been staged.
+            return self._written([[batch] for batch in batches], names, state.drained, upper)
+        except BlobNotFound:
+            if _has(self._shard.state(), names):
+                raise
+            return None
+
+    def _written(
+        self, groups: Sequence[Sequence[HollowBatch]], names: tuple[str, ...], end: Frontier, upper: Frontier
+    ) -> Split:
+        """What each group of batches holds, as a run below `upper` and one above it."""
+        below: list[Run] = []
+        above: list[Run] = []
+        try:
+            for batches in groups:
+                if end != upper:
+                    below += self._run(batches, Updates(end, upper))
+                above += self._run(batches, Updates(upper, Frontier()))
+        except BaseException:
+            discard(self._shard.stores.blobs, self._shard.env, (*below, *above))
+            raise
+        return Split(names, upper, tuple(below), tuple(above))
+
+    def _run(self, batches: Sequence[HollowBatch], query: Updates) -> tuple[Run, ...]:
+        """One run of what some batches hold of an interval; none if that is nothing."""
+        spec, blobs, env = self._shard.spec, self._shard.stores.blobs, self._shard.env
+        found = rows(spec, blobs, sources(batches, query), query)
+        if (
+            sum(batch.rows for batch in batches) <= _TINY_ROWS
+            and sum(b.size_bytes for b in batches) <= _TINY_BYTES
+        ):
+            table = pa.Table.from_batches(found, update_schema(spec.schema, spec.domain))
+            room = sum(batch.inline_bytes for batch in batches)
+            run = write_rows(spec, blobs, env, table, inline_bytes_max=room)
+        else:
+            run = write_run(spec, blobs, env, found)
+        return () if run is None else (run,)
+
+
+def _has(state: ShardState, names: Sequence[str]) -> bool:
+    return all(name in state.staged.batches for name in names)

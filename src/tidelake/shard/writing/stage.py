@@ -1,0 +1,129 @@
+"""Staging tables: upload first, then one command that keeps the parts beside the spine.
+
+Stagers never conflict: a stage is refused only for times that are closed. Nothing is uploaded twice; what a
+closed time refuses is deleted.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from tidelake.data.ingest import as_table
+from tidelake.errors import InlineFull, UploadExpired, UpperMismatch
+from tidelake.model.batch import Run
+from tidelake.model.frontier import Frontier
+from tidelake.shard.runs.upload import check_times, discard, normalized, stored, write_table
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.drainer import Drainer
+from tidelake.shard.upkeep.maintain import make_room, tend_if_due
+from tidelake.shard.writing.append import REFUSALS, under_newest_schema
+from tidelake.shard.writing.batches import uploaded
+from tidelake.state import append as commands
+from tidelake.state.append import Appended, Claim
+
+
+def stage(shard: Shard, updates: object, claim: Claim | None = None) -> bool:
+    """Keep updates at open times: durable at once, seen when their times are closed.
+
+    One log write, and one `put` a part that is not tiny.
+
+    Returns:
+        False if nothing had to be kept: there are no rows, or the claim's number is in.
+
+    Raises:
+        UpdateNotBeyondLower: a time is closed; nothing is kept.
+        UpperMismatch: all times are closed for good.
+        InvalidUpdates: the table does not fit the collection.
+    """
+    given = as_table(updates)
+    return under_newest_schema(shard, lambda spec: _stage(shard, spec, given, claim))
+
+
+def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) -> bool:
+    known = shard.preview(partial(commands.claimed, claim=claim)) if claim else None
+    if known is not None:
+        return False
+    table = normalized(spec, given)
+    # Whether the number is in was asked of the newest state.
+    checked = (shard.known() if claim else shard.alive()).upper
+    if checked.closed:
+        raise UpperMismatch("any frontier", checked)
+    check_times(table, spec.domain, checked, None)
+    Drainer(shard).make_room()
+    attempt = partial(_commit, shard, table, checked, claim)
+    try:
+        return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+    except UploadExpired:
+        # The refusal was made on the newest state, which the next upload names.
+        spec = replace(spec, seqno=shard.known().seqno)
+        return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+
+
+def stage_uploaded(shard: Shard, uploads: Sequence[bytes], claim: Claim | None = None) -> bool:
+    """Stage what workers uploaded, in one command; see `stage`. One log scan and one log write.
+
+    Uploads that are refused, or not needed, stay in the store until collection finds them: they may have been
+    offered before. Times of tuples are to be checked by the uploader, against a lower that is still open.
+
+    Raises:
+        UpdateNotBeyondLower: a time is closed; nothing is kept.
+        UpperMismatch: times of tuples were closed since the uploader was made; or all times are.
+    """
+    runs, checked = uploaded(shard, uploads)
+    shard.alive()
+    Drainer(shard).make_room()
+    command = partial(commands.stage, checked=checked, claim=claim)
+    limit = shard.spec.config.inline_total_bytes
+    try:
+        return shard.run(partial(command, runs=runs, inline_bytes_max=limit))
+    except InlineFull:
+        moved = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+        return shard.run(partial(command, runs=moved, inline_bytes_max=limit))
+
+
+def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], bool]) -> bool:
+    """Stage uploaded runs; they are deleted if they certainly did not get in, as by `append.offer`."""
+    try:
+        try:
+            kept = attempt(runs)
+        except InlineFull:
+            make_room(shard)
+            # What was inline is in no store, so nothing is left behind.
+            runs = stored(shard.spec, shard.stores.blobs, shard.env, runs)
+            kept = attempt(runs)
+    except REFUSALS:
+        discard(shard.stores.blobs, shard.env, runs)
+        raise
+    if not kept:
+        discard(shard.stores.blobs, shard.env, runs)
+    return kept
+
+
+def _commit(
+    shard: Shard, table: pa.Table, checked: Frontier, claim: Claim | None, runs: tuple[Run, ...]
+) -> bool:
+    limit = shard.spec.config.inline_total_bytes
+    while True:
+        command = partial(commands.stage, runs=runs, claim=claim, inline_bytes_max=limit)
+        try:
+            return shard.run(partial(command, checked=checked))
+        except UpperMismatch as error:
+            # Of tuples the parts do not tell whether a time was closed meanwhile; the rows do.
+            checked = shard.known().upper
+            if checked.closed:
+                raise UpperMismatch("any frontier", checked) from error
+            check_times(table, shard.spec.domain, checked, None)
+
+
+def seal(shard: Shard, upper: Frontier, claim: Claim | None = None) -> Appended:
+    """Close all times before a frontier; those that are closed already stay so. One log write.
+
+    What is staged for them is seen at once. Where it is mixed with what is staged for later, maintenance
+    parts the two; a little of it is done here.
+    """
+    done = shard.carry_out(partial(commands.seal, upper=upper, claim=claim))
+    tend_if_due(shard, done)
+    return done.result

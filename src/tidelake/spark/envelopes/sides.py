@@ -1,0 +1,111 @@
+"""The rows of change events, before and after, as columns with the numbers of their lines.
+
+Owns how rows that were read one by one become columns, and how those of several blocks are joined. Must not
+know what an event means.
+"""
+
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelake.data.json.encoding import PLAIN, Encoding
+from tidelake.data.json.values import UnfitValue, column, loads
+from tidelake.spark.envelopes.blocks import UNAVAILABLE, Events, Side
+from tidelake.spark.envelopes.connect import struct_encoding
+from tidelake.spark.envelopes.event import FULL, Unfit
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+class BadRow(Exception):
+    """The row of a line does not fit the columns."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(line, reason)
+        self.line, self.reason = line, reason
+
+
+def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
+    """The key columns in the key of a message, and how they are encoded.
+
+    Raises:
+        Unfit: there are none.
+    """
+    try:
+        key = None if text is None else loads(text.decode("utf-8"))
+        encoding = PLAIN
+        if isinstance(key, dict) and "payload" in key and key.keys() <= {"schema", "payload"}:
+            key, encoding = key["payload"], struct_encoding(key.get("schema"))
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"the key of the message is not JSON: {error}") from None
+    if not isinstance(key, dict):
+        raise Unfit("op 'd' without 'before', and the message has no key that is an object")
+    return key, encoding
+
+
+def rows_of(
+    rows: dict[int, dict[str, Any]],
+    name: str,
+    schema: pa.Schema,
+    encoding: Encoding,
+    optional: frozenset[str] = frozenset(),
+) -> pa.RecordBatch:
+    """Columns of the rows of lines."""
+    lines, values = list(rows), list(rows.values())
+    columns: list[pa.Array] = []
+    for wanted in schema:
+        try:
+            found = values
+            if wanted.name in optional:
+                found = [row if wanted.name in row else {**row, wanted.name: None} for row in values]
+            columns.append(_column(found, wanted, encoding.of(wanted.name)))
+        except UnfitValue as unfit:
+            line = lines[max(unfit.index, 0)]
+            raise BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding) -> pa.Array:
+    for index, row in enumerate(rows):
+        if wanted.name not in row:
+            raise UnfitValue(index, "is missing")
+        value = row[wanted.name]
+        if value is None and not wanted.nullable:
+            raise UnfitValue(index, f"is null, but the column is not nullable; for an old row: {FULL}")
+        if isinstance(value, str) and value in UNAVAILABLE:
+            raise UnfitValue(index, f"the source left the value out: {FULL}")
+    return column([row[wanted.name] for row in rows], wanted.type, encoding)
+
+
+def moved(events: Events, start: int) -> Events:
+    """The events as of lines that begin at number `start`."""
+    return replace(
+        events,
+        lines=events.lines + start,
+        before=replace(events.before, lines=events.before.lines + start),
+        after=replace(events.after, lines=events.after.lines + start),
+    )
+
+
+def joined_sides(sides: list[Side], schema: pa.Schema) -> Side:
+    """All rows of several, in the order of their lines."""
+    lines = concat([side.lines for side in sides])
+    table = pa.Table.from_batches([side.rows for side in sides], schema=schema)
+    order = np.argsort(lines, kind="stable")
+    if (order == np.arange(len(order))).all():
+        return Side(lines, one_batch(table))
+    return Side(lines[order], one_batch(table.take(pa.array(order))))
+
+
+def concat(parts: list[Ints]) -> Ints:
+    """One array of several, or of none."""
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """The rows of a table, in one piece."""
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

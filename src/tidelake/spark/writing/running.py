@@ -1,0 +1,116 @@
+"""Where the work of a write is done: by tasks of Spark, or by this process if there are few rows.
+
+Owns that choice, and how few rows get here. A job with Python workers takes about a tenth of a second before
+it has done anything, and its tasks use one thread each; the driver takes some rows by a job without them.
+
+INVARIANT: who works gets every row once, or nothing is worked on here. Spark's estimate is a guess: of files
+it is their compressed size. So what comes here is bounded by its own size, and if there is more the tasks do
+all of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from tidelake.lake.collection import Collection
+from tidelake.spark.columns import quoted
+from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes
+from tidelake.spark.uploads import Answer, answer_schema, collect, total
+
+BYTES_MAX = "spark.tidelake.driverBytesMax"
+_BYTES_MAX = "16m"
+# To look more up is long work, which tasks share.
+_LOOKED_UP_BYTES = 512 << 20
+# Rows in memory are larger than in files; what is larger by more than that was estimated wrongly.
+_GROWTH = 4
+# Of `monotonically_increasing_id`: above it is the number of the partition.
+_ROW_BITS = 33
+# What a value takes in memory, or less.
+_FIXED_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a write, ready to be worked on, as often as it takes.
+
+    Attributes:
+        names: of the columns.
+        frame: of which tasks are to get the rows; its columns have other names.
+        few: the rows themselves, in one batch or none; None: tasks are to get them.
+    """
+
+    names: Sequence[str]
+    frame: DataFrame
+    few: Sequence[pa.RecordBatch] | None = None
+
+    def answer(self, work: ArrowMap) -> Answer:
+        """What the work on all rows came to. Errors as `uploads.total`."""
+        if self.few is None:
+            return collect(self.frame.mapInArrow(work, answer_schema()))
+        return total(pa.Table.from_batches(work(iter(self.few))))
+
+
+def rows_of(frame: DataFrame, envelope: Envelope, collection: Collection, *, by_tasks: bool = False) -> Rows:
+    """The rows of a frame that was checked; runs a job if they are few.
+
+    Args:
+        frame: evaluated once if its rows are few, and if they only seemed to be, once in vain.
+        envelope: what the rows mean.
+        collection: to write to.
+        by_tasks: leave them to the tasks, however few they are.
+    """
+    prepared = envelope.prepare(frame, collection)
+    names = prepared.columns
+    most = 0 if by_tasks else bytes_in(frame.sparkSession.conf.get(BYTES_MAX, _BYTES_MAX) or "")
+    size = estimated_bytes(frame) if most else None
+    if size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
+        few = taken(prepared, most * _GROWTH)
+        if few is not None:
+            return Rows(names, prepared, few)
+    return Rows(names, envelope.spread(prepared, collection).selectExpr(*_numbered(names)))
+
+
+def taken(frame: DataFrame, bytes_max: int) -> list[pa.RecordBatch] | None:
+    """The rows of a frame, in one batch or none; None if those of a partition are larger than that.
+
+    Larger is decided row by row: row i, from 1, has at most `bytes_max / i` bytes. So whatever the rows are,
+    what a partition sends is at most `bytes_max` times the logarithm of its rows. Columns get other names.
+    """
+    # As text: the expressions are many, and each call of Spark's takes its time. And by a method that is
+    # not public: the public one fails on null structs whose fields are not nullable.
+    row = f"(monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L) + 1L AS row"
+    numbered = frame.selectExpr(*_numbered(frame.columns), row)
+    # Of rows that are too many the first one stays, to tell of them.
+    some = numbered.where(f"row <= {bytes_max // _FIXED_BYTES + 1}")
+    sizes = {f"c{i}": _size(f"c{i}", field.dataType) for i, field in enumerate(frame.schema)}
+    more = "".join(f" + coalesce({size}, 0)" for size in sizes.values() if size)
+    fits = f"row * ({_FIXED_BYTES}.0D * {len(sizes) + 1}{more}) <= {bytes_max}.0D"
+    columns = [f"if({fits}, {name}, null) AS {name}" if size else name for name, size in sizes.items()]
+    batches = some.selectExpr(*columns, f"{fits} AS fits")._collect_as_arrow()  # type: ignore[operator]
+    if not batches:
+        return []
+    rows = pa.Table.from_batches(batches)
+    if not pc.all(rows.column("fits")).as_py():
+        return None
+    # One batch, so that those who need equal keys together have them.
+    found: list[pa.RecordBatch] = rows.drop_columns(["fits"]).combine_chunks().to_batches()
+    return found
+
+
+def _size(name: str, kind: t.DataType) -> str:
+    """How many bytes a value takes beside those that any takes, in SQL; empty: none."""
+    if isinstance(kind, t.StringType | t.BinaryType):
+        return f"octet_length({name})"
+    if isinstance(kind, t.ArrayType | t.MapType | t.StructType):
+        return f"octet_length(CAST({name} AS STRING))"
+    return ""
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Names by position, in SQL: `mapInArrow` looks columns up by name, and takes a dot in one for a path."""
+    return [f"{quoted(name)} AS c{i}" for i, name in enumerate(names)]

@@ -1,0 +1,197 @@
+"""Forks: shards that begin as a version of another one, and share its parts.
+
+The *origin* notes a fork before there is one, and from then on keeps the parts that it needs: those of one
+version, by a pin without a lease. The fork names them as they are called there. It never deletes what is
+not its own (`borrowed`), but all else is as with its own parts: one that a merge has replaced stays garbage
+of the fork as long as its readers, and its own forks, may need it. A fork that names no borrowed part at
+all *lets go*: first the origin forgets it, then it forgets the origin. So pins of forks of forks hang on
+each other like links of a chain, and each shard knows its neighbours only.
+
+A tombstone keeps what its forks need, and commits nothing but that they let go.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pyrsistent import pmap
+
+from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, NotYetClosed
+from tidelake.model import names
+from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.state import fuel
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
+from tidelake.state.staged import Staging, begins_before
+from tidelake.state.state import FIRST, UNSWEPT, Edits, Fork, Origin, ShardState, Written
+
+
+def note_fork(state: ShardState, now_ms: int, *, fork_id: str, seqno: int) -> Outcome[None]:
+    """Keep the parts of a version for a fork that is about to be made of it.
+
+    Refused with `LeaseExpired` if some of them have been given up since: fork a newer version.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if fork_id in state.forks:
+        return NoOp(None)
+    if not state.collected_to <= seqno <= state.seqno:
+        return Refused(LeaseExpired(fork_id))
+    return Commit(Edits(forks={fork_id: Fork(seqno, now_ms)}), None)
+
+
+def forget_fork(state: ShardState, _now_ms: int, *, fork_id: str) -> Outcome[bool]:
+    """Keep nothing for a fork any more; whether it was noted. Also on a tombstone."""
+    if fork_id not in state.forks:
+        return NoOp(False)
+    return Commit(Edits(forks={fork_id: None}, dropped=state.dropped), True)
+
+
+def let_go(state: ShardState, _now_ms: int) -> Outcome[None]:
+    """Forget the origin, which has forgotten this fork: nothing is borrowed."""
+    if state.origin is None or state.dropped or is_borrower(state):
+        return NoOp(None)
+    return Commit(Edits(let_go=True), None)
+
+
+def fork_pins(state: ShardState) -> list[int]:
+    """The versions whose parts are kept for forks."""
+    return [fork.seqno for fork in state.forks.values()]
+
+
+def is_borrowed(name: str, shard_id: str) -> bool:
+    """Whether a name is that of a part which another shard keeps and deletes."""
+    return names.owner(name) not in (None, shard_id)
+
+
+def borrowed_parts(state: ShardState) -> Iterator[Part]:
+    """The stored parts that a state names for its readers, and that are not its own."""
+    held = (*state.spine, *state.staged.batches.values())
+    for part in (part for one in held for part in one.batch.parts()):
+        if part.inline is None and is_borrowed(part.name, state.shard_id):
+            yield part
+
+
+def is_borrower(state: ShardState) -> bool:
+    """Whether anybody may need a borrowed part of this state, or of an earlier one. Costs O(state)."""
+    if any(True for _ in borrowed_parts(state)):
+        return True
+    return any(is_borrowed(name, state.shard_id) for name in (*state.garbage, *state.doomed))
+
+
+def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = None) -> ShardState:
+    """The first version of a fork: the contents of a shard, with its history, as it is or up to a time.
+
+    Without what belongs to its readers, its writers, its group and its store. Schemas keep their ids. What is
+    staged at open times comes along, but not if the fork is to end at a time.
+
+    Args:
+        state: of the origin, as readers see it.
+        fork_id: of the new shard.
+        now_ms: wall clock.
+        as_of: the last closed time of the fork; None: all that is closed.
+
+    Raises:
+        HistoryCompacted: the time lies before `since`, so that what was there then is not known exactly.
+        NotYetClosed: it is still open.
+    """
+    upper, retained, spine, staged = state.upper, state.retained, state.spine, list(state.staged)
+    if as_of is not None:
+        if not state.since.less_equal(as_of):
+            raise HistoryCompacted(as_of, state.since)
+        if state.upper.less_equal(as_of):
+            raise NotYetClosed(as_of, state.upper, 0)
+        upper = state.upper.meet(Frontier.past(as_of))
+        # Where holds of the origin keep history, its owner may have let more of it go than there is here.
+        retained = retained.meet(Frontier.of(as_of))
+        staged = [
+            cut for one in staged if (cut := replace(one, batch=_narrowed(one.batch, upper))).batch.runs
+        ]
+        end = upper if not any(begins_before(one.batch, upper) for one in staged) else state.drained
+        spine = _extended(_cut(spine, upper), state, end)
+    members = [replace(member, added=0) for member in spine]
+    return replace(
+        state,
+        shard_id=fork_id,
+        seqno=0,
+        committed_ms=now_ms,
+        upper=upper,
+        retained=retained,
+        spine=Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges),
+        schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
+        writers=pmap(),
+        holds=pmap(),
+        critical=pmap(),
+        garbage=pmap(),
+        doomed=pmap(),
+        collected_to=0,
+        sweep=UNSWEPT,
+        rollup=FIRST,
+        claims=pmap(),
+        chunks=pmap(),
+        staged=Staging.of({one.name: replace(one, added=0) for one in staged}),
+        group="",
+        joined=0,
+        written=Written(),
+        forks=pmap(),
+        origin=Origin(state.shard_id, state.seqno),
+    )
+
+
+def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
+    """What takes the place of a fork that was noted and never made: nothing, from the same origin."""
+    start = state.minimum
+    blank = ShardState(fork_id, state.domain, 0, now_ms, start, start, start, schemas=state.schemas)
+    schemas = {id_: replace(version, seqno=0) for id_, version in state.schemas.items()}
+    return replace(blank, schemas=pmap(schemas), origin=Origin(state.shard_id, 0))
+
+
+def _cut(spine: Spine, upper: Frontier) -> Spine:
+    """The spine up to a frontier. Levels stay as they are: nothing becomes due that was not."""
+    members: list[Member] = []
+    for member in spine:
+        if members and upper <= members[-1].batch.bounds.upper:
+            break
+        members.append(replace(member, batch=_narrowed(member.batch, upper)))
+    end = members[-1].id.hi if members else 0
+    batches: list[SpineBatch] = []
+    for batch in spine.batches:
+        if batch.id.lo < end:
+            inside = [member for member in members if batch.id.covers(member.id)]
+            bounds = Bounds(inside[0].batch.bounds.lower, inside[-1].batch.bounds.upper, batch.bounds.since)
+            rows = sum(member.batch.rows for member in inside)
+            batches.append(SpineBatch(SpineId(batch.id.lo, min(batch.id.hi, end)), batch.level, bounds, rows))
+    merges: list[FuelingMerge] = []
+    for merge in spine.merges:
+        inputs = [batch for batch in batches if merge.id.covers(batch.id)]
+        if len(inputs) > 1:
+            merges.append(replace(merge, id=SpineId(merge.id.lo, inputs[-1].id.hi)))
+    return Spine.of(end, spine.spent, members, tuple(batches), tuple(merges))
+
+
+def _extended(spine: Spine, state: ShardState, upper: Frontier) -> Spine:
+    """The spine up to a frontier, between which and its end nothing is staged."""
+    end = spine.end(state.minimum)
+    if upper <= end:
+        return spine
+    batch = HollowBatch(Bounds(end, upper, state.minimum))
+    return spine.edited(fuel.push(spine, batch, state.since, state.seqno).edit)
+
+
+def _narrowed(batch: HollowBatch, upper: Frontier) -> HollowBatch:
+    """A batch without what lies beyond a frontier. Its times may have been advanced, but not past that."""
+    bounds = batch.bounds
+    within = Bounds(bounds.lower.meet(upper), bounds.upper.meet(upper), bounds.since)
+    if bounds.upper <= upper:
+        return replace(batch, bounds=within)
+    runs: list[Run] = []
+    for run in batch.runs:
+        kept = tuple(
+            part for part in run.parts if not within.empty and not upper.less_equal(part.seen_times[0])
+        )
+        if kept:
+            cut = any(upper.less_equal(part.seen_times[1]) for part in kept) or run.truncated
+            runs.append(Run(kept, cut))
+    return HollowBatch(within, tuple(runs))

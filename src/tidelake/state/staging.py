@@ -1,0 +1,230 @@
+"""Staging updates at open times, closing times, and draining what was staged into the spine.
+
+`stage` puts runs beside the spine, at any times that are open. `seal` closes times, logically and at once:
+from then on readers see what was staged before them. The spine gets these updates in the same step if
+that needs no reading (`closing`); otherwise batches that hold closed and open times are read and
+written in two by maintenance, and `drain` puts the halves where they belong.
+
+INVARIANT: a staged update is in exactly one place in every state: staged, or in the spine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tidelake.errors import (
+    CollectionDropped,
+    InlineFull,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+)
+from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.state import fuel
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.fuel import MergeDue
+from tidelake.state.garbage import expired
+from tidelake.state.spine import SpineEdit
+from tidelake.state.staged import Staged, begins_before, ends_before
+from tidelake.state.state import Edits, ShardState
+
+
+@dataclass(frozen=True)
+class Closing:
+    """How a batch that closes times comes into a state, with what is staged before its upper.
+
+    Attributes:
+        spine: what happens to the spine; None: nothing yet, it is to be drained.
+        staged: what comes to the staged batches, and what goes.
+        due: merges.
+    """
+
+    spine: SpineEdit | None
+    staged: dict[str, Staged | None]
+    due: tuple[MergeDue, ...] = ()
+
+
+@dataclass(frozen=True)
+class Split:
+    """What was made of staged batches so that closed times can be drained.
+
+    Attributes:
+        names: of the staged batches that were read.
+        upper: what lies before it is to be in the spine.
+        below: runs of their updates before `upper`.
+        above: runs of the others.
+    """
+
+    names: tuple[str, ...]
+    upper: Frontier
+    below: tuple[Run, ...]
+    above: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The contents that a batch was made from.
+
+    Attributes:
+        seqno: of a state: all that was staged by then was seen.
+        time: as of which; None: as of the first time that was open.
+    """
+
+    seqno: int
+    time: int | None = None
+
+
+def closing(state: ShardState, batch: HollowBatch) -> Closing:
+    """Put in a batch that begins at `upper`. Costs O(staged batches).
+
+    Without mixed batches no row is read or written: runs of staged batches become runs of the spine.
+    """
+    upper = batch.bounds.upper
+    before = [one for one in state.staged if begins_before(one.batch, upper)]
+    if state.drained != state.upper or any(_mixed(one, upper) for one in before):
+        return Closing(None, {one.name: one for one in _staged(state, batch)})
+    runs = batch.runs + tuple(run for one in before for run in one.batch.runs)
+    step = _pushed(state, HollowBatch(batch.bounds, runs), before)
+    return Closing(step.edit, {one.name: None for one in before}, step.due)
+
+
+def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> fuel.Step:
+    """The spine with one more batch, some of whose runs were staged: these may be read already."""
+    added = min((state.seqno + 1, *(one.added for one in before)))
+    return fuel.push(state.spine, batch, state.since, added)
+
+
+def place(
+    state: ShardState, runs: tuple[Run, ...], checked: Frontier, *, movable: bool = False
+) -> Staged | Refused:
+    """Runs as a staged batch of the next state, or why they cannot be one.
+
+    Args:
+        state: of the shard.
+        runs: at least one; none of them truncated.
+        checked: a frontier that all their times are known to lie at or beyond.
+        movable: these are not final, and may be closed by now.
+
+    Returns:
+        Refused with `UpdateNotBeyondLower` if a time is closed, and with `UpperMismatch` if that cannot be
+        told from the parts: their times are to be checked against the present upper then.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if state.upper.closed:
+        return Refused(UpperMismatch("any frontier", state.upper))
+    lower = checked
+    if not (movable or state.upper <= checked):
+        first = [part.seen_times[0] for run in runs for part in run.parts]
+        early = next((time for time in first if not state.upper.less_equal(time)), None)
+        if early is not None and state.domain.total_order:
+            return Refused(UpdateNotBeyondLower(early, state.upper))
+        if early is not None:
+            return Refused(UpperMismatch(checked, state.upper))
+        lower = state.upper
+    return Staged(HollowBatch(_open_from(state, lower), runs), state.seqno + 1)
+
+
+def room(state: ShardState, batch: HollowBatch, inline_bytes_max: int | None) -> Refused | None:
+    """The refusal for inline parts that the state has no room for."""
+    if not batch.inline_bytes or inline_bytes_max is None:
+        return None
+    held = state.spine.totals.inline_bytes + state.staged.totals.inline_bytes + batch.inline_bytes
+    return Refused(InlineFull(held, inline_bytes_max)) if held >= inline_bytes_max else None
+
+
+def splits(state: ShardState) -> tuple[str, ...]:
+    """The staged batches that have to be read before closed times can be drained; in order."""
+    if state.drained == state.upper:
+        return ()
+    before = [one for one in state.staged if begins_before(one.batch, state.upper)]
+    return tuple(one.name for one in before if _mixed(one, state.upper))
+
+
+def drain(state: ShardState, _now_ms: int, split: Split) -> Outcome[bool]:
+    """Put what was made of some staged batches in their place, and let the spine have what it can.
+
+    That is all closed times, unless a batch that came meanwhile has to be read as well; then those before
+    `split.upper`. False if the batches that were read are no longer staged, since somebody else has drained
+    them, or if what was made of them is too old. If no closed time waits, staged batches become one.
+    """
+    fresh = [part for run in (*split.below, *split.above) for part in run.parts]
+    there = all(name in state.staged.batches for name in split.names)
+    if state.dropped or not there or not (state.drained <= split.upper <= state.upper):
+        return NoOp(False)
+    if any(expired(part, state.sweep.floor) for part in fresh):
+        return NoOp(False)
+    others = [one for one in state.staged if one.name not in split.names]
+    above = _staged(state, HollowBatch(_open_from(state, split.upper), split.above))
+    end, whole = _reach(state, [*others, *above], split.upper)
+    if end is None:
+        return NoOp(False)
+    gone = (*split.names, *(one.name for one in whole if one.name in state.staged.batches))
+    edits = Edits(
+        staged={**dict.fromkeys(gone), **{one.name: one for one in above if one not in whole}},
+        written=replace(
+            state.written,
+            merged_rows=state.written.merged_rows + sum(part.rows for part in fresh),
+            merged_bytes=state.written.merged_bytes + sum(part.size_bytes for part in fresh),
+        ),
+    )
+    if end == state.drained:
+        return Commit(edits, True)
+    runs = split.below + tuple(run for one in whole for run in one.batch.runs)
+    drained = HollowBatch(Bounds(state.drained, end, state.minimum), runs)
+    step = _pushed(state, drained, whole)
+    return Commit(replace(edits, spine=step.edit), True, step.due)
+
+
+def _reach(
+    state: ShardState, staged: Sequence[Staged], least: Frontier
+) -> tuple[Frontier | None, list[Staged]]:
+    """How far the spine can go when some batches are what is staged, and which of them it then has.
+
+    SUBTLE: times may have been closed since the batches were read, and nothing may be left that waits for
+    them to be drained. So the end is where `upper` is now, if no row has to be read for that.
+    """
+    for end in (state.upper, least):
+        before = [one for one in staged if begins_before(one.batch, end)]
+        if not any(_mixed(one, end) for one in before):
+            return end, before
+    return None, []
+
+
+def unseen(state: ShardState, bounds: Bounds, seen: Seen) -> Refused | None:
+    """The refusal of a batch that was made from contents without all that is staged for its times."""
+    through = Frontier.past(bounds.lower.elements[0] if seen.time is None else seen.time)
+    for one in state.staged:
+        if ends_before(one.batch, bounds.lower) or not begins_before(one.batch, bounds.upper):
+            continue
+        if one.added > seen.seqno:
+            return Refused(UpperMismatch(bounds.lower, state.upper))
+        if not bounds.upper <= through and not ends_before(one.batch, through):
+            return Refused(
+                UsageError(
+                    f"updates are staged for times before {bounds.upper}, and what is written between such "
+                    f"times would depend on them: seal the collection up to {bounds.upper} first, and write "
+                    "at later times"
+                )
+            )
+    return None
+
+
+def staged_parts(state: ShardState, names: Sequence[str]) -> tuple[Part, ...]:
+    """The parts of some staged batches."""
+    return tuple(part for name in names for part in state.staged.batches[name].batch.parts())
+
+
+def _open_from(state: ShardState, lower: Frontier) -> Bounds:
+    return Bounds(lower, Frontier(), state.minimum)
+
+
+def _staged(state: ShardState, batch: HollowBatch) -> list[Staged]:
+    """A batch as a staged one of the next state; none if it holds nothing."""
+    return [Staged(batch, state.seqno + 1)] if batch.runs else []
+
+
+def _mixed(one: Staged, upper: Frontier) -> bool:
+    """Whether it has to be read before the spine can have what it holds before a frontier."""
+    return any(run.truncated for run in one.batch.runs) or not ends_before(one.batch, upper)

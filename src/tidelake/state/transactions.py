@@ -1,0 +1,411 @@
+"""Transactions over several collections: staged first, decided by one commit, applied when it suits.
+
+A transaction has an id. It stages its rows in each collection, where they await the decision and nobody
+sees them (`prepare`). One compare-and-set in the log of the group decides (`decide`): from then on it is in,
+in all of its collections at once, because whoever reads one of them reads the group first, and then applies
+(`settle`) what it finds decided, in memory. Maintenance writes the same down, and then the group forgets.
+What is not decided within a time is given up: first in the group, where it can be decided no more (`expire`),
+then where it is staged (`withdraw`).
+
+The times of all collections of a group are closed together, up to the group's upper; one that is not written
+to needs no write for that. A single one may be closed further.
+
+INVARIANT: whoever knows a state of the group, and a state of a collection that was read after it, knows for
+each transaction that this state of the group has decided whether the collection has applied it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionInGroup,
+    LeftGroup,
+    TransactionExpired,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+)
+from tidelake.model.batch import HollowBatch, Run
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.state.append import Appended, Claim, noted, settled, too_late, unregistered
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.grouped import Decision, Membership, View
+from tidelake.state.staged import Awaited, Staged, begins_before
+from tidelake.state.staging import closing, place, room
+from tidelake.state.state import Edits, Move, ShardState, WriterRecord, stepped
+
+# Later than any seqno.
+LAST = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a transaction wants of one collection.
+
+    Attributes:
+        joined: since which state of the group it is in it; see `Membership.admitted`.
+        floor: its own upper, read after it came in: before that it may have closed times by itself.
+        times: the first and the last one of its rows; None: it gets none.
+        seal: a frontier to close it up to; None: none of its own.
+    """
+
+    joined: int
+    floor: Frontier
+    times: tuple[int, int] | None = None
+    seal: Frontier | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a transaction wants to be decided.
+
+    Attributes:
+        id: of the transaction.
+        begun: seqno of the group's state when it began.
+        shares: by the ids of the collections.
+        time: all rows get this time; None: see `own_times`.
+        own_times: the rows keep their times. Otherwise, without a time, they get the first one that is open.
+        upper: of the group afterwards, at least; None: just past the time.
+        lower: only if the group's upper is this one.
+    """
+
+    id: str
+    begun: int
+    shares: Mapping[str, Share]
+    time: int | None = None
+    own_times: bool = False
+    upper: Frontier | None = None
+    lower: Frontier | None = None
+
+    @property
+    def written(self) -> dict[str, tuple[int, int]]:
+        """The times of the rows, by the ids of the collections that get some."""
+        return {id_: share.times for id_, share in self.shares.items() if share.times is not None}
+
+
+# --- of a collection
+
+
+def join(state: ShardState, _now_ms: int, group: str, admitted: int) -> Outcome[None]:
+    """Let the transactions of a group alone write to the collection.
+
+    Args:
+        state: of the collection.
+        group: its id.
+        admitted: seqno of the group's state that took the collection in.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if state.group == group and admitted <= state.joined:
+        return NoOp(None)
+    if state.group not in ("", group):
+        return Refused(CollectionInGroup(state.shard_id))
+    if not state.domain.total_order:
+        message = f"times of {state.domain} have no total order: such a collection can be in no group"
+        return Refused(UsageError(message))
+    if state.upper.closed:
+        return Refused(UpperMismatch("any frontier", state.upper))
+    return Commit(Edits(group=group if state.group != group else None, joined=admitted), None)
+
+
+def prepare(
+    state: ShardState,
+    _now_ms: int,
+    group: str,
+    joined: int,
+    awaited: Awaited,
+    runs: tuple[Run, ...],
+    *,
+    checked: Frontier,
+    movable: bool = False,
+    inline_bytes_max: int | None = None,
+) -> Outcome[bool]:
+    """Stage runs for a transaction. False if they are there, or there are none; refused as `stage`.
+
+    Refused with `LeftGroup` if the collection is in the group no more, or came back to it since.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if (state.group, state.joined) != (group, joined):
+        return Refused(LeftGroup(state.shard_id))
+    if not runs:
+        return NoOp(False)
+    parts = [part for run in runs for part in run.parts]
+    unfit = unregistered(state, runs) or too_late(state, parts)
+    if unfit is not None:
+        return Refused(unfit)
+    placed = place(state, runs, checked, movable=movable)
+    if isinstance(placed, Refused):
+        return placed
+    if placed.name in state.staged.batches:
+        return NoOp(False)
+    full = room(state, placed.batch, inline_bytes_max)
+    if full is not None:
+        return full
+    waits = replace(placed, awaits=awaited)
+    return Commit(Edits(staged={waits.name: waits}), True)
+
+
+def withdraw(state: ShardState, _now_ms: int, transactions: frozenset[str]) -> Outcome[bool]:
+    """Remove what is staged for transactions that are certainly not decided, and cannot be any more."""
+    gone = [one.name for one, awaited in state.staged.awaiting() if awaited.transaction in transactions]
+    return Commit(Edits(staged=dict.fromkeys(gone)), True) if gone else NoOp(False)
+
+
+def settle(
+    state: ShardState, _now_ms: int, view: View, *, leave: Mapping[str, WriterRecord] | None = None
+) -> Outcome[bool]:
+    """Apply what the group has decided: let in what was staged for it, and close its times.
+
+    False if there is nothing to do, or the collection left meanwhile or came back.
+
+    Args:
+        state: of the collection, read after the state of the group that the view is of.
+        view: for this collection.
+        leave: it leaves the group, where nothing more is decided for it, and takes along these records of
+            writers: what was written once is never written again because of it.
+    """
+    if state.dropped or view.is_older(state.group, state.joined):
+        return NoOp(False)
+    ours = view.is_of(state.group, state.joined)
+    if leave is not None and ours and not view.leaving:
+        return NoOp(False)
+    freed: dict[str, Staged | None] = {}
+    for one, awaited in state.staged.awaiting():
+        if ours and awaited.transaction in view.decided:
+            freed[one.name] = _let_in(one, view.decided[awaited.transaction])
+        elif leave is not None:
+            freed[one.name] = None
+    upper = state.upper.join(view.upper) if ours else state.upper
+    left = Edits() if leave is None else Edits(group="", joined=0, writers=_kept(state, leave))
+    if upper == state.upper:
+        changed = freed or leave is not None
+        return Commit(replace(left, staged=freed), True) if changed else NoOp(False)
+    known = replace(state, staged=state.staged.edited(freed))
+    step = closing(known, HollowBatch(Bounds(state.upper, upper, state.minimum)))
+    edits = replace(left, upper=Move(state.upper, upper), spine=step.spine, staged={**freed, **step.staged})
+    return Commit(edits, True, step.due)
+
+
+def catch_up(state: ShardState, now_ms: int, view: View) -> Outcome[bool]:
+    """`settle`, if more comes of it than that times are closed in which there is nothing."""
+    waits = any(awaited.transaction in view.decided for _, awaited in state.staged.awaiting())
+    closes = any(begins_before(one.batch, view.upper) for one in state.staged)
+    if not (waits or closes or state.retention.window is not None):
+        return NoOp(False)
+    return settle(state, now_ms, view)
+
+
+def seen_through(state: ShardState, view: View | None) -> ShardState:
+    """A collection's state as its readers see it: with all that its group has decided. Writes nothing.
+
+    It has the seqno of the state that it is made of, and names no part that this one does not.
+
+    Args:
+        state: read after the state of the group that the view is of.
+        view: None: it was in no group then.
+    """
+    outcome = NoOp(False) if view is None else settle(state, state.committed_ms, view)
+    if not isinstance(outcome, Commit):
+        return state
+    return replace(stepped(state, outcome.edits, state.committed_ms), seqno=state.seqno)
+
+
+def _kept(state: ShardState, records: Mapping[str, WriterRecord]) -> dict[str, WriterRecord]:
+    """Those that the collection does not know."""
+    return {
+        name: record
+        for name, record in records.items()
+        if name not in state.writers or state.writers[name].sequence is None
+    }
+
+
+def _let_in(one: Staged, time: int | None) -> Staged:
+    if time is None:
+        return replace(one, awaits=None)
+    runs = tuple(
+        replace(run, parts=tuple(replace(part, rewrite=time) for part in run.parts)) for run in one.batch.runs
+    )
+    return replace(one, batch=replace(one.batch, runs=runs), awaits=None)
+
+
+# --- of a group
+
+
+def view(state: ShardState, member: str) -> View:
+    """What a group has decided for a collection; nothing, if it knows none of that id."""
+    known = state.memberships.get(member)
+    if known is None or state.dropped:
+        return View(state.shard_id, LAST if state.dropped else state.seqno, state.minimum)
+    upper = known.upper if known.leaving else known.upper.join(state.upper)
+    times = {id_: found.time for id_, found in state.decisions.items() if member in found.members}
+    return View(state.shard_id, state.seqno, upper, known.admitted, known.leaving, times)
+
+
+def ended(group: str, state: ShardState) -> View:
+    """What a group that is gone has decided for a collection: nothing that this one has not applied."""
+    return View(group, LAST, state.minimum)
+
+
+def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[dict[str, int]]:
+    """Take collections into the group; since when each is in it, by id. They still have to `join` it.
+
+    Refused with `LeftGroup` while one of them is leaving.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    known = {id_: state.memberships[id_] for id_ in members if id_ in state.memberships}
+    leaving = next((id_ for id_, member in known.items() if member.leaving), None)
+    if leaving is not None:
+        return Refused(LeftGroup(leaving))
+    seqno = state.seqno + 1
+    admitted = {id_: known[id_].admitted if id_ in known else seqno for id_ in members}
+    if len(known) == len(admitted):
+        return NoOp(admitted)
+    fresh = {id_: Membership(state.minimum, seqno) for id_ in members if id_ not in known}
+    return Commit(Edits(memberships=dict(fresh)), admitted)
+
+
+def retire(state: ShardState, _now_ms: int, member: str, admitted: int) -> Outcome[None]:
+    """Let no transaction take in a collection any more, which is about to leave."""
+    known = state.memberships.get(member)
+    if known is None or known.leaving or known.admitted != admitted:
+        return NoOp(None)
+    leaving = Membership(known.upper.join(state.upper), admitted, leaving=True)
+    return Commit(Edits(memberships={member: leaving}), None)
+
+
+def forget(
+    state: ShardState,
+    _now_ms: int,
+    decisions: frozenset[str] = frozenset(),
+    members: Mapping[str, int] | None = None,
+) -> Outcome[None]:
+    """Forget decisions that all their collections have applied, and collections that have left.
+
+    Args:
+        state: of the group.
+        decisions: by the ids of the transactions.
+        members: collections, and since when they were in the group.
+    """
+    gone = sorted(id_ for id_ in decisions if id_ in state.decisions)
+    left = [
+        id_
+        for id_, admitted in sorted((members or {}).items())
+        if (known := state.memberships.get(id_)) is not None and known.leaving and known.admitted == admitted
+    ]
+    if not gone and not left:
+        return NoOp(None)
+    return Commit(Edits(decisions=dict.fromkeys(gone), memberships=dict.fromkeys(left)), None)
+
+
+def refuse(state: ShardState, _now_ms: int, transaction: str) -> Outcome[bool]:
+    """Decide that a transaction never comes in; False if it is in."""
+    decided = state.decisions.get(transaction)
+    if decided is not None:
+        return NoOp(not decided.members)
+    return Commit(Edits(decisions={transaction: Decision((), None)}), True)
+
+
+def expire(state: ShardState, _now_ms: int, before: int) -> Outcome[None]:
+    """Decide no transaction any more that began before a seqno."""
+    return NoOp(None) if before <= state.expired else Commit(Edits(expired=before), None)
+
+
+def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None = None) -> Outcome[Appended]:
+    """Let a transaction in, in all its collections at once.
+
+    Refused with `UpperMismatch` if its time is closed, which carries the current frontier: it may be tried
+    again at a later time as it is staged; with `UpdateNotBeyondLower` if one of the rows' own times is; with
+    `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not in the group, or came
+    back to it since the transaction began.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    known = settled(state.writers.get(claim.writer), claim) if claim else None
+    if known is not None:
+        return known
+    decided = state.decisions.get(wanted.id)
+    if decided is not None and decided.members:
+        return NoOp(Appended(state.upper, state.upper, already=True))
+    if decided is not None:
+        return Refused(TransactionExpired(wanted.id))
+    if wanted.begun < state.expired:
+        return Refused(TransactionExpired(wanted.id))
+    stranger = next((id_ for id_, share in wanted.shares.items() if not _is_in(state, id_, share)), None)
+    if stranger is not None:
+        return Refused(LeftGroup(stranger))
+    if state.upper.closed:
+        return Refused(UpperMismatch("any frontier", state.upper))
+    if wanted.lower not in (None, state.upper):
+        return Refused(UpperMismatch(wanted.lower, state.upper))
+    placed = _timed(state, wanted)
+    if isinstance(placed, Refused):
+        return placed
+    time, upper = placed
+    members: dict[str, Membership | None] = {}
+    for id_, share in wanted.shares.items():
+        known_as = state.memberships[id_]
+        if share.seal is not None and not share.seal <= known_as.upper:
+            members[id_] = replace(known_as, upper=known_as.upper.join(share.seal))
+    decisions: dict[str, Decision | None] = {}
+    if wanted.written:
+        decisions[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
+    writers = {} if claim is None else {claim.writer: noted(state, claim, upper)}
+    answer = Appended(state.upper, upper)
+    if upper == state.upper:
+        if not (members or decisions or writers):
+            return NoOp(replace(answer, already=True))
+        return Commit(Edits(memberships=members, decisions=decisions, writers=writers), answer)
+    step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)))
+    edits = Edits(
+        upper=Move(state.upper, upper),
+        spine=step.spine,
+        memberships=members,
+        decisions=decisions,
+        writers=writers,
+    )
+    return Commit(edits, answer, step.due)
+
+
+def _is_in(state: ShardState, id_: str, share: Share) -> bool:
+    known = state.memberships.get(id_)
+    return known is not None and not known.leaving and known.admitted == share.joined
+
+
+def _timed(state: ShardState, wanted: Wanted) -> tuple[int | None, Frontier] | Refused:
+    """The time that all rows of a transaction get, if they get one, and the group's upper after it."""
+    written = wanted.written
+    uppers = {
+        id_: state.upper.join(state.memberships[id_].upper).join(wanted.shares[id_].floor) for id_ in written
+    }
+    shut = next((upper for upper in uppers.values() if upper.closed), None)
+    if shut is not None:
+        return Refused(UpperMismatch("any frontier", shut))
+    if not written or wanted.own_times:
+        for id_, (first, _) in written.items():
+            if not uppers[id_].less_equal(first):
+                return Refused(UpdateNotBeyondLower(first, uppers[id_]))
+        return None, state.upper if wanted.upper is None else state.upper.join(wanted.upper)
+    open_from = max(_number(time) for upper in uppers.values() for time in upper)
+    last = max(last for _, last in written.values())
+    time = max(open_from, last) if wanted.time is None else wanted.time
+    if time < open_from:
+        return Refused(UpperMismatch(Frontier.of(time), Frontier.of(open_from)))
+    if time < last:
+        # Times are only ever moved forward, so some rows would come in later than others.
+        return Refused(
+            UsageError(f"rows of the transaction were written at {last}: commit at {last} or later")
+        )
+    end = Frontier.past(time)
+    if end.closed:
+        return Refused(UsageError(f"time {time} is the last there is: a transaction needs one after it"))
+    return time, end if wanted.upper is None else end.join(wanted.upper)
+
+
+def _number(time: object) -> int:
+    if not isinstance(time, int):
+        raise UsageError(f"time {time} is no number")
+    return time

@@ -1,0 +1,72 @@
+"""Clients that fork collections, and use and drop forks and what was forked, in any order."""
+
+from tidelake.errors import CollectionNotFound, ForkExpired, HistoryCompacted, NotYetClosed
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import Lake
+from tidelake.model.frontier import Frontier
+from tidelake.testing.simulation.clients import FAILED, NAME, Client
+from tidelake.testing.simulation.droppers import IN_USE, drop, tidy, use
+from tidelake.testing.simulation.readers import last_snapshot, snapshot
+from tidelake.testing.simulation.record import only_time
+
+
+def forker(client: Client) -> None:
+    """Forks the large collection and small ones, among them forks; the forks are small ones as well."""
+    while True:
+        lake = client.lake()
+        client.draw.choice((_fork, _fork, _fork, use, use, _let_go, drop, tidy))(client, lake)
+        client.rest()
+
+
+def _fork(client: Client, lake: Lake) -> None:
+    """Fork something, as it is or was, and read the fork."""
+    court, draw = client.court, client.draw
+    source = draw.choice([NAME, *court.names[-IN_USE:]])
+    try:
+        opened = lake.collection(source)
+    except (*FAILED, CollectionNotFound):
+        return
+    judge = court.judges[opened.id]
+    asked, name = judge.asked(), f"small{len(court.names)}"
+    court.names.append(name)
+    as_of = None
+    if judge.dropped is None and draw.random() < 0.6:
+        since, upper = only_time(judge.state.since), only_time(judge.state.upper)
+        as_of = draw.randint(max(0, since - 1), max(upper, since))
+    client.world.note(f"> fork {source} as {name} as of {as_of}")
+    try:
+        made = lake.fork(source, name, as_of)
+    except (*FAILED, CollectionNotFound, ForkExpired) as error:
+        client.world.note(f"< fork {name}: {error!r}")
+        return
+    except (HistoryCompacted, NotYetClosed) as error:
+        client.world.note(f"< fork {name}: {error!r}")
+        if source not in court.loose:
+            judge.unread(asked, error)
+        return
+    client.world.note(f"< fork {name}")
+    court.made[name] = made.id
+    court.counts["forks"] += 1
+    _check(client, name, made, as_of)
+
+
+def _check(client: Client, name: str, made: Collection, as_of: int | None) -> None:
+    """A fork begins where it was asked to, and has the contents of what was forked."""
+    judge = client.court.judges[made.id]
+    if as_of is not None and judge.uppers[0] != Frontier.past(as_of):
+        judge.wrong(f"a fork as of {as_of} begins at {judge.uppers[0]}")
+    visitor = client.visitor(name, made)
+    client.draw.choice((snapshot, last_snapshot))(visitor)
+
+
+def _let_go(client: Client, lake: Lake) -> None:
+    """Make all parts of a small collection its own, if it is a fork."""
+    names = client.court.names[-IN_USE:]
+    if not names:
+        return
+    try:
+        opened = lake.collection(client.draw.choice(names))
+        opened.merge()
+        opened.maintain()
+    except (*FAILED, CollectionNotFound) as error:
+        client.world.note(f"< let go: {error!r}")

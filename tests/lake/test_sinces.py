@@ -1,0 +1,291 @@
+"""History of several collections that may go: all or none, whatever crashes in between."""
+
+import json
+import threading
+import uuid
+
+import pyarrow as pa
+import pytest
+from lakes import SCHEMA, SetClock, at, contents, rows
+
+from tidelake.config import Config
+from tidelake.env import Counters, Env
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionNotFound,
+    CorruptionError,
+    HistoryCompacted,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UsageError,
+)
+from tidelake.lake.lake import Lake
+from tidelake.model.frontier import Frontier
+from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.url import Stores
+from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
+
+CONFIG = Config(merge_budget_s=0.0, retry_deadline_s=0.0)
+NAMES = ("a", "b", "c")
+
+
+class Yard:
+    """Stores that several processes open, with three collections of five times each."""
+
+    def __init__(self):
+        self.clock = SetClock()
+        self.stores = Stores(MemoryBlobStore(self.clock), MemoryVersionLog())
+        lake = self.lake()
+        for name in NAMES:
+            c = lake.create(name, SCHEMA, key=["id"])
+            for n in range(5):
+                c.append(rows(n))
+
+    def lake(self, plan=None):
+        blobs, log = self.stores.blobs, self.stores.log
+        if plan is not None:
+            blobs, log = FaultyBlobStore(blobs, plan), FaultyVersionLog(log, plan)
+        env = Env(clock=self.clock, recorder=Counters())
+        return Lake(f"memory://{uuid.uuid4().hex}", Stores(blobs, log), CONFIG, env)
+
+    def sinces(self):
+        lake = self.lake()
+        return tuple(str(lake.collection(name).since) for name in NAMES)
+
+    def left(self):
+        """Intents that nobody has done."""
+        return self.lake()._catalog.look([], intents=True).intents
+
+
+@pytest.fixture
+def yard():
+    return Yard()
+
+
+def test_all_of_them_advance_by_one_write_of_the_catalog_that_decides(yard):
+    lake = yard.lake()
+    lake.list()
+    before = yard.stores.log.head("catalog").seqno
+    answer = lake.advance_since({"a": 1, "b": [2], "c": Frontier.of(3)})
+    assert {name: str(since) for name, since in answer.items()} == {"a": "[1]", "b": "[2]", "c": "[3]"}
+    assert yard.sinces() == ("[1]", "[2]", "[3]")
+    # The decision, and that it is done.
+    assert yard.stores.log.head("catalog").seqno == before + 2 and not yard.left()
+    # The same again is fine, and so is nothing.
+    assert lake.advance_since({"a": 1, "b": 2, "c": 3}) == answer and lake.advance_since({}) == {}
+    with pytest.raises(HistoryCompacted):
+        lake.collection("c").snapshot(2)
+    assert lake.list() == ["a", "b", "c"] and lake.fsck().clean
+
+
+def test_holds_keep_history_back_and_since_follows(yard):
+    lake = yard.lake()
+    with lake.collection("b").reader("test", since=1):
+        answer = lake.advance_since({"a": 3, "b": 3})
+        assert {name: str(since) for name, since in answer.items()} == {"a": "[3]", "b": "[1]"}
+    assert yard.sinces() == ("[3]", "[3]", "[0]")
+
+
+def test_a_frontier_may_be_past_the_upper_and_the_last_closed_time_can_still_be_read(yard):
+    lake = yard.lake()
+    answer = lake.advance_since({"a": 5, "b": 9})
+    assert {str(since) for since in answer.values()} == {"[4]"}
+    c = lake.collection("b")
+    c.merge()
+    assert contents(c) == {(n, "x"): 1 for n in range(5)}
+    c.append(at(6, 7))
+    assert str(c.since) == "[6]" and len(contents(c)) == 6
+    c.upsert(rows(7, v="y"))
+    c.append(at(20, 8))
+    assert str(c.since) == "[9]" and contents(c, 9)[7, "y"] == 1
+    assert next(c.subscribe(timeout_s=0)).updates.read_all().num_rows == 7
+    assert lake.fsck().clean
+
+
+def test_tuples_and_clocks_are_taken_as_they_are(yard):
+    lake = yard.lake()
+    t = lake.create("t", SCHEMA, key=["id"], time="tuple(2)")
+    empty = pa.table({"id": [], "v": [], "_time_0": [], "_time_1": []}).cast(t.update_schema.remove(4))
+    t.compare_and_append(empty, (0, 0), [(4, 0), (0, 5)])
+    answer = lake.advance_since({"t": [(3, 1), (0, 2)], "a": 1})
+    assert answer["t"] == Frontier.of((3, 1), (0, 2)) and yard.sinces()[0] == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("frontiers", "error", "said"),
+    [
+        ({"a": 3, "x": 3, "y": 3}, CollectionNotFound, "no collection 'x'"),
+        ({"a": 3, "gone": 1}, CollectionNotFound, r"'gone' \(it was dropped or renamed\)"),
+        ({"a": 3, "b": "x", "c": -1}, UsageError, "since of 'b'"),
+        ({"a": 3, "b": -1}, UsageError, "since of 'b'"),
+        ({"a": 3, "b": (1, 2)}, UsageError, "since of 'b'"),
+        ({"a": 3, "c": 1, "b": -1}, UsageError, r"since=\[1\] of collection 'c' goes back.* \[2\]"),
+        ({"a": 3, "b": []}, UsageError, "'b': nothing could ever be read"),
+        ({"a": 3, 5: 3}, UsageError, "frontiers="),
+        (["a"], UsageError, "frontiers="),
+        ("a", UsageError, "frontiers="),
+    ],
+)
+def test_what_cannot_be_is_refused_naming_the_first_and_nothing_moves(yard, frontiers, error, said):
+    lake = yard.lake()
+    lake.create("gone", SCHEMA, key=["id"])
+    lake.drop("gone")
+    lake.collection("c").advance_since(2)
+    before = yard.stores.log.head("catalog").seqno, yard.sinces()
+    with pytest.raises(error, match=said):
+        lake.advance_since(frontiers)
+    assert (yard.stores.log.head("catalog").seqno, yard.sinces()) == before
+
+
+def test_a_collection_that_is_being_dropped_is_refused_and_nothing_moves(yard):
+    lake = yard.lake()
+    lake._leftovers.ending(lake.collection("b").id).drop()
+    with pytest.raises(CollectionDropped, match="'b'"):
+        lake.advance_since({"a": 1, "b": 1})
+    assert str(lake.collection("a").since) == "[0]"
+
+
+ALL, NONE = ("[1]", "[2]", "[3]"), ("[0]", "[0]", "[0]")
+
+
+def call_of(lake):
+    return lambda: lake.advance_since({"a": 1, "b": 2, "c": 3})
+
+
+def finishers(yard):
+    """Who finds what was decided."""
+    return {
+        "collect": lambda: yard.lake().collect(),
+        "another call": lambda: yard.lake().advance_since({"a": 1}),
+        "the next process": call_of(yard.lake()),
+    }
+
+
+@pytest.mark.parametrize("who", ["collect", "another call", "the next process"])
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=lambda fault: fault.name)
+def test_a_crash_at_any_call_leaves_all_or_none_once_the_next_one_has_come(fault, who):
+    seen, n = set(), 0
+    while True:
+        yard = Yard()
+        plan = FaultPlan()
+        lake = yard.lake(plan)
+        lake.list()
+        plan._script = [Fault.NONE] * n + [fault]
+        try:
+            call_of(lake)()
+            break
+        except SimulatedCrash:
+            decided = bool(yard.left()) or yard.sinces() == ALL
+            finishers(yard)[who]()
+        found = yard.sinces()
+        seen.add((found, decided))
+        assert not yard.left()
+        if who == "collect":
+            assert found == (ALL if decided else NONE)
+        elif who == "another call":
+            assert found == (ALL if decided else ("[1]", "[0]", "[0]"))
+        else:
+            assert found == ALL
+        assert yard.lake().fsck().clean
+        n += 1
+    assert yard.sinces() == ALL and n > 12 and len(seen) == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_a_store_that_fails_at_any_call_leaves_all_or_none_and_says_which(fault):
+    n = 0
+    while True:
+        yard = Yard()
+        plan = FaultPlan()
+        lake = yard.lake(plan)
+        lake.list()
+        plan._script = [Fault.NONE] * n + [fault] * 30
+        try:
+            call_of(lake)()
+            plan._script = []
+            break
+        except StoreUnavailable:
+            # It did not happen.
+            plan._script = []
+            yard.lake().collect()
+            assert yard.sinces() == NONE and not yard.left()
+        except OutcomeUnknown:
+            plan._script = []
+            yard.lake().collect()
+            assert yard.sinces() in (ALL, NONE) and not yard.left()
+        n += 1
+    assert yard.sinces() == ALL
+
+
+def test_what_was_decided_is_finished_also_for_what_was_renamed_and_not_for_what_was_dropped(yard):
+    plan = FaultPlan()
+    lake = yard.lake(plan)
+    lake.list()
+    whole = lake._sinces._opened
+
+    def crash(_id):
+        raise SimulatedCrash
+
+    lake._sinces._opened = crash
+    with pytest.raises(SimulatedCrash):
+        call_of(lake)()
+    lake._sinces._opened = whole
+    assert len(yard.left()) == 1 and yard.sinces() == NONE
+    other = yard.lake()
+    assert other.list() == ["a", "b", "c"]
+    other.swap("a", "c")
+    other.drop("b")
+    other.create("b", SCHEMA, key=["id"], allow_recreate=True).append(rows(1))
+    other.collect()
+    assert yard.sinces() == ("[3]", "[0]", "[1]") and not yard.left()
+
+
+def test_threads_that_advance_at_once_all_come_to_the_end(yard):
+    failures = []
+
+    def work(who):
+        lake = yard.lake()
+        for n in range(5):
+            names = NAMES if who % 2 else NAMES[::-1]
+            try:
+                lake.advance_since(dict.fromkeys(names, 10 + n))
+            except UsageError as error:
+                # Another one was further already.
+                if "goes back" not in str(error):
+                    failures.append(error)
+            except BaseException as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not failures and not yard.left()
+    assert {str(yard.lake().collection(name).state().retained) for name in NAMES} == {"[14]"}
+    assert yard.sinces() == ("[4]", "[4]", "[4]")
+
+
+def test_an_intent_that_cannot_be_read_is_damage(yard):
+    lake = yard.lake()
+    for what in ("{", json.dumps([1]), json.dumps({"a": 1})):
+        listing = lake._catalog.look([])
+        assert lake._catalog.intend(listing, "bad", what)
+        with pytest.raises(CorruptionError, match="an intent of it cannot be read"):
+            yard.lake().collect()
+        (key,) = yard.left()
+        lake._catalog.done(key)
+
+
+def test_upkeep_finishes_what_was_decided(yard):
+    lake = yard.lake()
+    listing = lake._catalog.look(["a"])
+    what = json.dumps({listing.shards["a"]: [3]})
+    assert lake._catalog.intend(listing, "left", what)
+    with lake.upkeep(interval_s=0.001) as upkeep:
+        upkeep._tidied_s -= 1e9
+        for _ in range(10_000):
+            if not yard.left():
+                break
+            threading.Event().wait(0.005)
+    assert yard.sinces() == ("[3]", "[0]", "[0]") and not yard.left()

@@ -1,0 +1,124 @@
+"""Random forks, forks of forks, drops and collections among random appends and merges, against the oracle.
+
+Whatever is done to one of them, all others go on answering as they did.
+"""
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import initialize, precondition, rule
+from test_against_oracle import CONFIGS, IntMachine, TupleMachine
+
+import tidelake
+from tidelake.errors import HistoryCompacted, NotYetClosed
+from tidelake.model.frontier import Frontier
+from tidelake.testing import tables
+from tidelake.testing.oracle import Oracle
+
+# What is garbage may go at once, so that a part that is not kept is missed at once.
+EAGER = [replace(config, garbage_age_s=0.0, inline_part_bytes=0) for config in CONFIGS]
+
+
+class Forks:
+    """Rules for a machine that has one collection, `c`, and the `oracle` of it."""
+
+    @initialize(config=st.sampled_from(EAGER))
+    def start(self, config):
+        super().start(config=config)
+        self.lake = tidelake.open(self.url, config=config)
+        self.oracles, self.staged = {"c": self.oracle}, {"c": []}
+        self.count = 0
+
+    def record(self, updates, upper):
+        """What is staged comes in when its times are closed."""
+        waiting = self.staged[self.c.name]
+        closed = [u for u in waiting if not upper.less_equal(u[1])]
+        self.staged[self.c.name] = [u for u in waiting if upper.less_equal(u[1])]
+        super().record([*updates, *closed], upper)
+
+    @rule(data=st.data())
+    def stage(self, data):
+        updates = self.drawn_updates(data, self.oracle.upper, Frontier())
+        self.c.stage(tables.table(updates, self.domain))
+        self.staged[self.c.name] += updates
+
+    @rule(data=st.data())
+    def seal(self, data):
+        upper = self.later(data)
+        self.c.seal(upper)
+        self.record([], upper)
+
+    @rule()
+    def reopen(self):
+        self.c = tidelake.open(self.url, config=self.config).collection(self.c.name)
+
+    @rule(data=st.data())
+    def fork(self, data):
+        as_of = data.draw(st.one_of(st.none(), st.sampled_from(self.probe_times())))
+        self.count += 1
+        name = f"f{self.count}"
+        if as_of is not None and not self.oracle.since.less_equal(as_of):
+            with pytest.raises(HistoryCompacted):
+                self.lake.fork(self.c.name, name, as_of)
+        elif as_of is not None and self.oracle.upper.less_equal(as_of):
+            with pytest.raises(NotYetClosed):
+                self.lake.fork(self.c.name, name, as_of)
+        else:
+            upper = self.oracle.upper if as_of is None else self.oracle.upper.meet(Frontier.past(as_of))
+            made = self.lake.fork(self.c.name, name, as_of)
+            kept = [u for u in self.oracle.updates if not upper.less_equal(u[1])]
+            self.oracles[name] = Oracle(upper, self.oracle.since, kept)
+            self.staged[name] = list(self.staged[self.c.name]) if as_of is None else []
+            if data.draw(st.booleans()):
+                self.c, self.oracle = made, self.oracles[name]
+
+    @precondition(lambda self: len(self.oracles) > 1)
+    @rule(data=st.data())
+    def go_on_with_another(self, data):
+        name = data.draw(st.sampled_from(sorted(self.oracles)))
+        self.c, self.oracle = self.lake.collection(name), self.oracles[name]
+
+    @precondition(lambda self: len(self.oracles) > 1)
+    @rule(data=st.data())
+    def drop_another(self, data):
+        name = data.draw(st.sampled_from(sorted(self.oracles.keys() - {self.c.name})))
+        assert self.lake.drop(name)
+        del self.oracles[name]
+
+    @rule()
+    def collect(self):
+        self.c.maintain()
+        self.lake.collect()
+
+    @rule(data=st.data())
+    def all_others_are_as_they_were(self, data):
+        for name, oracle in self.oracles.items():
+            times = [
+                t for t in self.probe_times() if oracle.since.less_equal(t) and not oracle.upper.less_equal(t)
+            ]
+            if times:
+                time = data.draw(st.sampled_from(times))
+                answer = self.lake.collection(name).snapshot(time).read_all()
+                assert tables.netted(answer, self.domain, time) == oracle.snapshot(time)
+
+    def teardown(self):
+        if hasattr(self, "lake"):
+            assert self.lake.fsck().left == ()
+        super().teardown()
+
+
+class IntForks(Forks, IntMachine):
+    pass
+
+
+class TupleForks(Forks, TupleMachine):
+    pass
+
+
+TestIntForks = IntForks.TestCase
+TestTupleForks = TupleForks.TestCase
+TestIntForks.settings = TestTupleForks.settings = settings(
+    max_examples=80, stateful_step_count=30, deadline=None
+)
