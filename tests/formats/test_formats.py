@@ -21,7 +21,6 @@ from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.checkpoint import CheckpointDirectory
 from tidelake.arrangement.files import open_batch
 from tidelake.arrangement.keys import Keys
-from tidelake.arrangement.saved import Checkpoint
 from tidelake.data import container
 from tidelake.data.inline import decode_inline
 from tidelake.data.part import read_part, verify
@@ -46,7 +45,7 @@ def expected(name, folder=V1):
 
 def decoded(name, data):
     kind = RECORDS[name][0] if name in RECORDS else name.partition("-")[0]
-    types = {"uploader": Uploader, "batch": SentBatch, "task": Task, "arrangement": Checkpoint}
+    types = {"uploader": Uploader, "batch": SentBatch, "task": Task}
     match kind:
         case "state":
             return codec.decode_state(data, name)
