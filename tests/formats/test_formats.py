@@ -45,7 +45,7 @@ def expected(name, folder=V1):
 
 def decoded(name, data):
     kind = RECORDS[name][0] if name in RECORDS else name.partition("-")[0]
-    types = {"uploader": Uploader, "batch": SentBatch, "task": Task}
+    types = {"uploader": Uploader, "batch": SentBatch, "task": Task, "arrangement": Checkpoint}
     match kind:
         case "state":
             return codec.decode_state(data, name)
