@@ -21,6 +21,7 @@ from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.checkpoint import CheckpointDirectory
 from tidelake.arrangement.files import open_batch
 from tidelake.arrangement.keys import Keys
+from tidelake.arrangement.saved import Checkpoint
 from tidelake.data import container
 from tidelake.data.inline import decode_inline
 from tidelake.data.part import read_part, verify
