@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import format_batches
 import pyarrow as pa
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
 from format_values import DELTAS, RECORDS, STATES, TOGETHER, delta
@@ -163,13 +164,15 @@ def text(found):
 def write(folder):
     """Write everything."""
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("records", "parts"):
+    for name in ("records", "parts", "batches"):
         (folder / name).mkdir(parents=True)
     for name, data in records().items():
         (folder / "records" / name).write_bytes(data)
     for case in CASES:
         (folder / "parts" / f"{case}.parquet").write_bytes(stored(case)[1])
         (folder / "parts" / f"{case}.inline").write_bytes(inline(case).inline)
+    for kind in format_batches.KINDS:
+        format_batches.write(kind, folder / "batches")
     lake(folder / "lake")
     with tempfile.TemporaryDirectory() as live:
         saved = folder / "arrangement"
