@@ -1,4 +1,4 @@
-"""The bytes of version 1 are read as what they were, and today's encoder gives the same ones."""
+"""The bytes of each format are read as what they were, and today's encoder gives the same ones."""
 
 import dataclasses
 import io
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import format_batches
 import make_v1
+import make_v2
 import pyarrow as pa
 import pytest
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
-from format_values import DELTAS, RECORDS, SHARD, STATES
+from format_values import DELTAS, FIRST_STATE, LATER_DELTAS, LATER_STATES, RECORDS, SHARD, STATES
 
 import tidelake
 from tidelake.arrangement.cache import BlockCache
@@ -30,12 +31,14 @@ from tidelake.state import codec
 from tidelake.state.state import Edits, ShardState
 from tidelake.store.url import check_marker
 
-V1 = Path(__file__).parent / "v1"
-NAMES = sorted(make_v1.records())
+V1, V2 = (Path(__file__).parent / name for name in ("v1", "v2"))
+MADE = {V1: make_v1.records(), V2: make_v2.records()}
+NAMES = [(folder, name) for folder, made in MADE.items() for name in sorted(made)]
+NAMES = [pytest.param(folder, name, id=f"{folder.name}-{name}") for folder, name in NAMES]
 
 
-def expected(name):
-    return json.loads((V1 / f"{name}.json").read_text(encoding="utf-8"))
+def expected(name, folder=V1):
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def decoded(name, data):
@@ -52,30 +55,62 @@ def decoded(name, data):
             return codec.decode_record(kind, data, types[kind], name)
 
 
-def test_every_kept_record_has_its_values():
-    kept = {path.name for path in (V1 / "records").iterdir()}
-    assert kept == set(NAMES) == set(expected("records"))
+@pytest.mark.parametrize("folder", MADE, ids=lambda folder: folder.name)
+def test_every_kept_record_has_its_values(folder):
+    kept = {path.name for path in (folder / "records").iterdir()}
+    assert kept == set(MADE[folder]) == set(expected("records", folder))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_record_is_read_as_what_it_was(name):
-    value = decoded(name, (V1 / "records" / name).read_bytes())
+LATER = {
+    name: {json.dumps(plain(getattr(one, name))) for one in (Edits(), FIRST_STATE) if hasattr(one, name)}
+    for name in codec.SINCE
+}
+
+
+def without_later(found):
+    """JSON without the fields that came later, where they have nothing to say."""
+    if isinstance(found, list):
+        return [without_later(item) for item in found]
+    if not isinstance(found, dict):
+        return found
+    kept = {key: item for key, item in found.items() if json.dumps(item) not in LATER.get(key, ())}
+    return {key: without_later(item) for key, item in kept.items()}
+
+
+@pytest.mark.parametrize(("folder", "name"), NAMES)
+def test_a_record_is_read_as_what_it_was(folder, name):
+    value = decoded(name, (folder / "records" / name).read_bytes())
     # By way of JSON, which has no tuples.
-    assert json.loads(json.dumps(plain(value))) == expected("records")[name]
+    found, kept = json.loads(json.dumps(plain(value))), expected("records", folder)[name]
+    assert without_later(found) == without_later(kept)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_todays_encoder_gives_the_same_bytes(name):
-    assert make_v1.records()[name] == (V1 / "records" / name).read_bytes()
+@pytest.mark.parametrize(("folder", "name"), NAMES)
+def test_todays_encoder_gives_the_same_bytes(folder, name):
+    assert MADE[folder][name] == (folder / "records" / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_record_of_a_newer_format_is_refused(name):
-    head, _, body = (V1 / "records" / name).read_bytes().partition(b"\n")
+@pytest.mark.parametrize(("folder", "name"), NAMES)
+def test_a_record_has_the_least_format_that_knows_its_fields(folder, name):
+    head = (folder / "records" / name).read_bytes().partition(b"\n")[0]
+    assert head.split(b" ")[1] == folder.name.encode()[1:]
+
+
+@pytest.mark.parametrize(("folder", "name"), NAMES)
+def test_a_record_of_a_newer_format_is_refused(folder, name):
+    head, _, body = (folder / "records" / name).read_bytes().partition(b"\n")
     kind, _, checksum = head.split(b" ")
-    newer = b" ".join((kind, b"2", checksum)) + b"\n" + body
-    with pytest.raises(FormatTooNew, match="format 2"):
+    newer = b" ".join((kind, b"%d" % (codec.FORMAT + 1), checksum)) + b"\n" + body
+    with pytest.raises(FormatTooNew, match=f"format {codec.FORMAT + 1}"):
         decoded(name, newer)
+
+
+@pytest.mark.parametrize("name", sorted(make_v2.records()))
+def test_a_newer_field_in_a_record_of_an_older_format_is_damage(name):
+    _, _, body = (V2 / "records" / name).read_bytes().partition(b"\n")
+    kind = name.partition("-")[0]
+    with pytest.raises(CorruptionError, match="does not know"):
+        decoded(name, codec._header(kind, 1, body) + body)
 
 
 def changed_fields(values, default):
@@ -85,11 +120,20 @@ def changed_fields(values, default):
 
 
 def test_the_kept_records_set_every_field_of_edits_and_states():
-    assert changed_fields(DELTAS.values(), Edits()) == {f.name for f in dataclasses.fields(Edits)}
+    deltas = [*DELTAS.values(), *LATER_DELTAS.values()]
+    assert changed_fields(deltas, Edits()) == {f.name for f in dataclasses.fields(Edits)}
     names = {f.name for f in dataclasses.fields(ShardState)}
-    full = STATES["full"]
+    full = LATER_STATES["full"]
     unset = {name for name in names if not getattr(full, name)}
     assert unset == {"dropped"} and STATES["tombstone"].dropped
+
+
+def test_the_kept_records_of_the_first_format_set_all_fields_that_it_knows():
+    deltas = changed_fields(DELTAS.values(), Edits())
+    assert deltas == {f.name for f in dataclasses.fields(Edits)} - set(codec.SINCE)
+    full = STATES["full"]
+    names = {f.name for f in dataclasses.fields(ShardState)}
+    assert {name for name in names if not getattr(full, name)} == {"dropped", *names & set(codec.SINCE)}
 
 
 # --- Parts ---
@@ -222,7 +266,28 @@ def test_a_kept_record_that_is_damaged_is_refused():
 
 
 def test_the_kept_files_stay_small():
-    assert sum(path.stat().st_size for path in V1.rglob("*") if path.is_file()) < 300_000
+    kept = [path for folder in MADE for path in folder.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in kept) < 400_000
+
+
+@pytest.fixture
+def later_lake(tmp_path):
+    """A copy, of the lake with staged batches."""
+    return Path(shutil.copytree(V2 / "lake", tmp_path / "lake"))
+
+
+def test_a_lake_with_staged_batches_is_read_as_what_it_was(later_lake):
+    assert json.loads(json.dumps(make_v2.contents(later_lake))) == expected("lake", V2)
+
+
+def test_a_lake_with_staged_batches_is_whole_and_is_drained(later_lake):
+    with tidelake.open(later_lake, create=False) as opened:
+        assert opened.fsck(["orders"]).left == ()
+        orders = opened.collection("orders")
+        before = orders.state()
+        assert before.drained != before.upper and len(before.staged) > 1
+        orders.maintain()
+        assert orders.state().drained == before.upper and opened.fsck(["orders"]).left == ()
 
 
 @pytest.mark.parametrize("kind", format_batches.KINDS)

@@ -74,6 +74,8 @@ def found_within(bug, seeds):
         (bugs.collection_that_ignores_forks, "names it"),
         (bugs.fence_with_a_hole, "writer"),
         (bugs.group_that_is_told_too_early, ""),
+        (bugs.reads_without_what_is_not_drained, "rows differ"),
+        (bugs.numbers_that_are_forgotten_by_stages, ""),
     ],
 )
 def test_a_bug_is_found_within_200_seeds(bug, symptom):
