@@ -17,9 +17,10 @@ from tidelake.model.schema import Column, DataType, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel, invariants
 from tidelake.state.garbage import Garbage, Sweep
+from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
-from tidelake.state.staged import Staged, Staging
+from tidelake.state.staged import Awaited, Staged, Staging
 from tidelake.state.state import Delta, Edits, Fork, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
 
 TUPLES = TimeDomain("tuple", 2)
@@ -180,6 +181,50 @@ DRAINS = [
 ]
 
 
+def grouped():
+    """A state that is a group of "a" and of "b", which leaves, and is itself in another group."""
+    awaited = Staged(staged("s", 3, 9).batch, 6, Awaited("t", 1, 0))
+    edits = Edits(
+        group="g",
+        joined=1,
+        staged=keyed(awaited),
+        memberships={"a": Membership(F(4), 6), "b": Membership(F(5), 6)},
+        decisions={"in": Decision(("a", "b"), 2)},
+        expired=3,
+    )
+    before = a_state()
+    after = apply(before, Delta("s", 6, 10, "n", before.rollup, edits))
+    check_step(before, after, edits)
+    leaving = Edits(memberships={"b": Membership(F(5), 6, leaving=True)})
+    both = replace(after, seqno=5)
+    check_step(both, apply(both, Delta("s", 6, 10, "n", both.rollup, leaving)), leaving)
+    return apply(both, Delta("s", 6, 10, "n", both.rollup, leaving))
+
+
+GROUPS = [
+    ("expired-never-goes-back", Edits(expired=2)),
+    ("decided-once", Edits(decisions={"in": Decision(("a",), 2)})),
+    ("decided-once", Edits(decisions={"in": Decision((), None)})),
+    ("members-decide", Edits(decisions={"new": Decision(("a", "stranger"), 3)})),
+    ("members-decide", Edits(decisions={"new": Decision(("b",), 3)})),
+    ("member-upper-never-goes-back", Edits(memberships={"a": Membership(F(3), 6)})),
+    ("members-leave-for-good", Edits(memberships={"a": Membership(F(4), 7)})),
+    ("members-leave-for-good", Edits(memberships={"b": Membership(F(5), 6)})),
+    ("members-leave-first", Edits(memberships={"a": None})),
+    ("members-numbered", Edits(memberships={"c": Membership(F(0), 6)})),
+    ("left-behind-nothing", Edits(group="", joined=0)),
+]
+
+
+@pytest.mark.parametrize(("rule", "edits"), GROUPS)
+def test_each_rule_refuses_the_step_of_a_group_that_breaks_it(rule, edits):
+    before = grouped()
+    check_state(before)
+    after = apply(before, Delta("s", 7, 11, "n", before.rollup, edits))
+    with pytest.raises(InternalError, match=f"rule {rule} "):
+        check_step(before, after, edits)
+
+
 @pytest.mark.parametrize(("rule", "edits"), DRAINS)
 def test_each_rule_refuses_the_step_of_staged_batches_that_breaks_it(rule, edits):
     before = waiting()
@@ -290,7 +335,7 @@ def test_a_rewrite_of_tuples_is_refused_at_the_append():
 def test_every_rule_that_the_source_names_is_broken_by_a_test_here():
     source = Path(invariants.__file__).read_text()
     named = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source))
-    assert named == {rule for rule, _ in STEPS + DRAINS + STATES} | {"clock-never-goes-back"}
+    assert named == {rule for rule, _ in STEPS + DRAINS + GROUPS + STATES} | {"clock-never-goes-back"}
 
 
 def singles(ids):

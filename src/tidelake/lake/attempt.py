@@ -13,7 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelake.errors import CollectionNotFound, OutcomeUnknown, TidelakeError, UsageError
+from tidelake.errors import CollectionNotFound, LeftGroup, OutcomeUnknown, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import REFUSALS
@@ -117,6 +117,9 @@ class Attempt:
         except OutcomeUnknown:
             self.asked = True
             raise
+        except CollectionNotFound as error:
+            # The group ended when the last one had left it.
+            raise LeftGroup(min(shares)) from error
 
     def abort(self) -> bool:
         """Decide that it never comes in, and remove what is staged; False if it is in."""

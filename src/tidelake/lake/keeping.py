@@ -64,7 +64,7 @@ class Keeping(Handle):
         Raises:
             UsageError: no closed time would be left to read from; nothing changed.
         """
-        wanted, state = self.frontier(since, "since"), self.state()
+        wanted, state = self.frontier(since, "since"), self._shard.settle()
         # An element of `since` that is closed is a time that can be read; without one there is none.
         if not wanted <= state.since and all(state.upper.less_equal(t) for t in wanted):
             raise UsageError(

@@ -256,6 +256,17 @@ class Shard:
         except CollectionNotFound:
             return transactions.ended(group, self.known())
 
+    def settle(self) -> ShardState:
+        """Write down what transactions have decided for it, and the times that are closed by that.
+
+        Two log scans and a log write, of a collection in a group; otherwise a scan. The newest state.
+        """
+        view = self.view()
+        self.alive()
+        if view is not None:
+            self.run(partial(transactions.settle, view=view))
+        return self.known()
+
     def last_readable(self) -> ShardState:
         """What `readable` gave last. No store call, but for the first."""
         known, last = self.known(), self._readable

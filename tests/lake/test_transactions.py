@@ -1,0 +1,701 @@
+"""Writes of several collections: all of it is seen, or nothing, whoever crashes, leaves or comes late."""
+
+import threading
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+from lakes import SCHEMA, SetClock
+from together import AGE_S, QUIET, Places, at, balance, rows, totals
+
+from tidelake.errors import (
+    Closed,
+    CollectionDropped,
+    CollectionInGroup,
+    CollectionNotFound,
+    CorruptionError,
+    InvalidUpdates,
+    LeftGroup,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TransactionExpired,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+)
+from tidelake.lake.attempt import Attempt
+from tidelake.model.frontier import Frontier
+from tidelake.state import transactions
+from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
+
+F = Frontier.of
+
+
+@pytest.fixture
+def places():
+    return Places()
+
+
+@pytest.fixture
+def lake(places):
+    return places.banks("a", "b", "c")
+
+
+def awaiting(lake, *names):
+    """What is staged and undecided."""
+    return [one for name in names for one, _ in lake.collection(name)._shard.readable().staged.awaiting()]
+
+
+def uppers(lake, names="abc"):
+    return [lake.collection(name).upper for name in names]
+
+
+# --- what is seen
+
+
+def test_rows_of_several_collections_come_in_at_one_time(lake):
+    done = lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
+    assert (done.upper, done.already) == (F(1), False)
+    assert totals(lake, 0, "ab") == [5, -5]
+    assert uppers(lake) == [F(1), F(1), F(0)]
+
+
+def test_an_idle_collection_of_the_group_is_closed_without_a_write_of_its_own(places, lake):
+    lake.write({"a": rows(1), "b": rows(1), "c": rows(1)})
+    before = lake.collection("c").state().seqno
+    lake.write({"a": rows(2), "b": rows(2)}, time=50)
+    assert lake.collection("c").upper == F(51)
+    assert lake.collection("c").snapshot(50).read_all().num_rows == 1
+    assert lake.collection("c").state().seqno == before
+
+
+@pytest.mark.parametrize("names", ["a", "ab", "abc"])
+def test_a_transaction_costs_a_log_write_for_each_collection_and_one_that_decides(places, lake, names):
+    lake.write({name: rows(1) for name in "abc"})
+    places.counts.clear()
+    lake.write({name: rows(2) for name in names})
+    assert places.counts["log.compare_and_set"] == len(names) + 1
+    assert places.counts["blob.put"] == 0
+
+
+def test_a_read_of_a_collection_in_a_group_costs_two_log_scans(places, lake):
+    lake.write({"a": rows(1), "b": rows(1)})
+    collection = lake.collection("a")
+    collection.snapshot(0).read_all()
+    places.counts.clear()
+    collection.snapshot(0).read_all()
+    assert places.counts["log.scan"] == 2
+    assert places.counts["log.compare_and_set"] == 0
+
+
+def test_own_times_stay_and_the_upper_goes_past_the_last(lake):
+    lake.write({"a": at([3, 5], [1, 2]), "b": at([9], [-3])})
+    assert uppers(lake, "ab") == [F(10), F(10)]
+    assert totals(lake, 3, "ab") == [1, 0]
+    assert totals(lake, 9, "ab") == [3, -3]
+
+
+def test_several_tables_for_one_collection_and_rows_that_cancel(lake):
+    with lake.transaction() as txn:
+        txn.write("a", rows(1, v=4))
+        txn.write("a", rows(2, v=6))
+        txn.write("b", rows(1, v=7))
+        txn.write("b", rows(1, v=7).append_column("_diff", pa.array([-1])))
+    assert totals(lake, 0, "ab") == [10, 0]
+    assert lake.collection("b").snapshot(0).read_all().num_rows == 0
+
+
+def test_tables_without_rows_close_the_time_all_the_same(lake):
+    assert lake.write({"a": rows(), "b": rows()}, time=4).upper == F(5)
+    assert totals(lake, 4, "ab") == [0, 0]
+
+
+def test_nothing_at_all_is_in_already(lake):
+    assert lake.write({}) == lake.transaction().commit()
+    assert lake.write({}).already
+
+
+@pytest.mark.parametrize("v", [2**63 - 1, -(2**63), None, 0])
+def test_values_at_the_ends_come_in_as_they_are(lake, v):
+    table = pa.table({"k": pa.array([2**63 - 1]), "v": pa.array([v], pa.int64())})
+    lake.write({"a": table, "b": table})
+    assert lake.collection("b").snapshot(0).read_all()["v"].to_pylist() == [v]
+
+
+@pytest.mark.parametrize(("unit", "per_ms"), [("ms", 1), ("us", 1000)])
+def test_clocks_are_written_at_the_wall_clock(places, unit, per_ms):
+    clock = SetClock(1_000)
+    lake = places.banks("x", "y", time=unit, env={"clock": clock})
+    assert lake.write({"x": rows(1), "y": rows(1)}).upper == F(1_000 * per_ms + 1)
+    clock.ms = 900  # put back
+    assert lake.write({"x": rows(2), "y": rows(2)}).upper == F(1_000 * per_ms + 2)
+
+
+def test_staged_rows_of_several_collections_are_seen_together_when_their_times_are_closed(lake):
+    lake.stage({"a": at([20], [9]), "b": at([25], [-9])})
+    assert uppers(lake, "ab") == [F(0), F(0)]
+    assert lake.collection("a").snapshot(30, staged=True).read_all()["v"].to_pylist() == [9]
+    lake.seal({"a": 21, "b": 30})
+    assert uppers(lake, "ab") == [F(21), F(30)]
+    assert (totals(lake, 20, "a"), totals(lake, 29, "b")) == ([9], [-9])
+    with pytest.raises(UpperMismatch) as caught:
+        lake.write({"a": rows(1), "b": rows(1)}, time=25)
+    assert caught.value.current == F(30)
+
+
+def test_a_seal_never_goes_back(lake):
+    lake.seal({"a": 9, "b": 9})
+    assert lake.seal({"a": 5, "b": 9}).already
+    assert uppers(lake, "ab") == [F(9), F(9)]
+
+
+def test_what_was_closed_before_a_collection_joined_stays_closed(lake):
+    lake.collection("b").append(at([99], [1]))
+    assert lake.write({"a": rows(1, v=2), "b": rows(2, v=3)}).upper == F(101)
+    assert totals(lake, 99, "ab") == [0, 1]
+    txn = lake.transaction(time=300)
+    txn.write("a", rows(5)), txn.write("c", rows(5))
+    lake.collection("c").append(at([200], [1]))
+    txn.commit()
+    assert uppers(lake) == [F(301)] * 3
+
+
+# --- conflicts
+
+
+def test_a_conflict_is_tried_again_without_another_upload(places):
+    lake = places.banks("a", "b")
+    lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
+    txn = lake.transaction(time=5)
+    txn.write("a", rows(1, v=3)), txn.write("b", rows(1, v=-3))
+    attempt_of(txn).prepare(txn._rows, 5)
+    lake.write({"a": rows(2, v=0), "b": rows(2, v=0)}, time=7)
+    places.counts.clear()
+    with pytest.raises(UpperMismatch) as caught:
+        txn.commit()
+    assert caught.value.current == F(8)
+    txn.commit(time=caught.value.current.elements[0])
+    assert places.counts["log.compare_and_set"] == 1
+    assert totals(lake, 8, "ab") == [3, -3]
+    assert totals(lake, 7, "ab") == [0, 0]
+
+
+def attempt_of(txn):
+    """The attempt of a transaction, begun as its commit would."""
+    group, joined = txn._groups.of(txn._shards)
+    txn._attempt = Attempt(txn._new_id(), group, txn._shards, joined)
+    return txn._attempt
+
+
+def test_a_conflict_in_the_second_collection_stores_the_first_ones_rows_once(lake):
+    lake.collection("b").append(at([9], [0]))
+    txn = lake.transaction(time=5)
+    txn.write("a", rows(1, v=3)), txn.write("b", rows(1, v=-3))
+    with pytest.raises(UpperMismatch) as caught:
+        txn.commit()
+    txn.commit(time=caught.value.current.elements[0])
+    assert totals(lake, 10, "ab") == [3, -3]
+
+
+def test_rows_never_move_back_below_what_their_collection_closed_alone(lake):
+    lake.collection("b").append(at([99], [1]))
+    txn = lake.transaction(time=200, lower=F(7))
+    txn.write("a", rows(1)), txn.write("b", rows(2))
+    with pytest.raises(UpperMismatch):
+        txn.commit()
+    txn._lower = None
+    with pytest.raises(UpperMismatch) as caught:
+        txn.commit(time=50)
+    assert caught.value.current == F(100)
+    with pytest.raises(UsageError, match="written at 200: commit at 200 or later"):
+        txn.commit(time=150)
+    assert txn.commit(time=200).upper == F(201)
+
+
+def test_lower_is_compared_with_the_group(lake):
+    lake.write({"a": rows(1), "b": rows(1)})
+    txn = lake.transaction(lower=1)
+    txn.write("a", rows(2))
+    assert txn.commit().upper == F(2)
+    late = lake.transaction(lower=1)
+    late.write("a", rows(3))
+    with pytest.raises(UpperMismatch) as caught:
+        late.commit()
+    assert caught.value.current == F(2)
+    late.abort()
+
+
+def test_a_refused_write_leaves_nothing_waiting(lake):
+    lake.write({"a": rows(1), "b": rows(1)}, time=9)
+    with pytest.raises(UpdateNotBeyondLower):
+        lake.write({"a": at([20], [1]), "b": at([5], [1])})
+    assert not awaiting(lake, "a", "b")
+    assert totals(lake, 9, "ab") == [1, 1]
+
+
+def test_an_abort_gives_up_what_is_staged_and_a_late_commit_is_refused(lake):
+    lake.write({"a": rows(1), "b": rows(1)})
+    txn = lake.transaction(time=5)
+    txn.write("a", rows(2)), txn.write("b", rows(2))
+    attempt_of(txn).prepare(txn._rows, 5)
+    assert len(awaiting(lake, "a")) == 1
+    txn.abort(), txn.abort()
+    assert not awaiting(lake, "a", "b")
+    with pytest.raises(UsageError, match="ended"):
+        txn.commit()
+
+
+def test_a_block_that_raises_stores_nothing(places, lake):
+    places.counts.clear()
+    with suppress(ZeroDivisionError), lake.transaction() as txn:
+        txn.write("a", rows(1))
+        _ = 1 / 0
+    assert places.counts["log.compare_and_set"] == places.counts["blob.put"] == 0
+
+
+def test_a_transaction_that_takes_too_long_is_given_up(places):
+    lake = places.banks("a", "b")
+    txn = lake.transaction(time=5)
+    txn.write("a", rows(1)), txn.write("b", rows(1))
+    attempt_of(txn).prepare(txn._rows, 5)
+    places.clock.ms += int(AGE_S * 1000)
+    lake.collect()
+    assert not awaiting(lake, "a", "b")
+    with pytest.raises(TransactionExpired):
+        txn.commit()
+    assert totals(lake, 0, "ab", staged=True) == [0, 0]
+
+
+def test_one_that_is_young_is_begun_anew_when_an_old_one_is_given_up(places):
+    lake = places.banks("a", "b")
+    old, young = lake.transaction(), lake.transaction()
+    for txn in (old, young):
+        txn.write("a", rows(1, v=2)), txn.write("b", rows(1, v=-2))
+    attempt_of(old).prepare(old._rows, None)
+    places.clock.ms += int(AGE_S * 1000)
+    attempt_of(young).prepare(young._rows, None)
+    lake.collect()
+    young.commit()
+    assert totals(lake, 0, "ab") == [2, -2]
+
+
+# --- refusals
+
+
+def test_what_is_in_a_group_is_written_to_by_transactions_only(lake):
+    lake.write({"a": rows(1), "b": rows(1)})
+    a = lake.collection("a")
+    for write in (a.append, a.stage, lambda t: a.compare_and_append(t, 1, 9), a.upsert):
+        with pytest.raises(CollectionInGroup, match=r"lake\.write.*lake\.leave"):
+            write(at([5], [1]))
+    assert a.upper == F(1)
+
+
+def test_wrong_arguments_say_what_they_may_be_and_store_nothing(places, lake):
+    places.counts.clear()
+    for call, message in [
+        (lambda: lake.write([rows(1)]), "give a dict"),
+        (lambda: lake.seal([5]), "give a dict"),
+        (lambda: lake.write({"a": rows(1)}, time="x"), "time"),
+        (lambda: lake.write({"a": rows(1)}, time=-1), "time"),
+        (lambda: lake.write({"a": rows(1)}, token=5), "token"),
+        (lambda: lake.write({"a": 5}), "int"),
+        (lambda: lake.transaction(lower="x"), "lower"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            call()
+    with pytest.raises(CollectionNotFound, match="'a'"):
+        lake.write({"b": rows(1), "aa": rows(1)})
+    assert places.counts["log.compare_and_set"] == places.counts["blob.put"] == 0
+
+
+def test_a_table_that_does_not_fit_leaves_nothing_waiting(lake):
+    with pytest.raises(InvalidUpdates):
+        lake.write({"a": rows(1), "b": pa.table({"nope": [1]})})
+    assert not awaiting(lake, "a", "b")
+
+
+def test_some_rows_with_times_and_some_without_are_refused(lake):
+    with pytest.raises(UsageError, match="others do not"):
+        lake.write({"a": rows(1), "b": at([1], [1])})
+    with pytest.raises(UsageError, match="leave one of them out"):
+        lake.write({"a": at([1], [1])}, time=3)
+    with pytest.raises(UsageError, match="need _time"):
+        lake.stage({"a": rows(1)})
+    txn = lake.transaction()
+    txn.write("a", rows(1))
+    with pytest.raises(UsageError, match="writes or stages"):
+        txn.stage("b", at([1], [1]))
+
+
+def test_the_last_time_there_is_is_refused(lake):
+    with pytest.raises(UsageError, match="last there is"):
+        lake.write({"a": rows(1)}, time=2**63 - 1)
+
+
+@pytest.mark.parametrize("unit", ["ms", "tuple(2)"])
+def test_collections_that_count_times_otherwise_are_in_no_group(places, lake, unit):
+    lake.create("t", SCHEMA, key=["id"], time=unit)
+    with pytest.raises(UsageError, match="need the same"):
+        lake.seal({"a": 1, "t": 1 if unit == "ms" else [(1, 1)]})
+    if unit != "ms":
+        with pytest.raises(UsageError, match="no total order"):
+            lake.seal({"t": [(1, 1)]})
+
+
+def test_collections_of_two_groups_are_refused(lake):
+    lake.create("d", lake.collection("a").schema, key=["k"])
+    lake.write({"a": rows(1), "b": rows(1)})
+    lake.write({"c": rows(1), "d": rows(1)})
+    with pytest.raises(UsageError, match=r"different groups.*lake\.leave"):
+        lake.write({"a": rows(2), "c": rows(2)})
+    assert totals(lake, 0) == [1, 1, 1]
+
+
+def test_a_closed_lake_says_so(lake):
+    txn = lake.transaction()
+    txn.write("a", rows(1))
+    lake.close()
+    for call in (txn.commit, lambda: lake.write({"a": rows(1)}), lambda: lake.leave("a"), lake.transaction):
+        with pytest.raises(Closed):
+            call()
+
+
+# --- tokens
+
+
+def test_a_token_comes_in_once(lake):
+    assert not lake.write({"a": rows(1, v=2)}, token="x").already
+    assert lake.write({"a": rows(1, v=2)}, token="x").already
+    assert totals(lake, 0, "a") == [2]
+
+
+def test_a_token_that_two_have_begun_comes_in_once_and_nothing_is_left(places):
+    lake = places.banks("a", "b")
+    first, second = (lake.transaction(token="x") for _ in range(2))
+    for txn in (first, second):
+        txn.write("a", rows(1, v=2)), txn.write("b", rows(1, v=-2))
+    attempt = attempt_of(first)
+    first._claim(attempt.group)
+    attempt.prepare(first._rows, None)
+    assert not second.commit().already
+    assert first.commit().already
+    lake.collect()
+    assert totals(lake, 0, "ab") == [2, -2]
+    assert not awaiting(lake, "a", "b")
+
+
+def test_a_token_is_known_after_its_collection_left_and_joined_others(lake):
+    lake.write({"a": rows(1, v=2)}, token="x")
+    lake.leave("a")
+    assert lake.write({"a": rows(1, v=2), "b": rows(1)}, token="x").already
+    assert totals(lake, 0, "a") == [2]
+
+
+# --- leaving and coming
+
+
+def test_a_collection_that_left_is_written_to_alone_and_has_all_that_was_decided(lake):
+    lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)}, time=3)
+    assert lake.leave("a") and not lake.leave("a")
+    assert lake.collection("a").append(rows(2, v=1)).lower == F(4)
+    assert totals(lake, 3, "ab") == [5, -5]
+    lake.write({"a": rows(3), "b": rows(3)})
+    assert uppers(lake, "ab") == [F(6), F(6)]
+
+
+def test_what_was_begun_before_a_collection_left_and_came_back_is_begun_anew(lake):
+    lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
+    txn = lake.transaction()
+    txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
+    attempt_of(txn).prepare(txn._rows, None)
+    lake.leave("a")
+    lake.collection("a").append(at([70], [1]))
+    lake.write({"a": rows(2, v=0), "b": rows(2, v=0)})
+    at_ = txn.commit().upper.elements[0] - 1
+    assert totals(lake, at_, "ab") == [6, -5]
+    assert totals(lake, at_ - 1, "ab") == [1, 0]
+    assert not awaiting(lake, "a")
+
+
+def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake):
+    lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
+    a = lake.collection("a")._shard
+    group = a.group(a.state().group)
+    view = transactions.view(group.state(), a.spec.shard_id)
+    group.run(lambda s, n: transactions.retire(s, n, a.spec.shard_id, view.admitted))
+    old = transactions.view(group.state(), a.spec.shard_id)
+    lake.leave("a")
+    lake.write({"a": rows(2, v=2), "b": rows(2, v=-2)}, time=8)
+    assert not a.run(lambda s, n: transactions.settle(s, n, old, leave={}))
+    assert totals(lake, 8, "ab") == [3, -3]
+
+
+def test_a_leave_that_ended_half_way_is_finished_by_whoever_writes(lake):
+    lake.write({"a": rows(1, v=1), "b": rows(1, v=-1)})
+    a = lake.collection("a")._shard
+    group = a.group(a.state().group)
+    admitted = group.state().memberships[a.spec.shard_id].admitted
+    group.run(lambda s, n: transactions.retire(s, n, a.spec.shard_id, admitted))
+    lake.write({"a": rows(2, v=2), "b": rows(2, v=-2)})
+    assert totals(lake, 1, "ab") == [3, -3]
+
+
+def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(places, lake):
+    lake.write({"a": rows(1)})
+    group = lake.collection("a").state().group
+    lake.leave("a")
+    assert group not in set(lake._stores.log.keys())
+    b = lake.collection("b")._shard
+    b.run(lambda s, n: transactions.join(s, n, group, 1))
+    assert lake.collection("b").upper == F(0)
+    other = places.process()
+    assert other.write({"a": rows(2), "b": rows(1)}).upper == F(2)
+    assert totals(other, 1, "ab") == [2, 1]
+
+
+def test_a_group_whose_log_is_lost_is_told_of_when_something_awaits_it(lake):
+    lake.write({"a": rows(1), "b": rows(1)})
+    lake._stores.log.delete(lake.collection("a").state().group)
+    with pytest.raises(CorruptionError, match="log of the group is gone"):
+        lake.collection("a").snapshot(0)
+
+
+def test_a_collection_of_a_group_that_does_not_know_it_is_read_and_taken_in(lake):
+    lake.write({"a": rows(1)})
+    b = lake.collection("b")._shard
+    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1))
+    assert lake.collection("b").upper == F(0)
+    assert lake.leave("b")
+    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1))
+    lake.write({"a": rows(2), "b": rows(2)})
+    assert totals(lake, 1, "ab") == [2, 1]
+
+
+def test_maintenance_never_forgets_a_collection_that_joins_beside_it(lake):
+    """Tidying looks at a collection that is not in yet; that joins, and is written to, at the next calls."""
+    lake.write({"a": rows(1, v=0), "c": rows(1, v=0)})
+    a, b = (lake.collection(name)._shard for name in "ab")
+    group = lake._groups._open(a.state().group)
+    admitted = group.run(lambda s, n: transactions.admit(s, n, (b.spec.shard_id,)))
+    lake._groups.tidy(group)
+    b.run(lambda s, n: transactions.join(s, n, group.spec.shard_id, admitted[b.spec.shard_id]))
+    done = lake.write({"a": rows(2, v=4), "b": rows(2, v=-4)})
+    lake.collect()
+    assert totals(lake, done.upper.elements[0] - 1, "ab") == [4, -4]
+
+
+def test_one_member_groups_give_way_and_what_is_begun_in_them_comes_in(lake):
+    lake.write({"a": rows(0, v=0)})
+    lake.write({"b": rows(0, v=0)})
+    txns = [lake.transaction(), lake.transaction()]
+    for name, txn in zip("ab", txns, strict=True):
+        txn.write(name, rows(1, v=7))
+        attempt_of(txn).prepare(txn._rows, None)
+    lake.write({"a": rows(2, v=1), "b": rows(2, v=1)})
+    for txn in txns:
+        txn.commit()
+    last = lake.collection("a").upper.elements[0] - 1
+    assert totals(lake, last, "ab") == [8, 8]
+
+
+def test_a_left_group_error_names_the_remedy():
+    assert "write it again" in str(LeftGroup("a"))
+
+
+# --- others beside
+
+
+def test_a_dropped_collection_takes_its_share_along_and_the_others_keep_theirs(lake):
+    txn = lake.transaction()
+    txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
+    attempt_of(txn).prepare(txn._rows, None)
+    lake.drop("b")
+    assert txn.commit().upper == F(1)
+    assert totals(lake, 0, "a") == [5]
+    lake.collect()
+    assert lake.fsck().clean
+    with pytest.raises((CollectionDropped, CollectionNotFound)):
+        lake.write({"a": rows(1), "b": rows(1)})
+
+
+def test_a_backup_has_what_readers_see_and_is_in_no_group(places, lake):
+    lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
+    txn = lake.transaction()
+    txn.write("a", rows(2, v=5))
+    attempt_of(txn).prepare(txn._rows, None)
+    to = Places().lake()
+    lake.backup("a", to)
+    copy = to.collection("a")
+    assert copy.snapshot(0).read_all()["v"].to_pylist() == [5]
+    assert (copy.state().group, len(copy.state().staged), copy.upper) == ("", 0, F(1))
+    copy.append(rows(3))
+    assert to.fsck().clean
+
+
+def test_a_fork_has_what_readers_see_and_is_in_no_group(lake):
+    lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
+    fork = lake.fork("a", "f")
+    assert fork.snapshot(0).read_all()["v"].to_pylist() == [5]
+    assert fork.append(rows(2)).upper == F(2)
+    assert totals(lake, 0, "ab") == [5, -5]
+
+
+def test_a_renamed_collection_stays_in_its_group(lake):
+    lake.write({"a": rows(1), "b": rows(1)})
+    lake.rename("a", "z")
+    lake.write({"z": rows(2), "b": rows(2)})
+    assert totals(lake, 1, "zb") == [2, 2]
+
+
+def test_columns_may_come_between_the_stage_and_the_decision(lake):
+    txn = lake.transaction()
+    txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
+    attempt_of(txn).prepare(txn._rows, None)
+    a = lake.collection("a")
+    a.evolve(a.schema.append(pa.field("w", pa.string())))
+    txn.commit()
+    assert lake.collection("a").snapshot(0).read_all().to_pylist() == [
+        {"k": 1, "v": 5, "w": None, "_time": 0, "_diff": 1}
+    ]
+
+
+def test_readers_followers_and_holds_see_transactions(lake):
+    lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
+    with lake.collection("a").reader("test") as reader:
+        assert reader.snapshot(0).read_all().num_rows == 1
+        lake.write({"a": rows(2, v=5), "b": rows(2)}, time=6)
+        assert reader.snapshot(6).read_all().num_rows == 2
+        steps = reader.listen(0, timeout_s=0)
+        assert [row["v"] for step in steps for row in step.updates.read_all().to_pylist()] == [5]
+
+
+def test_since_may_go_as_far_as_readers_see_times_closed(lake):
+    lake.write({"a": rows(1), "b": rows(1)}, time=50)
+    lake.write({"b": rows(2)}, time=80)
+    assert lake.collection("a").advance_since(60) == F(60)
+    assert totals(lake, 60, "a") == [1]
+
+
+def test_retention_follows_the_group_at_maintenance(lake):
+    lake.collection("a").retain(10)
+    lake.write({"a": rows(1), "b": rows(1)}, time=50)
+    lake.write({"b": rows(2)}, time=80)
+    lake.collection("a").maintain()
+    assert lake.collection("a").since == F(71)
+    assert totals(lake, 80, "ab") == [1, 2]
+
+
+def test_decisions_are_written_down_by_those_who_commit(lake):
+    for n in range(40):
+        lake.write({"a": rows(n), "b": rows(n)})
+    group = lake._groups._open(lake.collection("a").state().group)
+    assert len(group.known().decisions) <= 16
+    assert (
+        lake.collection("a").state().spine.totals.rows + lake.collection("a").state().staged.totals.rows == 40
+    )
+    assert totals(lake, 39, "ab") == [40, 40]
+
+
+def test_two_threads_on_one_lake_lose_nothing(places):
+    lake = places.banks("a", "b")
+    failed = []
+
+    def transfers(first):
+        try:
+            for n in range(10):
+                lake.write({"a": rows(first + n, v=1), "b": rows(first + n, v=-1)})
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=transfers, args=(100 * n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert balance(lake, "ab") == 0
+    assert not failed
+    assert balance(lake, "ab") == 0
+    last = lake.collection("a").upper.elements[0] - 1
+    assert totals(lake, last, "ab") == [30, -30]
+
+
+# --- crashes and faults
+
+WRITES = {"a": rows(1, v=5), "b": rows(1, v=-5)}
+
+
+def joined(lake):
+    lake.write({"a": rows(0, v=0), "b": rows(0, v=0)})
+
+
+def waiting(lake):
+    joined(lake)
+    lake.write(WRITES)
+
+
+ACTS = {
+    "first write": (lambda lake: None, lambda lake: lake.write(WRITES, token="t")),
+    "write": (joined, lambda lake: lake.write(WRITES, token="t")),
+    "seal": (joined, lambda lake: lake.seal({"a": 9, "b": 7})),
+    "leave": (waiting, lambda lake: lake.leave("a")),
+    "leave and end": (lambda lake: lake.write({"a": rows(1, v=0)}), lambda lake: lake.leave("a")),
+    "tidy": (waiting, lambda lake: lake.collect()),
+}
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize("act", ACTS)
+def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act, fault):
+    prepare, do = ACTS[act]
+    for call in range(200):
+        places = Places(config=QUIET)
+        prepare(places.banks("a", "b"))
+        lake = places.process(faults=FaultPlan(script=[Fault.NONE] * call + [fault]))
+        try:
+            do(lake)
+        except SimulatedCrash:
+            pass
+        else:
+            break
+        other = places.process()
+        assert balance(other, "ab") == 0
+        do(other)
+        seen = balance(other, "ab")
+        other.write({"a": rows(9, v=1), "b": rows(9, v=-1)})
+        places.clock.ms += int(AGE_S * 1000)
+        for name in "ab":
+            other.collection(name).maintain()
+        other.collect()
+        last = min(other.collection(name).upper.elements[0] for name in "ab") - 1
+        share = 6 if "write" in act or prepare is waiting else 1
+        assert totals(other, last, "ab") == [share, -share], (call, fault)
+        assert seen == 0
+        assert not awaiting(other, "a", "b"), (call, fault)
+        assert other.fsck().clean
+    assert call > 3
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_whatever_the_store_fails_at_a_commit_that_is_repeated_comes_in_once(fault):
+    for call in range(200):
+        places = Places(config=QUIET)
+        joined(places.banks("a", "b"))
+        plan = FaultPlan(script=[Fault.NONE] * call + [fault] * 60)
+        lake = places.process(faults=plan, retries=False)
+        try:
+            txn = lake.transaction()
+            for name, table in WRITES.items():
+                txn.write(name, table)
+        except (OutcomeUnknown, StoreUnavailable):
+            continue
+        for _ in range(100):
+            try:
+                txn.commit()
+                break
+            except (OutcomeUnknown, StoreUnavailable):
+                continue
+        other = places.process()
+        last = min(other.collection(name).upper.elements[0] for name in "ab") - 1
+        assert totals(other, last, "ab") == [5, -5], (call, fault)
+        if not plan.injected:
+            break
