@@ -4,12 +4,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError, WriterFenced
+from tidelake.lake.groups import Groups
 from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
 from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
 from tidelake.state import collection as collection_commands
-from tidelake.state import invariants
+from tidelake.state import invariants, transactions
 from tidelake.state.commands import Refused
 from tidelake.testing.simulation.options import Options
 
@@ -112,3 +113,27 @@ def collection_without_an_age_limit():
     free = collection_commands.free
     never = 1 << 62
     return replaced(collection_commands, free=lambda garbage, pins, before_ms: free(garbage, pins, never))
+
+
+def readers_that_miss_the_decisions_for_one_collection():
+    """Who reads one of the collections of a transaction does not see that it was decided."""
+    view = transactions.view
+
+    def blind(state, member):
+        found = view(state, member)
+        return replace(found, decided={}) if member == min(state.memberships, default="") else found
+
+    return replaced(transactions, view=blind)
+
+
+def group_that_forgets_too_early():
+    """A decision is forgotten when the first of its collections has applied it."""
+    settle = Groups.tidy
+
+    def hasty(self, group):
+        state = group.state()
+        if state.decisions:
+            self._forget(group, frozenset(state.decisions))
+        settle(self, group)
+
+    return replaced(Groups, tidy=hasty)

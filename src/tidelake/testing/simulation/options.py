@@ -83,6 +83,8 @@ class Options:
         config, on_disk = _config(draw), draw.random() < 0.4
         if draw.random() < 0.4:
             roles += ["forker"] * draw.randint(1, 2)
+        if draw.random() < 0.4:
+            roles += ["teller"] * draw.randint(1, 3)
         return cls(config, rates, tuple(roles), skew_ms, on_disk)
 
 
