@@ -249,7 +249,8 @@ class Groups:
             seen.append((group, group.known().seqno))
             if not self._others(group, shards[name].spec.shard_id):
                 return self.leave(shards[name])
-        return any(group.state().seqno != seqno for group, seqno in seen)
+        moved = any(shards[name].alive().group != group for name, group in known.items())
+        return moved or any(group.state().seqno != seqno for group, seqno in seen)
 
     def _others(self, group: Shard, id_: str) -> bool:
         """Whether a group has a collection beside one. Those that are not in it any more are forgotten."""

@@ -79,14 +79,14 @@ def _offer(client: Client, op: Transfer, transaction: Transaction) -> None:
             client.world.note(f"< transfer {op.number}: {error!r}")
             time = only_time(error.current)  # type: ignore[arg-type]
             if client.draw.random() < 0.3:
-                _gives_up(client, op, transaction, unsure)
+                _gives_up(op, transaction, unsure=unsure)
                 return
         except TidelakeError as error:
             client.world.note(f"< transfer {op.number}: {error!r}")
             if not isinstance(error, (*FAILED, TransactionExpired)):
                 client.judge.wrong(f"transfer {op.number} failed with {error!r}")
             if isinstance(error, TransactionExpired) or client.draw.random() < 0.3:
-                _gives_up(client, op, transaction, unsure)
+                _gives_up(op, transaction, unsure=unsure)
                 return
         else:
             client.world.note(f"< transfer {op.number}: {done.upper} already={done.already}")
@@ -97,7 +97,7 @@ def _offer(client: Client, op: Transfer, transaction: Transaction) -> None:
         client.rest()
 
 
-def _gives_up(client: Client, op: Transfer, transaction: Transaction, unsure: bool) -> None:
+def _gives_up(op: Transfer, transaction: Transaction, *, unsure: bool) -> None:
     if not unsure:
         op.barred = "it was refused"
     with suppress(TidelakeError):
