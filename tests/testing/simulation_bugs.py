@@ -54,7 +54,7 @@ def lost_reply_taken_for_a_defeat():
     return replaced(History, _decided=lambda self, expected, seqno, data: False)
 
 
-def group_that_is_told_too_early():
+def round_that_is_told_too_early():
     """Commands that were to be committed together are answered as if they were, though others were faster."""
     commit = History.commit
 

@@ -73,7 +73,7 @@ def found_within(bug, seeds):
         (bugs.collection_that_ignores_holds, "which names it"),
         (bugs.collection_that_ignores_forks, "names it"),
         (bugs.fence_with_a_hole, "writer"),
-        (bugs.group_that_is_told_too_early, ""),
+        (bugs.round_that_is_told_too_early, ""),
         (bugs.readers_that_miss_the_decisions_for_one_collection, ""),
         (bugs.group_that_forgets_too_early, ""),
     ],
