@@ -23,6 +23,7 @@ MEASURED = (
     "embedded",
     "appends",
     "contention",
+    "staging",
     "updates",
     "arrangement_reads",
     "arrangement_spine",

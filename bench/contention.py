@@ -132,14 +132,14 @@ KINDS: dict[str, Callable[..., Iterator[Work]]] = {
 
 
 def worker(
-    kind: str,
+    kind: "str | Callable[..., Iterator[Work]]",
     arguments: tuple[object, ...],
     start: Barrier,
     seconds: float,
     counts: "multiprocessing.Queue[int]",
 ) -> None:
     """A process: its work again and again from the moment when all are ready, and how often it was done."""
-    works = KINDS[kind](*arguments)
+    works = (KINDS[kind] if isinstance(kind, str) else kind)(*arguments)
     work = next(works)
     work()
     start.wait()
@@ -151,7 +151,12 @@ def worker(
     next(works, None)
 
 
-def together(kind: str, place: Path, arguments: list[tuple[object, ...]], seconds: float) -> list[int]:
+def together(
+    kind: str | Callable[..., Iterator[Work]],
+    place: Path,
+    arguments: list[tuple[object, ...]],
+    seconds: float,
+) -> list[int]:
     """How often each of several processes, one for each of `arguments`, does its work at the same time."""
     spawn = multiprocessing.get_context("spawn")
     start, counts = spawn.Barrier(len(arguments)), spawn.Queue()

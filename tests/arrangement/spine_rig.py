@@ -30,10 +30,23 @@ class NoThreads:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.works: list[Callable[[Stop], None]] = []
 
     def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
         self.asked.append(name)
+        self.works.append(work)
         return Nobody()
+
+
+class Looks:
+    """Ends a thread after so many looks."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def wait(self, timeout: float) -> bool:
+        self.left -= 1
+        return self.left < 0
 
 
 class SetMachine:
@@ -67,10 +80,15 @@ class Rig:
     """A spine in a folder, and what it needs."""
 
     def __init__(
-        self, folder: Path, config: ArrangementConfig | None = None, ids: IdSource | None = None
+        self,
+        folder: Path,
+        config: ArrangementConfig | None = None,
+        ids: IdSource | None = None,
+        machine: SetMachine | None = None,
     ) -> None:
         self.folder = folder
-        self.machine = SetMachine()
+        folder.mkdir(exist_ok=True)
+        self.machine = machine if machine is not None else SetMachine()
         self.spawner = NoThreads()
         self.spine = Spine(
             LAYOUT,

@@ -1,6 +1,9 @@
 """Files of batches: what damage does to them, when they can be seen, and when they go."""
 
+import resource
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -155,3 +158,28 @@ def test_rows_in_memory_do_not_hold_the_table_that_they_are_a_slice_of() -> None
     assert batch is not None
     assert batch.block(0).get_total_buffer_size() < large.nbytes / 20
     assert plain(batch.block(0)) == plain(large)[500:510]
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("room", [0, 4, 200, 1500])
+def test_a_disk_that_is_full_is_told_and_nothing_is_left_behind(room: int, tmp_path: Path) -> None:
+    def build() -> None:
+        builder = FileBuilder(OF, str(tmp_path), "one", FilterPlan(60), BlockCache(1 << 20))
+        builder.add(ROWS)
+        builder.finish()
+
+    with pytest.raises(StoreUnavailable, match=r"cannot write '.*one\.batch'"), room_for(room):
+        build()
+    assert list(tmp_path.iterdir()) == []
+    build()
+    assert [path.name for path in tmp_path.iterdir()] == ["one.batch"]

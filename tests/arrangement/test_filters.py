@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from arrangement_rows import KEYS, keys, layout, plain, ranked
-from hypothesis import given
+from hypothesis import given, settings
 
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.cache import BlockCache
@@ -43,6 +43,7 @@ def numbered(of: Layout, numbers: np.ndarray) -> Keys:
 
 
 @pytest.mark.parametrize("kind", KEYS)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_no_key_that_is_there_is_denied(kind: str, data: st.DataObject) -> None:
     of = layout(kind)

@@ -30,7 +30,7 @@ from tidelake.arrangement.snapshot import Snapshot
 from tidelake.errors import Closed, HistoryCompacted, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 
-OWN = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+OWN = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)
@@ -214,3 +214,12 @@ def test_a_filter_holds_for_every_read(kind: str, data: st.DataObject, tmp_path:
         found = snapshot.fetch(whole.range(columns=list(of.key_names)).select(list(of.key_names)))
         assert plain(found) == everything
         snapshot.close()
+
+
+def test_an_answer_holds_no_batch_alive(tmp_path: Path) -> None:
+    of = layout("int")
+    held: list[Update] = [((key, "a" * 50, 0.5), 0, 1) for key in range(4000)]
+    with taken([held, held[:500]], of, tmp_path) as snapshot:
+        for found in (snapshot.fetch(pa.table({"k0": [7, 3000]})), snapshot.range((5,), (9,))):
+            assert 0 < found.get_total_buffer_size() < 10_000
+        assert all(rows.get_total_buffer_size() <= 4 * rows.nbytes for rows in snapshot.scan())

@@ -1,3 +1,4 @@
+import shutil
 import threading
 from pathlib import Path
 
@@ -5,11 +6,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.arrangement.arrangement_rows import sorted_rows
-from tests.arrangement.spine_rig import LAYOUT, Rig, folded, row, tiny
+from tests.arrangement.spine_rig import LAYOUT, Looks, Rig, SetMachine, folded, row, tiny
 
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.levels import LEVELS
 from tidelake.arrangement.retention import last_n
+from tidelake.arrangement.room import Room, SystemMachine
+from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.spine import Spine
 from tidelake.env import RandomIds
 from tidelake.errors import (
@@ -273,6 +276,48 @@ def test_rows_filters_and_cache_count_in_the_budget(tmp_path):
     rig.spine.close()
 
 
+def test_pressure_is_measured_after_every_step(rig):
+    rig.machine.share = 0.75
+    rig.insert_keys([1])
+    rig.insert_keys([2])
+    rig.machine.share = 0.1
+    assert rig.spine.report().pressure == "high"
+    assert rig.spine.step()
+    assert rig.spine.report().pressure == "low"
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_merges_hold_counts_in_the_budget(tmp_path, on_disk):
+    """Of a merge in memory its output, and that once more while it is copied; else its filter; and chunks."""
+    config = tiny(memory_budget_bytes=1 << 20, merge_chunk_rows=512, large_share=1.0)
+    rig = Rig(tmp_path, config)
+    rig.machine.share = 0.6 if on_disk else 0.0
+    rig.insert_keys(range(0, 4000, 2))
+    rig.insert_keys(range(1, 4000, 2))
+    before = rig.spine.report()
+    assert rig.spine.step()
+    merging = rig.spine.report().used_bytes - before.used_bytes
+    chunks = 4 * min((1 << 20) // 32, before.bytes_on_disk + before.bytes_in_memory)
+    output = 2 * 4000 if on_disk else 2 * before.bytes_in_memory
+    assert merging == chunks + output
+    rig.settle()
+    rig.spine.close()
+
+
+def test_a_batch_of_a_gigabyte_goes_to_disk_whatever_the_budget():
+    room = Room(ArrangementConfig(memory_budget_bytes=1 << 40), SetMachine(), "")
+    assert not room.on_disk((1 << 30) - 1, 0)
+    assert room.on_disk(1 << 30, 0)
+
+
+def test_the_machine_says_what_it_holds_and_what_is_left(tmp_path):
+    machine = SystemMachine()
+    assert machine.resident_bytes() > 1 << 20
+    assert machine.free_bytes(str(tmp_path)) > 0
+    with pytest.raises(StoreUnavailable, match="cannot tell how much disk is left"):
+        machine.free_bytes(str(tmp_path / "gone"))
+
+
 def test_a_large_batch_goes_to_disk_at_any_pressure(tmp_path):
     rig = Rig(tmp_path, tiny(memory_budget_bytes=1 << 20, large_share=0.1))
     rig.insert_keys(range(100))
@@ -341,6 +386,20 @@ def test_merges_that_run_side_by_side_fit_the_disk_together(tmp_path, missing):
     assert meanwhile(tmp_path, prepare) is not bool(missing)
 
 
+def test_what_a_merge_has_written_is_not_promised_any_more(rig):
+    rig.machine.share = 0.6
+    rig.insert_keys(range(0, 200, 2))
+    rig.insert_keys(range(1, 200, 2))
+    assert rig.spine.step()
+    assert rig.spine.report().levels[2].merging == 2
+    large = rig.spine.report().bytes_on_disk
+    rig.insert_keys([1])
+    rig.insert_keys([2])
+    rig.machine.free = rig.spine.report().bytes_on_disk - large
+    assert rig.spine.step()
+    assert rig.spine.report().levels[0].merged.merges == 1
+
+
 @pytest.mark.parametrize(("share", "together"), [(0.8, True), (0.95, False)])
 def test_at_critical_pressure_one_merge_works_at_a_time(tmp_path, share, together):
     def prepare(rig: Rig) -> None:
@@ -400,6 +459,73 @@ def test_an_error_of_a_merge_is_raised_at_the_next_insert_which_inserts_nothing(
     assert rig.spine.is_compact
 
 
+def test_whatever_goes_wrong_in_a_thread_is_raised_at_the_next_read(tmp_path):
+    class RealDisk(SetMachine):
+        def free_bytes(self, directory: str) -> int:
+            return SystemMachine().free_bytes(directory)
+
+    rig = Rig(tmp_path / "gone", tiny(idle_s=0.001), machine=RealDisk())
+    rig.machine.share = 0.6
+    rig.insert_keys([1])
+    rig.insert_keys([2])
+    work = rig.spawner.works[0]
+    files = [(path, path.read_bytes()) for path in rig.folder.iterdir()]
+    shutil.rmtree(rig.folder)
+    work(Looks(3))
+    with pytest.raises(StoreUnavailable, match="gone"):
+        rig.spine.held()
+    rig.folder.mkdir()
+    for path, data in files:
+        path.write_bytes(data)
+    work(Looks(1))
+    assert rig.spine.report().merged.merges == 1
+    rig.spine.close()
+
+
+def test_a_thread_merges_step_by_step_and_rests_when_nothing_is_due(tmp_path):
+    rig = Rig(tmp_path, tiny(idle_s=0.001))
+    rig.insert_keys(range(0, 200, 2))
+    rig.insert_keys(range(1, 200, 2))
+    work = rig.spawner.works[0]
+    work(Looks(1))
+    assert rig.spine.report().levels[2].merging == 2
+    work(Looks(5))
+    assert rig.spine.report().levels[2].merged.steps == 2
+    rig.spine.close()
+    work(Looks(5))
+
+
+def test_a_batch_that_comes_too_late_leaves_no_file(rig):
+    rig.machine.share = 0.6
+    rig.insert_keys([1])
+
+    def rows():
+        yield sorted_rows([row(1)], LAYOUT)
+        rig.spine.close()
+
+    with pytest.raises(Closed):
+        rig.spine.load(rows(), FilterPlan(1), 100)
+
+
+def test_consolidate_says_if_merging_was_paused_meanwhile(tmp_path):
+    class Ids(RandomIds):
+        def fresh(self) -> str:
+            if armed:
+                # Another thread would wait for the end of this step.
+                rig.spine._merger.paused = True
+            return super().fresh()
+
+    armed = False
+    rig = Rig(tmp_path, ids=Ids())
+    rig.insert_keys(range(100))
+    rig.insert_keys(range(100, 200))
+    rig.insert_keys(range(1000))
+    armed = True
+    with pytest.raises(UsageError, match="was paused"):
+        rig.spine.consolidate()
+    rig.spine.close()
+
+
 def test_consolidate_raises_what_goes_wrong(rig):
     rig.machine.share = 0.6
     for start in (0, 100):
@@ -440,6 +566,7 @@ def test_a_single_batch_is_written_again_only_if_that_changes_it(rig):
     rig.spine.retain_keys(pc.field("k0") < 10)
     rig.spine.consolidate()
     assert rig.spine.report().rows == 10
+    assert rig.loose()[1] == 1
     rig.spine.consolidate()
     assert rig.spine.report().merged.merges == merges + 1
 
@@ -653,7 +780,10 @@ def test_the_contents_change_with_inserts_and_the_frontier_only(rig):
     seen.add(rig.spine.contents)
     assert len(seen) == 3
     rig.spine.set_frontier(Frontier.of(1))
-    assert rig.spine.contents not in seen
+    moved = rig.spine.contents
+    assert moved not in seen
+    rig.spine.set_frontier(Frontier.of(1))
+    assert rig.spine.contents == moved
 
 
 def test_a_closed_spine_says_so(rig):
@@ -691,6 +821,40 @@ def test_threads_start_with_the_first_merge_that_is_due(rig):
     rig.insert_keys([2])
     rig.insert_keys([3])
     assert rig.spawner.asked == ["tidelake-merger-0", "tidelake-merger-1"]
+
+
+def test_a_pause_waits_for_the_step_that_is_being_done(tmp_path):
+    happened: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Ids(RandomIds):
+        def fresh(self) -> str:
+            if armed:
+                begun.set()
+                go_on.wait(30)
+                happened.append("step")
+            return super().fresh()
+
+    def pause() -> None:
+        rig.spine.pause()
+        happened.append("paused")
+
+    armed = False
+    rig = Rig(tmp_path, ids=Ids())
+    rig.insert_keys([1])
+    rig.insert_keys([2])
+    armed = True
+    stepping, pausing = threading.Thread(target=rig.spine.step), threading.Thread(target=pause)
+    stepping.start()
+    begun.wait(30)
+    pausing.start()
+    # A pause that does not wait would be over by now.
+    pausing.join(0.1)
+    go_on.set()
+    stepping.join()
+    pausing.join()
+    assert happened == ["step", "paused"]
+    rig.spine.close()
 
 
 def test_threads_merge_while_others_insert_and_read(tmp_path):

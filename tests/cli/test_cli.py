@@ -595,6 +595,52 @@ def test_a_guessed_number_does_not_become_infinite(run, tmp_path):
     assert answer.err == "tidelake: like.jsonl line 2: column 'x' is \"1E+400\", expected double\n"
 
 
+def test_files_may_hold_the_new_rows_of_their_keys_or_all_that_there_is(run, users, tmp_path):
+    def contents():
+        return [(row["id"], row["name"]) for row in run("snapshot", "cl", "users", "--json").lines]
+
+    (tmp_path / "new.csv").write_text("id,name\n2,bob\n9,zoe\n")
+    (line,) = run("append", "cl", "users", "new.csv", "--envelope", "upsert", "--json").json
+    assert line == {"rows": 2, "lower": [2], "upper": [3]}
+    assert contents() == [(2, "bob"), (3, "cid"), (9, "zoe")]
+    (tmp_path / "events.jsonl").write_text(
+        '{"id": 2, "name": "late", "seq": 1, "gone": false}\n'
+        '{"id": 2, "name": "ben", "seq": 2, "gone": false}\n'
+        '{"id": 9, "name": null, "seq": 3, "gone": true}\n'
+    )
+    run(
+        "append",
+        "cl",
+        "users",
+        "events.jsonl",
+        "--envelope",
+        "upsert",
+        "--order-by",
+        "seq",
+        "--delete-column",
+        "gone",
+        "--time",
+        "5",
+    )
+    assert contents() == [(2, "ben"), (3, "cid")] and run("ls", "cl", "--json").json[0]["upper"] == [6]
+    (tmp_path / "dump.csv").write_text("id,name\n3,cid\n4,dan\n")
+    run("append", "cl", "users", "dump.csv", "--envelope", "snapshot")
+    assert contents() == [(3, "cid"), (4, "dan")]
+    changed = run("changes", "cl", "users", "5", "6", "--json").lines
+    assert [(row["id"], row["_diff"]) for row in changed] == [(2, -1), (4, 1)]
+    for options, said in (
+        (("--envelope", "upsert", "--upper", "9"), "--upper is for updates"),
+        (("--envelope", "snapshot", "--order-by", "id"), "are for --envelope upsert"),
+        (("--delete-column", "id"), "are for --envelope upsert"),
+        (("--envelope", "none"), "none"),
+        (("--envelope", "upsert", "--order-by", "nothing"), "nothing"),
+        (("--envelope", "snapshot", "--time", "0"), "not beyond"),
+    ):
+        answer = run("append", "cl", "users", "dump.csv", *options)
+        assert answer.code == 2 and said in answer.err, options
+    assert contents() == [(3, "cid"), (4, "dan")]
+
+
 def test_several_files_are_one_commit_and_must_have_the_same_columns(run, users, tmp_path):
     (tmp_path / "c.csv").write_text("name,id\nc,7\n")
     (tmp_path / "d.jsonl").write_text('{"id": 8, "name": null}\n')

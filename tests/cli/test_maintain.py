@@ -16,6 +16,7 @@ import pytest
 import tidelake
 from tidelake.cli.main import main
 from tidelake.config import Config
+from tidelake.lake.lake import Lake
 from tidelake.shard.upkeep.compactor import Workers
 from tied_process import tied
 
@@ -65,6 +66,29 @@ def state(place, name):
 def contents(place, name):
     with tidelake.open(place) as lake:
         return lake.collection(name).snapshot().read_all()["id"].to_pylist()
+
+
+def test_once_and_the_lists_leave_out_what_is_dropped_after_it_was_listed(run, place, monkeypatch):
+    listed = Lake.list
+
+    def late(lake):
+        found = listed(lake)
+        with tidelake.open(place) as other:
+            other.drop("orders")
+        return [*dict.fromkeys(["orders", *found])]
+
+    monkeypatch.setattr(Lake, "list", late)
+    for command in (
+        ("maintain", place, "--once"),
+        ("ls", place),
+        ("holds", place),
+        ("retain", place, "--all", "3"),
+    ):
+        done = run(*command, "--json")
+        assert (done.code, done.err) == (0, ""), command
+        assert {line["collection"] for line in json.loads(done.out)} <= {"users"}
+    assert state(place, "users").spine.totals.runs == 1
+    assert run("maintain", place, "orders", "--once").code == 2
 
 
 def test_once_brings_all_collections_to_rest(run, place):

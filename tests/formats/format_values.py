@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pyrsistent import pmap
 
+from tidelake.arrangement.saved import Checkpoint, Followed, SavedBatch
 from tidelake.config import Config
 from tidelake.model.batch import ColumnStats, HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
@@ -264,10 +265,30 @@ QUERIES = {
     "updates": Updates(F(3), Frontier()),
     "fold": Fold(F(2)),
 }
+SCHEMA_OF_ARRANGEMENT = Schema(
+    (Column(0, "k", DataType("int64"), False),), (Column(2, "v", DataType("string")),)
+)
 RECORDS = {
     "uploader": ("uploader", Uploader(SPEC, F(3), Frontier())),
     "uploader-unbound": ("uploader", Uploader(replace(SPEC, domain=PAIRS))),
     "batch": ("batch", SentBatch(SHARD, MEMBERS[0].batch)),
+    "arrangement": (
+        "arrangement",
+        Checkpoint(
+            7,
+            f"{SHARD} [4]",
+            1_700_000_000_000,
+            SCHEMA_OF_ARRANGEMENT,
+            TimeDomain("ms"),
+            F(3),
+            (SavedBatch("1.batch", 5, 2, 600), SavedBatch("2.batch", 1, 0, 300)),
+            Followed("file:///lake", SHARD, "prices", 1, ("v",), "v > 'a'", F(4), SHARD[::-1], True),
+        ),
+    ),
+    "arrangement-alone": (
+        "arrangement",
+        Checkpoint(0, "", 1, SCHEMA_OF_ARRANGEMENT, TimeDomain("tuple", 2), F((0, 1), (1, 0)), ()),
+    ),
     "run": ("run", Run((part(1), OPEN_ENDED), True)),
     **{
         f"task-{name}": ("task", Task.of(SPEC, NEEDED, KeyRange(b"\x01\x80", None), query))

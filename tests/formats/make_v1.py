@@ -7,14 +7,17 @@ then whoever changes a format runs this, and says so in docs/formats.md.
 import json
 import shutil
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import format_batches
 import pyarrow as pa
 from format_parts import CASES, encoded, inline, plain, rows_of, stored
 from format_values import DELTAS, RECORDS, STATES, TOGETHER, delta
 
 import tidelake
+from tidelake.arrangement.arrangement import Arrangement
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.state import codec
@@ -110,6 +113,28 @@ def _answers(c):
     }
 
 
+def arrangement(place, directory):
+    """A checkpoint of a small arrangement: batches with filters of each kind, some of several blocks."""
+    env = Env(clock=FixedClock(), ids=FixedIds())
+    with Arrangement.create(TABLE, key=["id"], directory=directory, env=env) as made:
+        made.pause()
+        made.insert(table(range(40), _time=[1] * 40))
+        made.insert(table([3, 5], _time=[4, 4], _diff=[-1, 2]))
+        made.insert(table([2**40, -(2**40), 7], "z", _time=[2, 3, 9]))
+        made.set_frontier(2)
+        made.save(place)
+
+
+def arranged(place, directory):
+    """What reads of that checkpoint answer, as JSON."""
+    with Arrangement.restore(place, directory=directory) as found:
+        return {
+            "frontier": plain(found.frontier),
+            "updates": len(found),
+            "as of": {str(t): found.range(as_of=t).to_pydict() for t in range(2, 10)},
+        }
+
+
 def parts_of():
     """What is to be read from the parts, as JSON."""
     return {
@@ -139,15 +164,28 @@ def text(found):
 def write(folder):
     """Write everything."""
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("records", "parts"):
+    for name in ("records", "parts", "batches"):
         (folder / name).mkdir(parents=True)
     for name, data in records().items():
         (folder / "records" / name).write_bytes(data)
     for case in CASES:
         (folder / "parts" / f"{case}.parquet").write_bytes(stored(case)[1])
         (folder / "parts" / f"{case}.inline").write_bytes(inline(case).inline)
+    for kind in format_batches.KINDS:
+        format_batches.write(kind, folder / "batches")
     lake(folder / "lake")
-    expected = {"records": values(), "parts": parts_of(), "lake": contents(folder / "lake")}
+    with tempfile.TemporaryDirectory() as live:
+        saved = folder / "arrangement"
+        arrangement(saved, live)
+        (saved / "lock").unlink()
+        (saved / "~tmp").rmdir()
+        as_restored = arranged(saved, live)
+    expected = {
+        "records": values(),
+        "parts": parts_of(),
+        "lake": contents(folder / "lake"),
+        "arrangement": as_restored,
+    }
     for name, found in expected.items():
         (folder / f"{name}.json").write_text(text(found), encoding="utf-8")
 

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import format_batches
 import make_v1
 import make_v2
 import pyarrow as pa
@@ -15,6 +16,9 @@ from format_parts import CASES, encoded, inline, plain, rows_of, stored
 from format_values import DELTAS, FIRST_STATE, LATER_DELTAS, LATER_STATES, RECORDS, SHARD, STATES
 
 import tidelake
+from tidelake.arrangement.cache import BlockCache
+from tidelake.arrangement.files import open_batch
+from tidelake.arrangement.keys import Keys
 from tidelake.data import container
 from tidelake.data.inline import decode_inline
 from tidelake.data.part import read_part, verify
@@ -284,3 +288,25 @@ def test_a_lake_with_staged_batches_is_whole_and_is_drained(later_lake):
         assert before.drained != before.upper and len(before.staged) > 1
         orders.maintain()
         assert orders.state().drained == before.upper and opened.fsck(["orders"]).left == ()
+
+
+@pytest.mark.parametrize("kind", format_batches.KINDS)
+def test_a_batch_of_an_arrangement_is_read_as_what_it_was(kind):
+    of, rows = format_batches.layout(kind), format_batches.rows(kind)
+    batch = open_batch(str(V1 / "batches" / f"{kind}.batch"), of, BlockCache(1 << 20), delete=False)
+    assert pa.Table.from_batches(batch.scan()).equals(pa.Table.from_batches([rows]))
+    assert (batch._filter.kind, batch.blocks > 1, batch.negative_rows) == (kind, True, 1)
+    keys = Keys.sorted_from(rows, of)
+    assert batch.may_hold(keys).all()
+    assert batch.fetch(keys).equals(rows)
+    batch.release()
+
+
+@pytest.mark.parametrize("kind", format_batches.KINDS)
+def test_a_batch_is_written_as_it_was_but_for_what_lz4_makes_of_it(kind, tmp_path):
+    of = format_batches.layout(kind)
+    files = (V1 / "batches" / f"{kind}.batch", format_batches.write(kind, tmp_path))
+    kept, made = (open_batch(str(path), of, BlockCache(0), delete=False)._contents for path in files)
+    assert made.filter.words.tolist() == kept.filter.words.tolist()
+    assert (made.index.firsts, made.index.lasts) == (kept.index.firsts, kept.index.lasts)
+    assert made.starts.tolist() == kept.starts.tolist()

@@ -23,7 +23,15 @@ from tied_process import tied
 
 PATIENCE_S = 60.0
 # What the killed leave behind, and others remove.
-LEAKS = {"old-garbage", "leaked-part", "leaked-rollup", "half-dropped", "unfinished-shard", "unknown-shard"}
+LEAKS = {
+    "old-garbage",
+    "leaked-part",
+    "leaked-rollup",
+    "half-dropped",
+    "unfinished-shard",
+    "unfinished-fork",
+    "unknown-shard",
+}
 
 
 class Child:
@@ -122,6 +130,10 @@ class Crew:
         """
         with tidelake.open(self.place, config=CONFIG) as lake:
             last = self._check_contents(lake.collection("c"))
+            for name in lake.list():
+                if name.startswith("fork "):
+                    with suppress(CollectionDropped, CollectionNotFound):
+                        self._check_fork(lake.collection(name))
             _check_whole(lake)
         running = {child.name for child in self.children if child.kind == "append"}
         for name, acknowledged in self.acknowledged.items():
@@ -144,16 +156,26 @@ class Crew:
         assert found == Counter(row for name in last for row in contents_of(name, last[name]))
         return last
 
+    def _check_fork(self, fork):
+        """Its contents are those of some appends of each writer, of whom it knows nothing."""
+        state, found = _consistent(fork)
+        check_state(state)
+        last = Counter()
+        for number, name in found:
+            last[name] = max(last[name], number // 1000)
+        assert found == Counter(row for name in last for row in contents_of(name, last[name]))
+
     def check_at_rest(self):
         """The same, with nobody at work; then maintenance brings the lake to rest, without any leak."""
         self.kill_all()
         self.check()
         with tidelake.open(self.place, config=CONFIG) as lake:
             drop_others(lake, "drop")
+            drop_others(lake, "fork")
             _bring_to_rest(lake)
             state = lake.collection("c").state()
             assert state.spine.totals.runs <= 1
-            assert not state.claims and not state.chunks and not state.holds
+            assert not state.claims and not state.chunks and not state.holds and not state.forks
             _check_no_leak(lake, self.place)
         if copies_of(self.place).exists():
             with tidelake.open(copies_of(self.place), config=CONFIG) as copies:
@@ -169,7 +191,7 @@ class Crew:
         return (
             f"{self.kills.total()} processes killed ({kills}); {appends:,} appends acknowledged, none lost; "
             f"{done['gone']:,} objects and log entries collected, {done['dropped']:,} collections dropped, "
-            f"{done['copied']:,} copies made, nothing leaked"
+            f"{done['copied']:,} copies and {done['forked']:,} forks made, nothing leaked"
         )
 
 

@@ -2,8 +2,8 @@
 
 Usage: kills_child.py LAKE WORK NAME. It tells `ready` when it has opened the lake (a writer also the number
 of its last append that is in), and what it has done: `in N` when append N is in, `gone N` when it has deleted
-N objects and log entries, `dropped` and `copied`; and `error CLASS RETRYABLE MESSAGE` when the store refused
-something; then it tries again.
+N objects and log entries, `dropped`, `copied` and `forked`; and `error CLASS RETRYABLE MESSAGE` when it was
+refused something by the store; then it tries again.
 """
 
 import itertools
@@ -19,6 +19,8 @@ from tidelake.errors import (
     BlobNotFound,
     CollectionDropped,
     CollectionExists,
+    CollectionNotFound,
+    ForkExpired,
     LeaseExpired,
     OutcomeUnknown,
     StoreUnavailable,
@@ -163,6 +165,26 @@ def backing_up(lake, name):
             again(other.collect)
 
 
+def forking(lake, name):
+    """Forks of the collection and of these, of which the newest is kept; every third is merged apart."""
+    tell("ready")
+    source = "c"
+    for number in itertools.count():
+        fork = f"{name} {time.time_ns()}"
+        try:
+            made = again(lambda source=source, fork=fork: lake.fork(source, fork))
+            tell("forked")
+            if number % 3 == 2:
+                again(made.merge)
+            again(made.maintain)
+        except (CollectionExists, CollectionNotFound, ForkExpired):
+            # In after all, though the reply was lost; or it took so long that it was collected.
+            source = "c"
+            continue
+        drop_others(lake, name, fork)
+        source = fork if number % 2 else "c"
+
+
 def drop_others(lake, name, kept=None):
     for one in again(lake.list):
         if one.startswith(f"{name} ") and one != kept:
@@ -175,6 +197,7 @@ WORKS = {
     "collect": collecting,
     "drop": dropping,
     "backup": backing_up,
+    "fork": forking,
 }
 
 

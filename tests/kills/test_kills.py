@@ -27,7 +27,7 @@ def killed(tmp_path, rng, count):
         crew.check_at_rest()
     assert not crew.errors
     assert min(crew.acknowledged.values()) > 0
-    assert crew.done["gone"] and crew.done["dropped"] and crew.done["copied"]
+    assert crew.done["gone"] and crew.done["dropped"] and crew.done["copied"] and crew.done["forked"]
     return crew.figures()
 
 

@@ -92,7 +92,7 @@ ANSWERS = {
     "Collection": {"batch_from_bytes", "collection_pause_s", "discard_uploaded", "frontier", "tail"},
     "CollectionReader": {"close"},
     "Lake": {"close"},
-    "Tail": {"move", "plan", "snapshot_of", "stop"},
+    "Tail": {"leave", "move", "plan", "read", "snapshot_of", "stop"},
 }
 MADE = {}
 

@@ -198,6 +198,17 @@ def test_threads_that_swap_and_rename_at_once_lose_no_collection(harbour):
     assert sorted(harbour.names().values()) == [0, 1, 2, 3]
 
 
+def test_collections_that_are_dropped_or_renamed_before_their_turn_are_left_out(harbour):
+    lake = harbour.made(a=1, b=2, c=3, d=4)
+    found = lake.collections()
+    assert next(found).name == "a"
+    other = harbour.lake()
+    other.drop("b")
+    other.rename("c", "e")
+    assert [one.name for one in found] == ["d"]
+    assert [one.name for one in lake.collections()] == ["a", "d", "e"]
+
+
 # Names that come back
 
 

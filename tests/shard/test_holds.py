@@ -332,6 +332,27 @@ def test_a_reader_that_slept_through_its_lease_gives_no_wrong_row():
     reader.close()
 
 
+def test_a_reader_whose_hold_ends_while_it_looks_is_told_so():
+    place = Kept()
+    _, writer = place.made()
+    c = place.process().collection("c")
+    reader = c.reader("slow", since=1)
+    alive = reader._reader._alive
+
+    def slow():
+        reader._reader._alive = alive
+        found = alive()
+        place.clock.ms += int(2 * LEASE_S * 1000)
+        writer.append(rows(1000))
+        writer.advance_since(4)
+        return found
+
+    reader._reader._pinned, reader._reader._alive = None, slow
+    with pytest.raises(LeaseExpired, match=reader.id):
+        reader.snapshot(1)
+    reader.close()
+
+
 def test_a_reader_that_was_forgotten_warns_and_its_hold_expires():
     place = Kept()
     _, writer = place.made()

@@ -7,11 +7,13 @@ from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.lake.groups import Groups
 from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
+from tidelake.shard.reading import query
+from tidelake.shard.runs.read import sources
 from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
 from tidelake.state import collection as collection_commands
 from tidelake.state import invariants, transactions
-from tidelake.state.commands import Refused
+from tidelake.state.commands import NoOp, Refused
 from tidelake.testing.simulation.options import Options
 
 
@@ -67,14 +69,14 @@ def round_that_is_told_too_early():
 
 def fence_with_a_hole():
     """An older epoch of a writer goes on writing."""
-    settled = append_command._settled
+    settled = append_command.settled
 
     def unfenced(record, claim):
         outcome = settled(record, claim)
         fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
         return None if fenced else outcome
 
-    return replaced(append_command, _settled=unfenced)
+    return replaced(append_command, settled=unfenced)
 
 
 def hasty_tidying():
@@ -137,3 +139,20 @@ def group_that_forgets_too_early():
         settle(self, group)
 
     return replaced(Groups, tidy=hasty)
+
+
+def reads_without_what_is_not_drained():
+    """Between a seal and its drain, readers see the spine only."""
+    return replaced(
+        query, _sources=lambda state, asked: sources((member.batch for member in state.spine), asked)
+    )
+
+
+def numbers_that_are_forgotten_by_stages():
+    """A stage whose number is in is staged again."""
+
+    def stage(state, now_ms, runs, checked, claim=None, **more):
+        return append_command_stage(state, now_ms, runs, checked, None, **more)
+
+    append_command_stage = append_command.stage
+    return replaced(append_command, stage=stage, claimed=lambda state, now_ms, claim: NoOp(None))

@@ -76,6 +76,8 @@ def found_within(bug, seeds):
         (bugs.round_that_is_told_too_early, ""),
         (bugs.readers_that_miss_the_decisions_for_one_collection, ""),
         (bugs.group_that_forgets_too_early, ""),
+        (bugs.reads_without_what_is_not_drained, "rows differ"),
+        (bugs.numbers_that_are_forgotten_by_stages, ""),
     ],
 )
 def test_a_bug_is_found_within_200_seeds(bug, symptom):

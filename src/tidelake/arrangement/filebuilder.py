@@ -55,10 +55,12 @@ class FileBuilder:
         self._sizes = list[int]()
         self._firsts, self._lasts = list[bytes](), list[bytes]()
         self._last_row: pa.RecordBatch | None = None
+        self._file: BinaryIO | None = None
         try:
-            self._file: BinaryIO | None = open(self._path + UNFINISHED, "xb", buffering=0)  # noqa: SIM115 - closed by finish or abandon
+            self._file = open(self._path + UNFINISHED, "xb", buffering=0)  # noqa: SIM115 - closed by finish or abandon
             self._write(MAGIC)
         except OSError as error:
+            self.abandon()
             raise self._unavailable(error) from error
 
     def add(self, rows: pa.RecordBatch) -> None:

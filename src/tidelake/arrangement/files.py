@@ -174,7 +174,7 @@ class FileBatch:
             return self._layout.empty
         blocks = self._index.blocks_of(keys, places)
         taken = keys.take(places)
-        found = [rows_of(self.block(b), taken, first, end) for b, first, end in blocks]
+        found = (rows_of(self.block(b), taken, first, end) for b, first, end in blocks)
         return joined(found, self._layout, self._cache.counts)
 
     def acquire(self) -> None:

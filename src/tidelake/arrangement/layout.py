@@ -22,6 +22,15 @@ Numbers = npt.NDArray[np.generic]
 NULL_KEY = b"\x02"
 _SIGN = np.uint64(1 << 63)
 _MARKED_BYTES = 9
+_FEW = 256
+
+
+def detached(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, copied if they are a view of buffers that are much larger, which they would keep alive."""
+    # To ask how large a few rows are takes longer than to copy them.
+    if rows.num_rows > _FEW and rows.get_total_buffer_size() <= 2 * rows.nbytes:
+        return rows
+    return pa.concat_batches([rows, rows.slice(0, 0)])
 
 
 @dataclass(frozen=True)

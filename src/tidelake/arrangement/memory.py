@@ -5,7 +5,7 @@ their column as it is, without an index, and in small batches without a filter. 
 of more than 2 GiB does not fit into one record batch: such batches go to files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +16,7 @@ from tidelake.arrangement.cache import ReadCounts
 from tidelake.arrangement.filters import Filter, filter_builder
 from tidelake.arrangement.index import BlockIndex
 from tidelake.arrangement.keys import Keys, Places
-from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.layout import Layout, detached
 from tidelake.arrangement.search import rows_of
 from tidelake.data.order import row_tuple
 from tidelake.data.sums import diffs
@@ -26,6 +26,7 @@ _BLOCK_ROWS = 4096
 # Numbers are found quickly without a filter too; but not in a column that is no longer in the processor's
 # cache, and such batches come of merges, in the background.
 _FILTER_ROWS_MIN = 65_536
+_VIEWS_MAX = 64
 
 
 class MemoryBatch:
@@ -115,7 +116,7 @@ class MemoryBatch:
         if numbers is not None:
             return joined([rows_of(self._rows, taken, 0, len(taken))], self._layout, self._counts)
         blocks = self._index.blocks_of(keys, places)
-        found = [rows_of(self.block(b), taken, first, end) for b, first, end in blocks]
+        found = (rows_of(self.block(b), taken, first, end) for b, first, end in blocks)
         return joined(found, self._layout, self._counts)
 
     def acquire(self) -> None:
@@ -164,7 +165,7 @@ class MemoryBuilder:
         if not self._added:
             return None
         added, self._added = self._added, []
-        rows = pa.concat_batches(added) if len(added) > 1 else _own(added[0])
+        rows = pa.concat_batches(added) if len(added) > 1 else detached(added[0])
         return MemoryBatch(self._layout, self._id, rows, self._filter(rows), self._counts)
 
     def abandon(self) -> None:
@@ -191,9 +192,19 @@ def possible(filter_: Filter, keys: Keys, first: int, end: int, counts: ReadCoun
     return places
 
 
-def joined(found: list[pa.RecordBatch], layout: Layout, counts: ReadCounts) -> pa.RecordBatch:
+def joined(pieces: Iterable[pa.RecordBatch], layout: Layout, counts: ReadCounts) -> pa.RecordBatch:
     """What blocks held of keys that a filter let pass; counted if that is nothing."""
-    found = [rows for rows in found if rows.num_rows]
+    found: list[pa.RecordBatch] = []
+    loose = 0
+    for rows in pieces:
+        if not rows.num_rows:
+            continue
+        found.append(rows)
+        loose += 1
+        if loose == _VIEWS_MAX:
+            # Each is a view of its block: of many keys all blocks would be in memory at once.
+            found[-loose:] = [pa.concat_batches(found[-loose:])]
+            loose = 0
     if not found:
         counts.filter_errors += 1
         return layout.empty
@@ -210,10 +221,3 @@ def check_follows(before: pa.RecordBatch, rows: pa.RecordBatch, layout: Layout) 
     first = row_tuple(rows, 0, layout.width)
     if not last < first:
         raise InternalError(f"rows of a batch are not sorted: row {first} comes after row {last}")
-
-
-def _own(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows without the rest of the buffers that they are a slice of."""
-    if rows.get_total_buffer_size() <= 2 * rows.nbytes:
-        return rows
-    return rows.take(pa.array(np.arange(rows.num_rows)))

@@ -27,7 +27,7 @@ from tidelake.arrangement.room import Room
 from tidelake.arrangement.schedule import Schedule, Task
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.env import Env, Spawned, Stop
-from tidelake.errors import Closed, StoreUnavailable
+from tidelake.errors import Closed, StoreUnavailable, UsageError
 
 # A builder for a batch as planned, on disk or not.
 MakeBuilder = Callable[[FilterPlan, bool], Builder]
@@ -193,12 +193,15 @@ class Merger:
         """Make all batches of this moment one, and wait for it.
 
         Raises:
+            UsageError: merging was paused before it was done.
             StoreUnavailable: the disk has no room for it.
             TidelakeError: what else went wrong in a merge.
         """
         done = self.sweep()
         self._merge_until(lambda: self._schedule.sweeps >= done)
         self.check()
+        if self._schedule.sweeps < done:
+            raise UsageError("merging was paused: resume it, and all that is there becomes one batch")
 
     def step(self) -> bool:
         """Do one step of one merge; whether there was one to do."""
@@ -277,14 +280,20 @@ class Merger:
     def _work(self, stop: Stop) -> None:
         """A background thread."""
         while not stop.wait(0):
-            with self._changed:
-                running = self._claim()
-                if running is None:
-                    if self._closed:
-                        return
-                    self._changed.wait(self.config.idle_s)
-            if running is not None:
-                self._carry_out(running)
+            try:
+                self._step_or_rest()
+            except Exception as error:
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+
+    def _step_or_rest(self) -> None:
+        with self._changed:
+            running = self._claim()
+            if running is None and not self._closed:
+                self._changed.wait(self.config.idle_s)
+        if running is not None:
+            self._carry_out(running)
 
     def _merge_until(self, reached: Callable[[], bool]) -> None:
         """Merge, or wait for others who do, until something is so, or goes wrong."""

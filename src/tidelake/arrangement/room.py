@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tidelake.arrangement.pressure import Pressure, pressure, to_disk
 from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.errors import StoreUnavailable
 
 _MEMORY_BATCH_BYTES_MAX = 1 << 30
 
@@ -36,8 +37,17 @@ class SystemMachine:
             return 0
 
     def free_bytes(self, directory: str) -> int:
-        """What this user may still write."""
-        return shutil.disk_usage(directory).free
+        """What this user may still write.
+
+        Raises:
+            StoreUnavailable: the directory is not there.
+        """
+        try:
+            return shutil.disk_usage(directory).free
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot tell how much disk is left at {directory!r}: {error.strerror}", False
+            ) from error
 
 
 class Room:

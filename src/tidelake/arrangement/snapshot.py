@@ -3,8 +3,9 @@
 Owns reads of many keys at once; must not know how batches come and go. Invariant: every answer is the
 multiset of rows as of one time, each row once with its multiplicity, whatever merges do meanwhile.
 
-An answer has the key and value columns and `_diff`, sorted by key and value. Multiplicities are positive
-if the updates say so: a row that was retracted more often than it came has a negative one.
+An answer is the caller's: it holds no batch alive. It has the key and value columns and `_diff`, sorted by
+key and value. Multiplicities are positive if the updates say so: a row that was retracted more often than it
+came has a negative one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ import pyarrow as pa
 from tidelake.arrangement.batch import Batch
 from tidelake.arrangement.cursor import Cursor
 from tidelake.arrangement.keys import Keys, prefix_bytes
-from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.layout import Layout, detached
 from tidelake.arrangement.retention import Retention
 from tidelake.arrangement.sampling import partition_keys, sample_keys
 from tidelake.arrangement.search import Bound
@@ -167,7 +168,7 @@ class Snapshot:
             rows = window.rows
             if rows.num_rows:
                 rows = rows.take(pa.array(np.arange(rows.num_rows)[::-1])) if reverse else rows
-                yield rows.select(names)
+                yield detached(rows.select(names))
 
     def range(
         self,
@@ -239,4 +240,5 @@ class Snapshot:
     def _table(self, found: Iterable[pa.RecordBatch], columns: Sequence[str] | None) -> pa.Table:
         names = self._names(columns)
         schema = pa.schema([self.layout.contents.field(name) for name in names])
-        return pa.Table.from_batches([r if columns is None else r.select(names) for r in found], schema)
+        parts = (rows if columns is None else rows.select(names) for rows in found)
+        return pa.Table.from_batches([detached(rows) for rows in parts], schema)

@@ -144,7 +144,13 @@ class Spine:
         except BaseException:
             builder.abandon()
             raise
-        return built is not None and self._merger.put([built])
+        if built is None:
+            return False
+        try:
+            return self._merger.put([built])
+        except BaseException:
+            built.release()
+            raise
 
     def adopt(self, batches: Sequence[Batch]) -> None:
         """Take in batches that another spine or a checkpoint has, and one user of each."""
@@ -249,7 +255,7 @@ class Spine:
         """Make one batch of all that is there, merging in the calling thread too.
 
         Raises:
-            UsageError: merging is paused.
+            UsageError: merging is paused, or was paused meanwhile.
             StoreUnavailable: the disk has no room for it.
             TidelakeError: what else went wrong in a merge.
         """

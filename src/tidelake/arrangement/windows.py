@@ -4,14 +4,16 @@ Owns how a reader moves over the keys of all batches, both ways, and what a row'
 know cursors. Invariant: a window has all rows of the keys that it covers, and windows that follow each
 other cover all keys.
 
-From each batch as many blocks are taken as fill a share of a budget. The window ends at the least last key
-of these blocks, which is complete once the blocks that go on with it are there too. So one key whose rows
+Of all blocks, in the order of their last keys, as many are taken as fill a budget. The window ends at the
+last key of the last of them; of each batch one more block may have rows up to there. So one key whose rows
 fill more than the budget is held whole.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import merge
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -169,27 +171,25 @@ class Windows:
         key = lower.bound.key if lower.bound is not None else b""
         found = [(batch, batch.find_block(key, after=not lower.inside)) for batch in self._batches]
         live = [(batch, block) for batch, block in found if block < batch.blocks]
-        ends = [
-            min(block + _share(batch, budget_bytes, len(live)), batch.blocks) - 1 for batch, block in live
-        ]
-        more = [(b, end) for (b, _), end in zip(live, ends, strict=True) if end < b.blocks - 1]
-        if more:
-            batch, end = min(more, key=lambda x: x[0].last_key(x[1]))
-            if upper.bound is None or batch.last_key(end) < upper.bound.key:
-                block = batch.block(end)
-                upper = Edge(Bound.at(block, block.num_rows - 1, self.layout), inside=True)
+        count = _count(live, budget_bytes)
+        if sum(batch.blocks - block for batch, block in live) > count:
+            ends = merge(*(_lasts(batch, block) for batch, block in live), key=_key)
+            last, batch, block = next(islice(ends, count - 1, None))
+            if upper.bound is None or last < upper.bound.key:
+                rows = batch.block(block)
+                upper = Edge(Bound.at(rows, rows.num_rows - 1, self.layout), inside=True)
         return self._window(lower, upper)
 
     def before(self, upper: Edge, budget_bytes: int, lower: Edge = ALL) -> Window:
         """The last window between two edges; arguments as `after`, the other way round."""
         found = [(batch, self._last_block(batch, upper)) for batch in self._batches]
         live = [(batch, block) for batch, block in found if block >= 0]
-        begins = [max(block + 1 - _share(batch, budget_bytes, len(live)), 0) for batch, block in live]
-        more = [(b, begin) for (b, _), begin in zip(live, begins, strict=True) if begin > 0]
-        if more:
-            batch, begin = max(more, key=lambda x: x[0].first_key(x[1]))
-            if lower.bound is None or batch.first_key(begin) > lower.bound.key:
-                lower = Edge(Bound.at(batch.block(begin), 0, self.layout), inside=True)
+        count = _count(live, budget_bytes)
+        if sum(block + 1 for _, block in live) > count:
+            begins = merge(*(_firsts(batch, block) for batch, block in live), key=_key, reverse=True)
+            first, batch, block = next(islice(begins, count - 1, None))
+            if lower.bound is None or first > lower.bound.key:
+                lower = Edge(Bound.at(batch.block(block), 0, self.layout), inside=True)
         return self._window(lower, upper)
 
     def upwards(self, lower: Edge = ALL, upper: Edge = ALL) -> Iterator[Window]:
@@ -253,6 +253,21 @@ class Windows:
         return block if first < key or (upper.inside and first == key) else block - 1
 
 
-def _share(batch: Batch, budget_bytes: int, batches: int) -> int:
-    """How many blocks of a batch are read for a window."""
-    return max(1, budget_bytes * batch.blocks // (batches * max(1, batch.size_bytes)))
+def _count(live: list[tuple[Batch, int]], budget_bytes: int) -> int:
+    """How many blocks of some batches a budget is enough for."""
+    size = sum(batch.size_bytes for batch, _ in live)
+    return max(1, budget_bytes * sum(batch.blocks for batch, _ in live) // max(1, size))
+
+
+def _lasts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
+    """The last keys of the blocks from one on."""
+    return ((batch.last_key(i), batch, i) for i in range(block, batch.blocks))
+
+
+def _firsts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
+    """The first keys of the blocks up to one, descending."""
+    return ((batch.first_key(i), batch, i) for i in range(block, -1, -1))
+
+
+def _key(place: tuple[bytes, Batch, int]) -> bytes:
+    return place[0]

@@ -1,9 +1,7 @@
 """Commands on collections and their rows: create, ls, show, append, snapshot, changes."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +9,11 @@ from tidelake import errors
 from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, STAGED, TIMEOUT, cli
 
 if TYPE_CHECKING:
-    from tidelake.lake.lake import Lake
+    import pyarrow as pa
+
+    from tidelake.lake.collection import Collection
+    from tidelake.model.time import Time
+    from tidelake.state.append import Appended
 
 
 @cli.command()
@@ -52,17 +54,8 @@ def list_(lake: str, as_json: bool) -> None:
     from tidelake.cli import output
 
     with tidelake.open(lake, create=False) as opened:
-        shown = list(_summaries(opened))
+        shown = [output.summary(one) for one in opened.collections()]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
-
-
-def _summaries(opened: "Lake") -> Iterator[dict[str, Any]]:
-    """A line on each collection, but for those that are dropped meanwhile."""
-    from tidelake.cli import output
-
-    for name in opened.list():
-        with contextlib.suppress(errors.CollectionNotFound):
-            yield output.summary(opened.collection(name))
 
 
 @cli.command()
@@ -112,32 +105,69 @@ def show(lake: str | None, collection: str | None, saved: Path | None, as_json: 
 @click.option(
     "--upper", metavar="TIME", help="Close all times before this one; default: just past the last time."
 )
+@click.option(
+    "--envelope",
+    type=click.Choice(["append", "upsert", "snapshot"]),
+    default="append",
+    show_default=True,
+    help="What the rows are: updates; the new rows of their keys; or all that there is.",
+)
+@click.option("--order-by", metavar="COLUMN", help="Of upserts: the row with the greatest value wins.")
+@click.option("--delete-column", metavar="COLUMN", help="Of upserts: true where the key is removed.")
 @JSON
 def append(
-    lake: str, collection: str, paths: tuple[Path, ...], time: str | None, upper: str | None, as_json: bool
+    lake: str,
+    collection: str,
+    paths: tuple[Path, ...],
+    time: str | None,
+    upper: str | None,
+    envelope: str,
+    order_by: str | None,
+    delete_column: str | None,
+    as_json: bool,
 ) -> None:
     """Append updates from Parquet, CSV or JSON-lines files.
 
-    Columns _time and _diff are used where they are; without them all rows are added at the commit.
+    Columns _time and _diff are used where they are; without them all rows are added at the commit. With
+    --envelope upsert or snapshot old rows are looked up, and what differs is appended.
     """
     import tidelake
     from tidelake.cli import files, output
 
+    if envelope != "append" and upper is not None:
+        raise errors.UsageError(f"--upper is for updates: leave it out with --envelope {envelope}")
+    if envelope != "upsert" and (order_by is not None or delete_column is not None):
+        raise errors.UsageError("--order-by and --delete-column are for --envelope upsert")
     with tidelake.open(lake, create=False) as opened:
         into = opened.collection(collection)
-        end = files.time(upper, into.domain, "--upper")
-        table = files.read(paths, into, files.time(time, into.domain, "--time"))
-        if not set(into.domain.columns) & set(table.column_names):
-            named = ", ".join(into.domain.columns)
-            if not into.domain.total_order or end is not None:
-                raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
-        elif end is None and not into.domain.total_order:
-            raise errors.UsageError("tuples have no single last time: give --upper")
-        answer = into.append(table, upper=end)
+        at = files.time(time, into.domain, "--time")
+        if envelope == "append":
+            table, answer = _append(into, paths, at, files.time(upper, into.domain, "--upper"))
+        else:
+            table = files.read(paths, into, None)
+            if envelope == "upsert":
+                answer = into.upsert(table, time=at, order_by=order_by, delete_column=delete_column)
+            else:
+                answer = into.replace(table, time=at)
     shown = {"rows": table.num_rows, "lower": answer.lower, "upper": answer.upper}
     if answer.waited_s:
         shown["waited s"] = round(answer.waited_s, 3)
     output.table([shown], as_json)
+
+
+def _append(
+    into: "Collection", paths: tuple[Path, ...], at: "Time | None", end: "Time | None"
+) -> "tuple[pa.Table, Appended]":
+    from tidelake.cli import files
+
+    table = files.read(paths, into, at)
+    if not set(into.domain.columns) & set(table.column_names):
+        named = ", ".join(into.domain.columns)
+        if not into.domain.total_order or end is not None:
+            raise errors.UsageError(f"the rows need times: give --time, or columns {named} in the file")
+    elif end is None and not into.domain.total_order:
+        raise errors.UsageError("tuples have no single last time: give --upper")
+    return table, into.append(table, upper=end)
 
 
 @cli.command()

@@ -150,9 +150,8 @@ def maintain(
         if not collections:
             # First: what is half dropped is in the list, and cannot be opened.
             opened.collect()
-        names = collections or tuple(opened.list())
         # All are opened first, so that a name that is none is told before the work begins.
-        named = [opened.collection(name) for name in names]
+        named = [opened.collection(name) for name in collections] or [*opened.collections()]
         failed: list[tuple[str, errors.TidelakeError]] = []
         if spark and named:
             from tidelake.cli.spark import maintained
@@ -185,8 +184,8 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
 
     now_ms = SystemClock().now_ms()
     with tidelake.open(lake, create=False) as opened:
-        names = [collection] if collection is not None else opened.list()
-        lines = [line for name in names for line in shown.rows(opened.collection(name), now_ms)]
+        named = opened.collections() if collection is None else [opened.collection(collection)]
+        lines = [line for one in named for line in shown.rows(one, now_ms)]
     output.table(lines, as_json, empty="nobody holds anything")
 
 
@@ -210,7 +209,7 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
         raise errors.UsageError("say which collections: give names, or --all")
     with tidelake.open(lake, create=False) as opened:
         kept = shown.window(window)
-        named = [opened.collection(name) for name in (opened.list() if all_ else collections)]
+        named = [*opened.collections()] if all_ else [opened.collection(name) for name in collections]
         # Of all first, so that one whose times are no clock changes none.
         for of in named:
             shown.check(kept, of)

@@ -1,7 +1,8 @@
 """A lake: create, open, list, drop, check and copy collections by name, and look after them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from weakref import WeakValueDictionary
 
@@ -311,6 +312,12 @@ class Lake(WritesTogether):
         """The names of all collections, ascending."""
         self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
+
+    def collections(self) -> Iterator[Collection]:
+        """All collections, by name; without those that are dropped or renamed before their turn."""
+        for name in self.list():
+            with suppress(CollectionNotFound):
+                yield self.collection(name)
 
     def names(self) -> dict[str, str]:
         """The names of all collections, by their ids."""

@@ -20,6 +20,7 @@ from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.batch import Batch
 from tidelake.state import commands
 from tidelake.state.append import Appended, Claim
+from tidelake.state.staging import Seen
 
 R = TypeVar("R")
 
@@ -83,11 +84,20 @@ class Writer:
         return self._numbered(sequence, lambda claim: stage.stage(self._shard, updates, claim))
 
     def stage_uploaded(
-        self, uploads: Sequence[bytes], *, sequence: int | None = None, content: str = ""
+        self,
+        uploads: Sequence[bytes],
+        *,
+        seal: FrontierLike | None = None,
+        sequence: int | None = None,
+        content: str = "",
     ) -> bool:
-        """Stage what workers uploaded, as number `sequence`; `content` as for `append_uploaded`."""
+        """Stage what workers uploaded, as number `sequence`; `content` as for `append_uploaded`.
+
+        With `seal` the same commit closes all times before that, if it is later than the upper.
+        """
+        end = None if seal is None else self._frontier(seal, "seal")
         return self._numbered(
-            sequence, lambda claim: stage.stage_uploaded(self._shard, uploads, claim), content
+            sequence, lambda claim: stage.stage_uploaded(self._shard, uploads, claim, end), content
         )
 
     def seal(self, upper: FrontierLike, *, sequence: int | None = None) -> Appended:
@@ -143,15 +153,19 @@ class Writer:
         sequence: int | None = None,
         content: str = "",
         advance: bool = False,
+        read_at: int | None = None,
     ) -> Appended:
         """Append what workers uploaded, as number `sequence`; see `Collection.append_uploaded`.
 
         `content` says what the data was made of. The same number with another content is refused.
         """
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        seen = None if read_at is None else Seen(read_at)
         return self._numbered(
             sequence,
-            lambda claim: batches.append_uploaded(self._shard, uploads, start, end, claim, advance=advance),
+            lambda claim: batches.append_uploaded(
+                self._shard, uploads, start, end, claim, advance=advance, seen=seen
+            ),
             content,
         )
 

@@ -20,6 +20,7 @@ from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.append import Appended
+from tidelake.state.staging import Seen
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow import FollowedArrangement
@@ -151,14 +152,28 @@ class Writes(Handle):
         return Batch.from_bytes(self._shard, data)
 
     def append_uploaded(
-        self, uploads: Sequence[bytes], *, lower: FrontierLike, upper: FrontierLike, advance: bool = False
+        self,
+        uploads: Sequence[bytes],
+        *,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        advance: bool = False,
+        read_at: int | None = None,
     ) -> Appended:
         """Append what workers uploaded with `uploader()`, in one commit.
 
-        With `advance`, times before `lower` become `lower`, without another upload.
+        Args:
+            uploads: what they answered.
+            lower: the upper as it must be.
+            upper: as it is to be.
+            advance: times before `lower` become `lower`, without another upload.
+            read_at: of uploads that depend on contents (`upserter`, `replacements`), the seqno of a state
+                that was the newest before these were asked for. `UpperMismatch` then also if more was staged
+                for their times since; `UsageError` if something is staged between them.
         """
         start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
-        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance)
+        seen = None if read_at is None else Seen(read_at)
+        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance, seen=seen)
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """Something that uploads updates from other processes; times are checked against the interval.

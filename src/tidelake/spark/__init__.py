@@ -17,6 +17,7 @@ from tidelake.spark.session import local_session
 from tidelake.spark.source.format import TidelakeSource, register
 from tidelake.spark.writing.append import append, write
 from tidelake.spark.writing.exactly_once import Sink, WrittenBatch, sink
+from tidelake.spark.writing.stage import stage
 from tidelake.spark.writing.upsert import replace, upsert
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "sink",
     "snapshot",
     "snapshots",
+    "stage",
     "updates",
     "upsert",
     "workers",

@@ -29,6 +29,7 @@ from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.garbage import expired
+from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
 from tidelake.state.state import Edits, Move, ShardState, WriterRecord, Written
 
@@ -143,8 +144,11 @@ def stage(
     claim: Claim | None = None,
     *,
     inline_bytes_max: int | None = None,
+    seal_to: Frontier | None = None,
 ) -> Outcome[bool]:
     """Keep runs for times that are open. False if a claim says that they are in, or there are none.
+
+    With `seal_to` the same step then closes all times before that.
 
     Refused as `append` and `staging.place`; nothing is written then.
     """
@@ -157,9 +161,10 @@ def stage(
         return known
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    writers = {} if claim is None else {claim.writer: noted(state, claim, state.upper)}
+    upper = state.upper if seal_to is None else state.upper.join(seal_to)
+    writers = {} if claim is None else {claim.writer: noted(state, claim, upper)}
     if not runs:
-        return Commit(Edits(writers=writers), False) if writers else NoOp(False)
+        return _sealed(state, upper, (), Edits(writers=writers), staged=False)
     unfit = unregistered(state, runs) or too_late(state, (part for run in runs for part in run.parts))
     if unfit is not None:
         return Refused(unfit)
@@ -171,8 +176,20 @@ def stage(
     full = room(state, placed.batch, inline_bytes_max)
     if full is not None:
         return full
-    written = _more(state.written, placed.batch)
-    return Commit(Edits(staged={placed.name: placed}, writers=writers, written=written), True)
+    edits = Edits(writers=writers, written=_more(state.written, placed.batch))
+    return _sealed(state, upper, (placed,), edits, staged=True)
+
+
+def _sealed(
+    state: ShardState, upper: Frontier, fresh: tuple[Staged, ...], edits: Edits, *, staged: bool
+) -> Outcome[bool]:
+    """What is staged by a step, and times that it closes after that."""
+    if upper == state.upper:
+        edits = replace(edits, staged={one.name: one for one in fresh})
+        return NoOp(False) if edits == Edits() else Commit(edits, staged)
+    step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)), fresh)
+    moved = replace(edits, upper=Move(state.upper, upper), spine=step.spine, staged=step.staged)
+    return Commit(moved, staged, step.due)
 
 
 def seal(state: ShardState, now_ms: int, upper: Frontier, claim: Claim | None = None) -> Outcome[Appended]:

@@ -75,18 +75,25 @@ class Seen:
     time: int | None = None
 
 
-def closing(state: ShardState, batch: HollowBatch) -> Closing:
+def closing(state: ShardState, batch: HollowBatch, fresh: Sequence[Staged] = ()) -> Closing:
     """Put in a batch that begins at `upper`. Costs O(staged batches).
 
     Without mixed batches no row is read or written: runs of staged batches become runs of the spine.
+
+    Args:
+        state: of the shard.
+        batch: closes the times of its bounds.
+        fresh: what is staged by the same step, before these are closed.
     """
     upper = batch.bounds.upper
-    before = [one for one in state.staged if begins_before(one.batch, upper)]
+    before = [one for one in (*state.staged, *fresh) if begins_before(one.batch, upper)]
+    stays = {one.name: one for one in fresh if one not in before}
     if state.drained != state.upper or any(_mixed(one, upper) for one in before):
-        return Closing(None, {one.name: one for one in _staged(state, batch)})
+        return Closing(None, {one.name: one for one in (*fresh, *_staged(state, batch))})
     runs = batch.runs + tuple(run for one in before for run in one.batch.runs)
     step = _pushed(state, HollowBatch(batch.bounds, runs), before)
-    return Closing(step.edit, {one.name: None for one in before}, step.due)
+    gone = [one.name for one in before if one not in fresh]
+    return Closing(step.edit, {**dict.fromkeys(gone), **stays}, step.due)
 
 
 def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> fuel.Step:

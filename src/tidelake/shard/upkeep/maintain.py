@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from tidelake.errors import (
     BlobNotFound,
@@ -29,7 +30,6 @@ from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.state import holds, maintenance, transactions
-from tidelake.state.append import Appended
 from tidelake.state.forking import is_borrowed
 from tidelake.state.merging import (
     MergeRequest,
@@ -110,6 +110,7 @@ class Due:
     chunk_rows: int | None = None
 
 
+R = TypeVar("R")
 Find = Callable[[ShardState], Iterator[Due]]
 Watch = Callable[[MergeRequest], None]
 
@@ -357,7 +358,7 @@ def settled(shard: Shard) -> Policy:
     return Policy(shard.spec.config.merge_fan_in, shard.spec.config.fold_rows)
 
 
-def tend_if_due(shard: Shard, done: Done[Appended]) -> None:
+def tend_if_due(shard: Shard, done: Done[R]) -> None:
     """`tend` after an append that leaves something to do, or finds something begun."""
     state = shard.known()
     if done.merges_due or state.claims or state.drained != state.upper:

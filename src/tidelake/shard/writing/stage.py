@@ -62,8 +62,12 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
         return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
 
 
-def stage_uploaded(shard: Shard, uploads: Sequence[bytes], claim: Claim | None = None) -> bool:
+def stage_uploaded(
+    shard: Shard, uploads: Sequence[bytes], claim: Claim | None = None, seal_to: Frontier | None = None
+) -> bool:
     """Stage what workers uploaded, in one command; see `stage`. One log scan and one log write.
+
+    The same command closes all times before `seal_to`, as `seal`; rows before it that are still open count.
 
     Uploads that are refused, or not needed, stay in the store until collection finds them: they may have been
     offered before. Times of tuples are to be checked by the uploader, against a lower that is still open.
@@ -75,13 +79,15 @@ def stage_uploaded(shard: Shard, uploads: Sequence[bytes], claim: Claim | None =
     runs, checked = uploaded(shard, uploads)
     shard.alive()
     Drainer(shard).make_room()
-    command = partial(commands.stage, checked=checked, claim=claim)
+    command = partial(commands.stage, checked=checked, claim=claim, seal_to=seal_to)
     limit = shard.spec.config.inline_total_bytes
     try:
-        return shard.run(partial(command, runs=runs, inline_bytes_max=limit))
+        done = shard.carry_out(partial(command, runs=runs, inline_bytes_max=limit))
     except InlineFull:
         moved = stored(shard.spec, shard.stores.blobs, shard.env, runs)
-        return shard.run(partial(command, runs=moved, inline_bytes_max=limit))
+        done = shard.carry_out(partial(command, runs=moved, inline_bytes_max=limit))
+    tend_if_due(shard, done)
+    return done.result
 
 
 def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], bool]) -> bool:

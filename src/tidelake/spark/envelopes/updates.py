@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -96,6 +97,19 @@ class Updates:
 
 
 @dataclass(frozen=True)
+class Half:
+    """The rows of one side of a time.
+
+    Attributes:
+        at: the time.
+        late: those before it; False: the others.
+    """
+
+    at: int
+    late: bool
+
+
+@dataclass(frozen=True)
 class StoreRows:
     """In a worker: rows become parts in the store, and one answer.
 
@@ -108,6 +122,7 @@ class StoreRows:
         counted: whether the rows have diffs; otherwise all are +1.
         advances: whether rows whose times are closed at the commit get a later one.
         prepare: applied to each batch first, under the names of `columns`.
+        half: which rows; None: all. Those before its time are counted as late in any case.
     """
 
     uploader: bytes
@@ -118,6 +133,7 @@ class StoreRows:
     counted: bool = False
     advances: bool = False
     prepare: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    half: Half | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -132,6 +148,10 @@ class StoreRows:
                 rows = _constant(rows, self.time, self.stamp)
             if not self.counted:
                 rows = _constant(rows, DIFF, 1)
+            if self.half is not None and self.time is not None:
+                is_late = pc.less(rows.column(self.time), self.half.at)
+                answer.late += pc.sum(is_late).as_py() or 0
+                rows = rows.filter(is_late if self.half.late else pc.invert(is_late))
             answer.see_rows(rows, self.time)
             yield rows
 

@@ -93,7 +93,8 @@ def maintain(
     if names is None:
         # First: what is half dropped is in the list, and cannot be opened.
         lake.collect()
-    todo = deque(lake.collection(name) for name in dict.fromkeys(lake.list() if names is None else names))
+    opened = lake.collections() if names is None else map(lake.collection, dict.fromkeys(names))
+    todo = deque(opened)
     crew = _Crew(todo, parallelism or slots(spark))
     try:
         rounds, key_ranges = _carry_out(spark, crew.rounds, progress)

@@ -47,6 +47,7 @@ def snapshot(
     parallelism: int | None = None,
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
+    staged: bool = False,
     native: bool = True,
 ) -> DataFrame:
     """The exact contents at `as_of` (default: the last closed time). One log write, for the hold.
@@ -62,6 +63,7 @@ def snapshot(
         timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
         hold_for: how long the DataFrame can be used; in seconds, if it is no timedelta. See `release`.
             None: it is used within `garbage_age_s`, and nothing is written.
+        staged: with what is staged for times that are still open: see `Collection.snapshot`.
         native: let Spark read by itself what needs no merging, as after a merge up to `as_of`: parts of one
             time and of the newest schema, whose keys no other run has. Not with `where`, which leaves out
             more. False: all goes through workers, and rows come sorted within a partition.
@@ -85,6 +87,7 @@ def snapshot(
         parallelism=parallelism,
         timeout_s=timeout_s,
         hold_for=hold_for,
+        staged=staged,
         native=native,
     )
 
@@ -100,6 +103,7 @@ def changes(
     parallelism: int | None = None,
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
+    staged: bool = False,
 ) -> DataFrame:
     """The exact netted difference between the contents at `after` and at `through`.
 
@@ -117,6 +121,7 @@ def changes(
         parallelism=parallelism,
         timeout_s=timeout_s,
         hold_for=hold_for,
+        staged=staged,
     )
 
 
@@ -131,6 +136,7 @@ def updates(
     parallelism: int | None = None,
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
+    staged: bool = False,
 ) -> DataFrame:
     """Every update of `[lower, upper)` at its own time. Columns, arguments and errors as `snapshot`."""
     asked = Updates(collection.frontier(lower, "lower"), collection.frontier(upper, "upper"))
@@ -143,6 +149,7 @@ def updates(
         parallelism=parallelism,
         timeout_s=timeout_s,
         hold_for=hold_for,
+        staged=staged,
     )
 
 
@@ -181,6 +188,7 @@ def _frame(
     parallelism: int | None,
     timeout_s: float | None,
     hold_for: timedelta | float | None,
+    staged: bool = False,
     native: bool = False,
 ) -> DataFrame:
     def planned(*, as_stored: bool) -> ReadPlan:
@@ -194,6 +202,7 @@ def _frame(
             where=where,
             task_bytes_max=bytes_max,
             as_stored=as_stored,
+            staged=staged,
         )
 
     plan = planned(as_stored=native)

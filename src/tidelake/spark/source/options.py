@@ -20,7 +20,7 @@ _PLACE = ("path", "collection")
 _SHAPE = ("columns", "where", "withDiff", "changeFeed")
 _CHANGES = ("changesAfter", "changesThrough")
 _UPDATES = ("updatesFrom", "updatesTo")
-READ = (*_PLACE, *_SHAPE, "asOf", *_CHANGES, *_UPDATES, "holdFor", "parallelism", "timeout")
+READ = (*_PLACE, *_SHAPE, "asOf", *_CHANGES, *_UPDATES, "staged", "holdFor", "parallelism", "timeout")
 STREAM_READ = (
     *(*_PLACE, *_SHAPE, "startingAt", "maxRowsPerTrigger", "maxTimesPerTrigger"),
     *("holdFor", "parallelism"),
@@ -76,6 +76,7 @@ class ReadOptions:
         hold_for_s: how long what is read is held; None: not at all.
         parallelism: tasks at most; None: by size.
         timeout_s: how long to wait for a time to be closed; None: the setting of the lake.
+        staged: with what is staged for open times; it waits for nothing then.
     """
 
     shape: Shape
@@ -87,6 +88,7 @@ class ReadOptions:
     hold_for_s: float | None
     parallelism: int | None
     timeout_s: float | None
+    staged: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         hold_for_s=_hold_for_s(given),
         parallelism=count(given, "parallelism"),
         timeout_s=seconds(given, "timeout"),
+        staged=flag(given, "staged") or False,
     )
 
 

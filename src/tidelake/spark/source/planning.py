@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
+from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.time import TimeDomain
@@ -63,6 +64,7 @@ def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> R
         columns=columns,
         where=asked.shape.where,
         task_bytes_max=_TASK_BYTES if asked.parallelism is None else None,
+        staged=asked.staged,
     )
 
 
@@ -72,12 +74,12 @@ def query_of(collection: Collection, asked: ReadOptions) -> Query | None:
     if asked.after is not None:
         after = time_of(asked.after, domain, "changesAfter")
         if asked.through is None:
-            return Changes(after, collection.last_time())
+            return Changes(after, collection.last_staged() if asked.staged else collection.last_time())
         return Changes(after, time_of(asked.through, domain, "changesThrough"))
     if asked.lower is not None:
         lower = collection.frontier(frontier_of(asked.lower, domain, "updatesFrom"), "updatesFrom")
         if asked.upper is None:
-            return Updates(lower, lower.join(collection.upper))
+            return Updates(lower, Frontier() if asked.staged else lower.join(collection.upper))
         return Updates(lower, collection.frontier(frontier_of(asked.upper, domain, "updatesTo"), "updatesTo"))
     return None if asked.as_of is None else AsOf(time_of(asked.as_of, domain, "asOf"))
 

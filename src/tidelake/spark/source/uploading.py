@@ -141,6 +141,8 @@ class Upload:
         handed = [name for message in messages for name in message.handed]
         handover = Handover(collection.uploader().spec)
         while True:
+            rebases = self.envelope.rebases
+            read_at = None if rebases else collection.state().seqno
             lower = open_upper(collection)
             answer = given
             if self.hands_over:
@@ -148,8 +150,7 @@ class Upload:
                 answer = total(answers_from_bytes([answers_to_bytes(work(handover.rows(handed)))]))
             elif isinstance(self.envelope, Compared):
                 answer = self.envelope.difference(collection, given, lower, None)
-            rebases = self.envelope.rebases
-            if commit(collection, answer, lower, rebases=rebases, numbered=numbered) is not None:
+            if commit(collection, answer, lower, read_at=read_at, numbered=numbered) is not None:
                 break
             if rebases:
                 # The rows are not here to be uploaded again, and only rows with times of their own get here.

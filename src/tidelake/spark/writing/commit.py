@@ -96,6 +96,7 @@ def write(
     rows: Rows | None = None
     stored: Answer | None = None
     while True:
+        read_at = None if envelope.rebases else collection.state().seqno
         start = _start(collection, lower, rebases=envelope.rebases)
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
             if stored is None:
@@ -105,12 +106,13 @@ def write(
             if isinstance(envelope, Compared):
                 stored = answer if stored is None else stored
                 # Others went on while the rows were stored.
+                read_at = collection.state().seqno
                 start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, stored, start, frame.sparkSession)
         appended = (
-            commit(collection, answer, start, upper, rebases=envelope.rebases, numbered=numbered)
+            commit(collection, answer, start, upper, read_at=read_at, numbered=numbered)
             if lower is None
-            else _append(collection, answer, start, _end(start, upper, answer), numbered)
+            else _append(collection, answer, start, _end(start, upper, answer), numbered, read_at=read_at)
         )
         if appended is not None:
             if stored is not None and isinstance(envelope, Compared):
@@ -124,14 +126,22 @@ def commit(
     lower: Frontier,
     upper: Frontier | None = None,
     *,
-    rebases: bool,
+    read_at: int | None,
     numbered: Numbered | None = None,
 ) -> Appended | None:
     """Append what workers uploaded for `lower` at whatever the upper is now.
 
+    Args:
+        collection: to append to.
+        answer: of the workers.
+        lower: the upper that they uploaded for.
+        upper: to close all times before; default: just past the last time.
+        read_at: seqno of a state not later than those whose contents the uploads depend on; None: on none.
+        numbered: append under this number.
+
     Returns:
         None if it must be uploaded again, at a later upper: another writer was faster, and what was
-        uploaded depends on what was there (not `rebases`), or has a time that is closed now.
+        uploaded depends on what was there, or has a time that is closed now.
 
     Raises:
         UpdateNotBeyondLower: a time was closed at `lower` already.
@@ -147,10 +157,10 @@ def commit(
             keep(answer, collection.name, None)
             return Appended(start, start, already=True)
         try:
-            return _append(collection, answer, start, end, numbered)
+            return _append(collection, answer, start, end, numbered, read_at=read_at)
         except UpperMismatch:
             # Somebody was faster; most often the parts are as good at the new upper.
-            if not rebases:
+            if read_at is not None:
                 return None
             start = open_upper(collection)
 
@@ -183,7 +193,13 @@ def open_upper(collection: Collection) -> Frontier:
 
 
 def _append(
-    collection: Collection, answer: Answer, lower: Frontier, upper: Frontier, numbered: Numbered | None
+    collection: Collection,
+    answer: Answer,
+    lower: Frontier,
+    upper: Frontier,
+    numbered: Numbered | None,
+    *,
+    read_at: int | None,
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
         raise UpdateNotBeyondLower(answer.time_lower, lower)
@@ -192,7 +208,9 @@ def _append(
         batch = Batch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
     keep(answer, collection.name, batch)
     if numbered is None:
-        return collection.append_uploaded(answer.uploads, lower=lower, upper=upper, advance=answer.advances)
+        return collection.append_uploaded(
+            answer.uploads, lower=lower, upper=upper, advance=answer.advances, read_at=read_at
+        )
     return numbered.writer.append_uploaded(
         answer.uploads,
         lower=lower,
@@ -200,6 +218,7 @@ def _append(
         sequence=numbered.sequence,
         content=numbered.content(answer),
         advance=answer.advances,
+        read_at=read_at,
     )
 
 

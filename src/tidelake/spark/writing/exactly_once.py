@@ -11,6 +11,9 @@ again, and the record says that it is in; the rows are not even read. A driver t
 fenced by the epoch of the one that opened the writer after it. A task that is tried again, or run twice,
 uploads twice, and one answer of each task counts.
 
+With `delay` the rows of a batch are staged, and the same compare-and-set seals at the watermark: so no time
+is closed before the batch that moved the watermark is durable (`tidelake.spark.writing.stage`).
+
 INVARIANT: Spark repeats no batch but its last one, and that as it was planned. A number before the last, or
 the last one planned at another moment, comes from a checkpoint that is older than the collection (a copy
 that was put back), whose rows may be others: it is refused, never taken for done.
@@ -19,6 +22,7 @@ that was put back), whose rows may be others: it is refused, never taken for don
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +35,13 @@ from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import open_lake
 from tidelake.lake.names import check_name
+from tidelake.lake.spans import window
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import EnvelopeLike, named
 from tidelake.spark.writing.commit import Numbered, write
+from tidelake.spark.writing.stage import PARTED, Watermark, finish_batch, stage_batch
 from tidelake.state.append import other_content
 
 DEFAULT_WRITER = "spark"
@@ -54,7 +60,7 @@ class WrittenBatch:
         already: it was in before; nothing was read.
         upper: the collection's upper after it.
         rows: updates that it made, before consolidation.
-        late: rows that were moved to a later time by the tasks.
+        late: rows that were moved to a later time by the tasks, or staged where late rows go.
     """
 
     batch: int
@@ -78,6 +84,7 @@ class Sink:
         take_over: whether to write on under a name that another query has used.
         progress: called after each micro-batch.
         query: who the stream is; None: Spark says.
+        mark: rows are staged and sealed at this watermark; None: they are appended.
         error: what the last call raised, itself; Spark's own exception has only its text.
     """
 
@@ -87,6 +94,7 @@ class Sink:
     take_over: bool = False
     progress: Progress | None = None
     query: str | None = None
+    mark: Watermark | None = None
     error: Exception | None = None
     _opened: tuple[str, Writer] | None = None
     _failed: int | None = None
@@ -106,8 +114,10 @@ class Sink:
     def __reduce__(self) -> tuple[object, ...]:
         """For Spark Connect, whose server calls the function in a process of its own."""
         spec = self.collection.uploader().spec
+        mark = self.mark
+        sent = None if mark is None else (mark.delay, mark.late and (mark.late.id, mark.late.name))
         rest = (self.envelope, self.writer, self.take_over, self.progress, self.query)
-        return _reopened, (spec.url, spec.config, self.collection.id, self.collection.name, *rest)
+        return _reopened, (spec.url, spec.config, self.collection.id, self.collection.name, sent, *rest)
 
     def _take(self, frame: DataFrame, batch: int) -> WrittenBatch:
         query = query_of(frame) if self.query is None else self.query
@@ -115,7 +125,15 @@ class Sink:
         # After a failure this very run may come again, if its caller tries.
         known = content.partition(_RUN)[0] if batch == self._failed else content
         if is_in(writer, batch, known):
-            return WrittenBatch(batch, True, self.collection.upper)
+            late = 0
+            if self.mark is not None:
+                late = finish_batch(self.collection, frame, self.envelope, self.mark, writer)
+            return WrittenBatch(batch, True, self.collection.upper, late=late)
+        if self.mark is not None:
+            staged = stage_batch(
+                self.collection, frame, self.envelope, self.mark, Numbered(writer, batch, lambda _: content)
+            )
+            return WrittenBatch(batch, False, self.collection.upper, staged.rows, staged.late)
         title = f"tidelake: batch {batch} into {self.collection.name}"
         numbered = Numbered(writer, batch, lambda _answer: content)
         done = write(self.collection, frame, self.envelope, numbered=numbered, title=title)
@@ -131,8 +149,15 @@ class Sink:
         return self._opened[1]
 
 
-def _reopened(url: str, config: Config, id_: str, name: str, *rest: Any) -> Sink:
-    return Sink(open_lake(url, create=False, config=config).same_collection(id_, name), *rest)
+def _reopened(url: str, config: Config, id_: str, name: str, sent: Any, *rest: Any) -> Sink:
+    lake = open_lake(url, create=False, config=config)
+    mark = None
+    if sent is not None:
+        delay, late = sent
+        mark = Watermark(delay, late and lake.same_collection(*late))
+    made = Sink(lake.same_collection(id_, name), *rest)
+    made.mark = mark
+    return made
 
 
 def sink(
@@ -143,6 +168,8 @@ def sink(
     take_over: bool = False,
     progress: Progress | None = None,
     query: str | None = None,
+    delay: timedelta | int | None = None,
+    side: Collection | None = None,
     **options: object,
 ) -> Sink:
     """A function for `foreachBatch` that writes each micro-batch exactly once.
@@ -163,6 +190,13 @@ def sink(
         progress: called after each micro-batch, in the driver.
         query: who this stream is, if Spark does not say: under Spark Connect. Give the same text when the
             stream is started again with the same checkpoint, and another one with another checkpoint.
+        delay: stage the rows at their own times, in any order, and seal as the stream goes: all times that
+            lie further than this before the latest time seen are closed, by the commit that stages the
+            micro-batch that has this time. In units of the collection's times, or a span of a clock. Take
+            at least the delay of a `withWatermark` of the query. For the envelopes 'updates' and 'append',
+            with times.
+        side: with `delay`: a collection of the same columns and times where rows are staged whose times are
+            closed. It is not sealed. Default: such a row is an error, and its micro-batch is not in.
         **options: for the name of an envelope, what it takes, such as `time="ts"`.
 
     Raises (out of the query, as text; the error itself is in `Sink.error`):
@@ -172,7 +206,28 @@ def sink(
     """
     # Before a query is started, whose error would be a text.
     check_name(writer, "writer name")
-    return Sink(collection, named(envelope, options), writer, take_over, progress, query)
+    mark = None if delay is None else Watermark(_delay(delay, collection), side)
+    if side is not None and (mark is None or side.id == collection.id or not _alike(side, collection)):
+        raise UsageError(
+            "side takes another collection of the same columns and times, and goes with delay: the rows that "
+            "come too late for the times that are sealed"
+        )
+    return Sink(collection, named(envelope, options), writer, take_over, progress, query, mark)
+
+
+def _delay(delay: timedelta | int, collection: Collection) -> int:
+    """A delay in units of the collection's times.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if delay == 0 and not isinstance(delay, timedelta) and collection.domain.total_order:
+        return 0
+    return window(delay, collection.domain) or 0
+
+
+def _alike(a: Collection, b: Collection) -> bool:
+    return (a.schema, a.key, a.domain) == (b.schema, b.key, b.domain)
 
 
 def query_of(frame: DataFrame) -> str:
@@ -245,7 +300,7 @@ def is_in(writer: Writer, batch: int, content: str = "") -> bool:
     if writer.last_sequence is None or batch > writer.last_sequence:
         return False
     planned, _, run = content.partition(_RUN)
-    known, _, last_run = (writer.last_content or "").partition(_RUN)
+    known, _, last_run = (writer.last_content or "").partition(PARTED)[0].partition(_RUN)
     if batch < writer.last_sequence or (planned and known and planned != known):
         raise UsageError(other_content(writer.name, batch))
     if run and run == last_run:

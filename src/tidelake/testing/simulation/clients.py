@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
+from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
 from tidelake.testing import tables
 from tidelake.testing.faults import SimulatedCrash
@@ -129,6 +130,17 @@ class Client:
         self.world.note(f"< {op.label}: [{answer.lower}, {answer.upper}) already={answer.already}")
         judge.acknowledged(op, asked, answer)
         return "in"
+
+    def offer_stage(self, op: Append, call: Callable[[], bool]) -> str:
+        """As `offer`, of a stage."""
+
+        def staged() -> Appended:
+            kept = call()
+            # The times of an answer to a stage are nobody's: where it was placed, if it was.
+            lower, upper = op.placed[1:] if op.placed else (Frontier(), Frontier())
+            return Appended(lower, upper, already=not kept or op.placed is not None)
+
+        return self.offer(op, staged)
 
     def label(self, what: str) -> str:
         """A name for an append."""

@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.state.garbage import arriving
 from tidelake.state.state import Delta, ShardState, Step, steps
 from tidelake.testing.oracle import Oracle, Row
 from tidelake.testing.simulation.record import Append, Asked, Drop, parts
@@ -61,6 +62,8 @@ class TrueHistory:
         known: list[tuple[Row, Time, int]] = [] if source is None else source.oracle.updates
         closed = [u for u in known if not state.upper.less_equal(u[1])]
         self.oracle = Oracle(state.upper, state.since, closed)
+        # How many updates there were after each step.
+        self.known = [len(closed)]
         # What a writer's name had got in when an epoch was opened.
         self.opened: dict[tuple[str, int], int | None] = {}
         # The process that opened each hold.
@@ -112,23 +115,34 @@ class TrueHistory:
         if edits.rollup is not None:
             self.counts["rollups"] += 1
         self.counts["forks that let go"] += edits.let_go
-        if before.upper == after.upper:
+        come = [one for one in edits.staged.values() if one is not None]
+        if before.upper != after.upper:
+            self.counts["appends in"] += 1
+            op = self._asked_for(step, actor)
+            if op is None:
+                self.wrong(f"seqno {after.seqno} moves upper to {after.upper}, which nobody asked for")
+            self._placed(op, before, after)
+        elif come and len(come) == len(edits.staged):
+            self.counts["stages in"] += 1
+            op = self._asked_for(step, actor, staged=True)
+            if op is None:
+                self.wrong(f"seqno {after.seqno} stages {come[0].name}, which nobody asked for")
+            self._placed(op, before, after)
+        else:
+            self.counts["drains"] += bool(edits.staged)
             self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
-            return
-        self.counts["appends in"] += 1
-        op = self._asked_for(step, actor)
-        if op is None:
-            self.wrong(f"seqno {after.seqno} moves upper to {after.upper}, which nobody asked for")
-        self._placed(op, before, after)
+        self.known.append(len(self.oracle.updates))
 
-    def _asked_for(self, step: Step, actor: Actor) -> Append | None:
+    def _asked_for(self, step: Step, actor: Actor, *, staged: bool = False) -> Append | None:
         """Whose append a step is: of the thread that named a part of it, or of one that waits for it."""
-        members = step.edits.spine.members if step.edits.spine else ()
-        for part in (part for member in members for part in member.batch.parts()):
-            about = self.bench.named_by(part.name)
-            if isinstance(about, Append):
+        # What was staged before comes along, whoever closes its times.
+        old = {part.name for one in step.before.staged for part in one.batch.parts()}
+        for part in arriving(step.edits):
+            about = None if part.name in old else self.bench.named_by(part.name)
+            if isinstance(about, Append) and about.staged == staged:
                 return about
         waiting = [about for about in (actor.about, *actor.beside) if isinstance(about, Append)]
+        waiting = [op for op in waiting if op.staged == staged]
         fitting = [op for op in waiting if op.upper is None or op.upper == step.after.upper]
         return next(iter(fitting), None)
 
@@ -158,6 +172,9 @@ class TrueHistory:
             if after.writers[name].sequence != sequence:
                 self.wrong(f"{op.label} is in, and its number is not: {after.writers[name]}")
         op.placed = (after.seqno, before.upper, after.upper)
+        if op.staged:
+            self.oracle.updates += [(row, time or 0, diff) for row, time, diff in op.rows]
+            return
         at = after.upper.just_before().elements[0]
         timed = [(row, at if time is None else time, diff) for row, time, diff in op.rows]
         kept = [u for u in timed if before.upper.less_equal(u[1]) and not after.upper.less_equal(u[1])]

@@ -21,7 +21,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.testing import tables
-from tidelake.testing.oracle import Row
+from tidelake.testing.oracle import Oracle, Row
 from tidelake.testing.simulation.history import TrueHistory
 from tidelake.testing.simulation.record import DOMAIN, Asked
 
@@ -44,6 +44,18 @@ class JudgeOfReads(TrueHistory):
                     f"a snapshot was of {as_of}, though {closed} was the upper before it was asked for"
                 )
         self._compare(f"snapshot at {as_of}", self._netted(answer, as_of), self.oracle.snapshot(as_of))
+
+    def staged(self, asked: Asked, as_of: int, answer: pa.Table) -> None:
+        """A snapshot with what is staged was read: it is that of some state since it was asked for."""
+        self.counts["staged reads"] += 1
+        if self.dropped is not None and asked.step > self.dropped:
+            self.wrong(f"{self.key} was read after its drop at step {self.dropped}")
+        found, updates = self._netted(answer, as_of), self.oracle.updates
+        for count in sorted({*self.known[asked.entries - 1 :]}):
+            expected = Oracle(self.oracle.upper, self.oracle.since, updates[:count]).snapshot(as_of)
+            if found == expected:
+                return
+        self._compare(f"staged snapshot at {as_of}", found, self.oracle.snapshot(as_of))
 
     def changes(self, after: Time, through: Time, answer: pa.Table) -> None:
         """Changes were read."""

@@ -31,6 +31,7 @@ class Append:
         placed: seqno, lower and upper of the entry that holds it, once it is in.
         unsure: whether an attempt has ended without an answer.
         barred: why it must never come in (any more).
+        staged: it is a stage: its times stay open.
         answers: steps at which a call began and ended, and the interval that it was told.
     """
 
@@ -41,6 +42,7 @@ class Append:
     placed: tuple[int, Frontier, Frontier] | None = None
     unsure: bool = False
     barred: str = ""
+    staged: bool = False
     answers: list[tuple[int, int, Frontier, Frontier]] = field(default_factory=list)
 
 

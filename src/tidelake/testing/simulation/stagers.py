@@ -1,0 +1,96 @@
+"""Clients that stage at open times, close times, and drain what waits to be drained."""
+
+from functools import partial
+
+from tidelake.errors import TidelakeError
+from tidelake.lake.writer import Writer
+from tidelake.model.frontier import Frontier
+from tidelake.shard.upkeep.drainer import Drainer
+from tidelake.testing.simulation.clients import FAILED, Client, table_of
+from tidelake.testing.simulation.record import Append
+
+# So far beyond the upper something is staged.
+_AHEAD = 12
+
+
+def stager(client: Client) -> None:
+    """Stages a few rows at times that may be open, under a name or not, and looks at what is staged."""
+    opened: Writer | None = None
+    while True:
+        if opened is None and client.draw.random() < 0.3:
+            opened = _opened(client)
+        if opened is not None and not _stage_numbered(client, opened):
+            opened = None
+        if client.draw.random() < 0.7:
+            _stage(client)
+        if client.draw.random() < 0.3:
+            _look(client)
+        client.rest()
+
+
+def _op(client: Client, what: str, number: tuple[str, int, int] | None = None) -> Append:
+    lower = client.known_upper()
+    rows = client.rows(range(lower, lower + client.draw.randint(1, _AHEAD)))
+    return Append(client.label(what), rows, writer=number, staged=True)
+
+
+def _stage(client: Client) -> None:
+    collection, op = client.collection(), _op(client, "stage")
+    client.offer_stage(op, lambda: collection.stage(table_of(op.rows)))
+
+
+def _opened(client: Client) -> Writer | None:
+    try:
+        opened = client.collection().writer("s")
+    except FAILED:
+        return None
+    client.judge.writer_opened("s", opened.epoch, opened.last_sequence)
+    return opened
+
+
+def _stage_numbered(client: Client, opened: Writer) -> bool:
+    """Stage the next number, again while the outcome is unknown; whether the writer may go on."""
+    number = 0 if opened.last_sequence is None else opened.last_sequence + 1
+    op = _op(client, f"numbered stage {opened.epoch}.{number}", ("s", opened.epoch, number))
+
+    def call() -> bool:
+        return opened.stage(table_of(op.rows), sequence=number)
+
+    while (result := client.offer_stage(op, call)) == "unknown" and client.draw.random() < 0.7:
+        client.rest()
+    return result == "in"
+
+
+def _look(client: Client) -> None:
+    """Read what there is at a time, open or not."""
+    collection = client.collection()
+    time = max(0, client.known_upper() + client.draw.randint(-2, _AHEAD))
+    client.read(
+        f"staged snapshot {time}",
+        lambda: collection.snapshot(time, staged=True).read_all(),
+        lambda asked, answer: client.judge.staged(asked, time, answer),
+    )
+
+
+def sealer(client: Client) -> None:
+    """Closes times, mostly a little further."""
+    while True:
+        collection = client.collection()
+        upper = max(0, client.known_upper() + client.draw.choice((-1, 0, 1, 1, 2, 3, 5)))
+        op = Append(client.label("seal"), [], Frontier.of(upper))
+        client.offer(op, partial(collection.seal, upper))
+        client.rest()
+
+
+def drainer(client: Client) -> None:
+    """Brings staged updates of closed times into the spine, beside all others who do."""
+    while True:
+        collection = client.collection()
+        try:
+            collection.state()
+            Drainer(collection._shard).run(client.draw.choice((None, None, 0, 5)))
+        except TidelakeError as error:
+            client.world.note(f"drain: {error!r}")
+            if not isinstance(error, FAILED) and not client.judge.dropped:
+                raise
+        client.rest()
