@@ -86,6 +86,8 @@ class Options:
         # A fork takes along what is staged at open times, which the true history of a fork does not know.
         if "forker" not in roles and draw.random() < 0.6:
             roles += ["stager"] * draw.randint(1, 3) + ["sealer", "drainer"]
+        if draw.random() < 0.4:
+            roles += ["teller"] * draw.randint(1, 3)
         return cls(config, rates, tuple(roles), skew_ms, on_disk)
 
 
