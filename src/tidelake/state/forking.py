@@ -141,7 +141,7 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
 
 
 def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
-    """What takes the place of a fork that was noted and never made: nothing, from no version of its origin."""
+    """What takes the place of a fork that was noted and never made: nothing, of no version of its origin."""
     start = state.minimum
     blank = ShardState(fork_id, state.domain, 0, now_ms, start, start, start, schemas=state.schemas)
     schemas = {id_: replace(version, seqno=0) for id_, version in state.schemas.items()}
