@@ -103,7 +103,11 @@ class Walk:
     def consolidate(self) -> None:
         if self.paused or self.rig.machine.free < 1 << 40:
             return
-        self.spine.consolidate()
+        try:
+            self.spine.consolidate()
+        except StoreUnavailable:
+            # What a merge met before; it is told once.
+            self.spine.consolidate()
         assert self.spine.is_compact
 
     def pause(self) -> None:
