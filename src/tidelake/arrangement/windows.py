@@ -1,7 +1,7 @@
 """Windows: the rows of consecutive whole keys of several batches, netted.
 
-Owns how a reader moves over the keys of all batches, both ways; must not know cursors. Invariant: a window has all rows of the keys that it covers, and windows that follow each
-other cover all keys.
+Owns how a reader moves over the keys of all batches, both ways; must not know cursors. Invariant: a window
+has all rows of the keys that it covers, and windows that follow each other cover all keys.
 
 Of all blocks, in the order of their last keys, as many are taken as fill a budget. The window ends at the
 last key of the last of them; of each batch one more block may have rows up to there. So one key whose rows
