@@ -27,6 +27,7 @@ from tidelake.errors import (
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.ending import Ending
 from tidelake.shard.upkeep.maintain import tend
 from tidelake.state import transactions
@@ -153,6 +154,7 @@ class Groups:
                 # Of one that somebody is just making nobody knows.
                 if group.known().seqno:
                     self._forget(group)
+                Collector(group).run()
             except CollectionDropped:
                 # Somebody else found it without collections.
                 continue
@@ -236,13 +238,19 @@ class Groups:
     def _left(self, shards: Mapping[str, Shard], known: Mapping[str, str]) -> bool:
         """Take a collection out of a group that has no other; False if there is none such.
 
-        Two who join overlapping collections at once may each have begun a group.
+        Two who join overlapping collections at once may each have begun a group. True as well if collections
+        came and went meanwhile: then look again.
         """
+        seen: list[tuple[Shard, int]] = []
         for name in sorted(known, key=lambda one: shards[one].spec.shard_id, reverse=True):
             group = self._existing(known[name]) if known[name] else None
-            if group is not None and not self._others(group, shards[name].spec.shard_id):
+            if group is None:
+                continue
+            seen.append((group, group.known().seqno))
+            if not self._others(group, shards[name].spec.shard_id):
                 return self.leave(shards[name])
-        return False
+        moved = any(shards[name].alive().group != group for name, group in known.items())
+        return moved or any(group.state().seqno != seqno for group, seqno in seen)
 
     def _others(self, group: Shard, id_: str) -> bool:
         """Whether a group has a collection beside one. Those that are not in it any more are forgotten."""

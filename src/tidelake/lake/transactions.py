@@ -150,7 +150,7 @@ class Transaction:
             attempt.give_up()
             self._attempt = None
             # Certainly not in, so it may be begun anew; but not what took that long by itself.
-            if attempt.is_old:
+            if attempt.is_old and isinstance(error, TransactionExpired):
                 raise
             return None
         except TidelakeError:

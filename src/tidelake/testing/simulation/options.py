@@ -85,6 +85,8 @@ class Options:
             roles += ["forker"] * draw.randint(1, 2)
         if draw.random() < 0.5:
             roles += ["stager"] * draw.randint(1, 3) + ["sealer", "drainer"]
+        if draw.random() < 0.4:
+            roles += ["teller"] * draw.randint(1, 3)
         return cls(config, rates, tuple(roles), skew_ms, on_disk)
 
 
