@@ -248,7 +248,9 @@ class Groups:
                 continue
             seen.append((group, group.known().seqno))
             if not self._others(group, shards[name].spec.shard_id):
-                return self.leave(shards[name])
+                # Or somebody else has taken it out by now.
+                self.leave(shards[name])
+                return True
         moved = any(shards[name].alive().group != group for name, group in known.items())
         return moved or any(group.state().seqno != seqno for group, seqno in seen)
 
