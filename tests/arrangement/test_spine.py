@@ -304,6 +304,13 @@ def test_what_merges_hold_counts_in_the_budget(tmp_path, on_disk):
     rig.spine.close()
 
 
+@pytest.mark.parametrize(("asked", "held"), [(1 << 30, 1 << 20), (1000, 1000)])
+def test_the_cache_does_not_fill_a_small_budget(tmp_path, asked, held):
+    rig = Rig(tmp_path, tiny(memory_budget_bytes=4 << 20, cache_bytes=asked))
+    assert rig.spine.cache.capacity_bytes == held
+    rig.spine.close()
+
+
 def test_a_batch_of_a_gigabyte_goes_to_disk_whatever_the_budget():
     room = Room(ArrangementConfig(memory_budget_bytes=1 << 40), SetMachine(), "")
     assert not room.on_disk((1 << 30) - 1, 0)

@@ -33,7 +33,6 @@ from tidelake.errors import Closed, StoreUnavailable, UsageError
 MakeBuilder = Callable[[FilterPlan, bool], Builder]
 # What a merge holds beside its inputs and output, in chunks.
 _CHUNKS_HELD = 4
-_CHUNKS_OF_BUDGET = 32
 # Of a filter, for each row.
 _FILTER_BYTES = 2
 
@@ -358,7 +357,7 @@ class Merger:
             others = [batch for batch in self._schedule.batches if batch.id not in inputs]
             for batch in others:
                 batch.acquire()
-        chunk = (self.config.merge_chunk_rows, self._chunk_bytes)
+        chunk = (self.config.merge_chunk_rows, self.config.merge_chunk_bytes_held)
         plan = _plan(task)
         merge = Merge(task.inputs, others, task.rules, lambda: self.make(plan, on_disk), chunk)
         running = _Running(task, merge, others, on_disk, _size(task))
@@ -444,11 +443,7 @@ class Merger:
     def _merge_bytes(self, running: _Running) -> int:
         # What is built in memory is copied once more at the end. Of a file the filter is built in memory.
         output = _FILTER_BYTES * running.merge.rows if running.on_disk else 2 * running.size
-        return output + _CHUNKS_HELD * min(self._chunk_bytes, running.size)
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return min(self.config.merge_chunk_bytes, self.config.memory_budget_bytes // _CHUNKS_OF_BUDGET)
+        return output + _CHUNKS_HELD * min(self.config.merge_chunk_bytes_held, running.size)
 
 
 def _size(task: Task) -> int:

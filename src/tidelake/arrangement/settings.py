@@ -26,7 +26,8 @@ class ArrangementConfig:
             likes. The greater of both shares counts.
         shares: at which shares of the budget the levels of pressure begin.
         large_share: a batch of at least this share of the memory budget is kept on disk at any pressure.
-        cache_bytes: of blocks read from disk that are kept in memory, counted in the budget.
+        cache_bytes: of blocks read from disk that are kept in memory, counted in the budget; a quarter of the
+            budget if that is less.
         disk_reserve_bytes: disk space that merges leave free.
         level_rows: up to so many rows a batch is of level 0. It should exceed what one insert brings.
         fans: how many batches a merge takes, by level.
@@ -79,6 +80,16 @@ class ArrangementConfig:
         if not 0 < self.idle_s < float("inf"):
             raise UsageError(f"setting idle_s={self.idle_s!r} must be a number of seconds above 0")
         self._check_fans()
+
+    @property
+    def cache_bytes_held(self) -> int:
+        """What the cache may really hold: it must not fill the budget, since pressure does not empty it."""
+        return min(self.cache_bytes, self.memory_budget_bytes // 4)
+
+    @property
+    def merge_chunk_bytes_held(self) -> int:
+        """What a chunk may really take."""
+        return min(self.merge_chunk_bytes, self.memory_budget_bytes // 32)
 
     def _check_fans(self) -> None:
         least, most = self.fans.least, self.fans.most

@@ -78,7 +78,7 @@ class Spine:
             self._temporary = tempfile.TemporaryDirectory(prefix="tidelake-")
             directory = self._temporary.name
         self.directory: str = directory
-        self.cache = cache if cache is not None else BlockCache(self.config.cache_bytes)
+        self.cache = cache if cache is not None else BlockCache(self.config.cache_bytes_held)
         rules = Rules(
             layout,
             frontier if frontier is not None else Frontier.of(layout.domain.minimum),
