@@ -106,7 +106,7 @@ class Walk:
         try:
             self.spine.consolidate()
         except StoreUnavailable:
-            # What a merge met before; it is told once.
+            # What a merge met before, told once.
             self.spine.consolidate()
         assert self.spine.is_compact
 
@@ -149,7 +149,11 @@ class Walk:
         assert self.spine.at_rest
         assert self.spine.report().batches <= resting_batches_max(self.spine.config.fans)
         self.check()
-        self.spine.consolidate()
+        try:
+            self.spine.consolidate()
+        except StoreUnavailable:
+            # What a merge met before, told once.
+            self.spine.consolidate()
         assert self.spine.is_compact
         self.check()
         assert len(self.rig.files()) <= 1

@@ -2,8 +2,8 @@
 
 Usage: kills_child.py LAKE WORK NAME. It tells `ready` when it has opened the lake (a writer also the number
 of its last append that is in), and what it has done: `in N` when append N is in, `gone N` when it has deleted
-N objects and log entries, `dropped`, `copied` and `forked`; and `error CLASS RETRYABLE MESSAGE` when it was
-refused something by the store; then it tries again.
+N objects and log entries, `dropped`, `copied` and `forked`; and `error CLASS RETRYABLE MESSAGE` when the
+store refused something; then it tries again.
 """
 
 import itertools

@@ -107,6 +107,48 @@ def test_closed_times_without_rows_are_followed_too(collection, arrange):
     assert arrangement.catch_up() == 8
 
 
+def test_a_wait_that_is_interrupted_loses_and_doubles_nothing(collection, arrange, monkeypatch):
+    arrangement = arrange(collection)
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    for time in range(4):
+        collection.append(at(time, time), upper=time + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(arrangement), "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                arrangement.catch_up()
+    assert arrangement.catch_up() == 3
+    assert counted(arrangement.range()) == snapshot(collection)
+
+
+def test_staged_updates_are_followed_once_their_times_are_sealed(collection, arrange):
+    arrangement = arrange(collection, as_of=None)
+    rng = random.Random(11)
+    for upper in range(3, 30, 3):
+        for _ in range(rng.randrange(4)):
+            ids = [rng.randrange(9) for _ in range(rng.randrange(1, 5))]
+            collection.stage(at(upper - rng.randrange(-4, 4), *ids))
+        assert counted(arrangement.range()) == (snapshot(collection) if upper > 3 else {})
+        collection.seal(upper)
+        arrangement.catch_up()
+        assert counted(arrangement.range()) == snapshot(collection)
+        if upper % 2:
+            collection.maintain()
+    loaded = arrange(collection)
+    assert counted(loaded.range()) == snapshot(collection)
+
+
+def test_an_upsert_that_meets_staged_updates_does_not_ask_the_arrangement(collection, arrange):
+    state = arrange(collection)
+    collection.upsert(rows(1, 2, v="a"), state=state)
+    collection.stage(at(collection.upper.elements[0], 2, v="staged"))
+    collection.upsert(rows(2, v="b"), state=state)
+    collection.upsert(rows(1, v="c"), state=state)
+    assert snapshot(collection) == {(1, "c"): 1, (2, "b"): 1}
+
+
 def test_history_is_exact_from_the_time_asked_for_on(collection, arrange):
     rng = random.Random(2)
     churn(collection, rng, 4)

@@ -28,27 +28,8 @@ class Forks:
     def start(self, config):
         super().start(config=config)
         self.lake = tidelake.open(self.url, config=config)
-        self.oracles, self.staged = {"c": self.oracle}, {"c": []}
+        self.oracles = {"c": self.oracle}
         self.count = 0
-
-    def record(self, updates, upper):
-        """What is staged comes in when its times are closed."""
-        waiting = self.staged[self.c.name]
-        closed = [u for u in waiting if not upper.less_equal(u[1])]
-        self.staged[self.c.name] = [u for u in waiting if upper.less_equal(u[1])]
-        super().record([*updates, *closed], upper)
-
-    @rule(data=st.data())
-    def stage(self, data):
-        updates = self.drawn_updates(data, self.oracle.upper, Frontier())
-        self.c.stage(tables.table(updates, self.domain))
-        self.staged[self.c.name] += updates
-
-    @rule(data=st.data())
-    def seal(self, data):
-        upper = self.later(data)
-        self.c.seal(upper)
-        self.record([], upper)
 
     @rule()
     def reopen(self):
@@ -68,9 +49,9 @@ class Forks:
         else:
             upper = self.oracle.upper if as_of is None else self.oracle.upper.meet(Frontier.past(as_of))
             made = self.lake.fork(self.c.name, name, as_of)
-            kept = [u for u in self.oracle.updates if not upper.less_equal(u[1])]
+            # What is staged comes along, unless the fork is to end at a time.
+            kept = [u for u in self.oracle.updates if as_of is None or not upper.less_equal(u[1])]
             self.oracles[name] = Oracle(upper, self.oracle.since, kept)
-            self.staged[name] = list(self.staged[self.c.name]) if as_of is None else []
             if data.draw(st.booleans()):
                 self.c, self.oracle = made, self.oracles[name]
 
@@ -120,5 +101,7 @@ class TupleForks(Forks, TupleMachine):
 TestIntForks = IntForks.TestCase
 TestTupleForks = TupleForks.TestCase
 TestIntForks.settings = TestTupleForks.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None
+    max_examples=80,
+    stateful_step_count=30,
+    deadline=None,
 )

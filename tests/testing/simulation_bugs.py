@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tidelake.errors import TidelakeError, WriterFenced
+from tidelake.lake.groups import Groups
 from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
 from tidelake.shard.reading import query
@@ -11,7 +12,7 @@ from tidelake.shard.runs.read import sources
 from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
 from tidelake.state import collection as collection_commands
-from tidelake.state import invariants
+from tidelake.state import invariants, transactions
 from tidelake.state.commands import NoOp, Refused
 from tidelake.testing.simulation.options import Options
 
@@ -55,7 +56,7 @@ def lost_reply_taken_for_a_defeat():
     return replaced(History, _decided=lambda self, expected, seqno, data: False)
 
 
-def group_that_is_told_too_early():
+def round_that_is_told_too_early():
     """Commands that were to be committed together are answered as if they were, though others were faster."""
     commit = History.commit
 
@@ -114,6 +115,30 @@ def collection_without_an_age_limit():
     free = collection_commands.free
     never = 1 << 62
     return replaced(collection_commands, free=lambda garbage, pins, before_ms: free(garbage, pins, never))
+
+
+def readers_that_miss_the_decisions_for_one_collection():
+    """Who reads one of the collections of a transaction does not see that it was decided."""
+    view = transactions.view
+
+    def blind(state, member):
+        found = view(state, member)
+        return replace(found, decided={}) if member == min(state.memberships, default="") else found
+
+    return replaced(transactions, view=blind)
+
+
+def group_that_forgets_too_early():
+    """A decision is forgotten when the first of its collections has applied it."""
+    settle = Groups.tidy
+
+    def hasty(self, group):
+        state = group.state()
+        if state.decisions:
+            self._forget(group, frozenset(state.decisions))
+        settle(self, group)
+
+    return replaced(Groups, tidy=hasty)
 
 
 def reads_without_what_is_not_drained():

@@ -191,14 +191,16 @@ class FollowedArrangement(Arrangement):
             for batch in contents:
                 self._spine.insert(self._rows(batch))
             return
-        totals = self._shard.known().spine.totals
-        rows = map(self._rows, contents)
-        if self._spine.load(rows, FilterPlan(totals.rows), _UNPACKED * totals.size_bytes):
+        # With what is staged for later times, as long as nobody has moved it: more than there is to load.
+        stored = list(self._shard.last_readable().batches())
+        plan = FilterPlan(sum(batch.rows for batch in stored))
+        size_bytes = _UNPACKED * sum(batch.size_bytes for batch in stored)
+        if self._spine.load(map(self._rows, contents), plan, size_bytes):
             self._spine.wait()
 
     def take(self, updates: pa.RecordBatchReader) -> None:
         """As `following.Sink`; not for users."""
-        self._spine.insert(pa.Table.from_batches(map(self._rows, updates), self.layout.arrow))
+        self._spine.insert_nowait(pa.Table.from_batches(map(self._rows, updates), self.layout.arrow))
 
     def fold(self, frontier: Frontier) -> None:
         """As `following.Sink`; not for users."""

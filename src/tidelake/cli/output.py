@@ -179,7 +179,8 @@ def summary(collection: Collection) -> dict[str, Any]:
         "collection": collection.name,
         "time": str(state.domain),
         "since": state.since,
-        "upper": state.upper,
+        # Of one in a group, where the group has closed its times.
+        "upper": collection.upper if state.group else state.upper,
         "batches": shape.batches,
         "runs": shape.runs,
         "parts": shape.parts,
@@ -251,6 +252,7 @@ def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, st
         for name, h in sorted(state.critical.items())
     ]
     shared = sharing(state, names)
+    group, awaited = grouping(collection, names)
     head = {
         **summary(collection),
         "id": collection.id,
@@ -268,6 +270,8 @@ def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, st
             "holds": holds,
             "claims": claims,
             "shared": shared,
+            "group": group,
+            "awaiting": awaited,
         }
         parts = {name: [with_lists(row) for row in found] for name, found in lists.items()}
         garbage = len(state.garbage) + len(state.doomed)
@@ -285,6 +289,8 @@ def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, st
         "holds": holds,
         "merges under way": claims,
         "shared parts": shared,
+        "group": group,
+        "awaiting transactions": awaited,
     }
     for title, shown in lists_shown.items():
         if shown:
@@ -298,6 +304,36 @@ def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, st
         waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
         click.echo()
         table([waiting], False, "garbage")
+
+
+def grouping(
+    collection: Collection, names: Callable[[], dict[str, str]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A line for each collection of its group, and one for each transaction that is not applied to it yet."""
+    found = collection.group()
+    if found is None:
+        return [], []
+    named = names()
+    members = [
+        {
+            "collection": named.get(id_),
+            "id": id_,
+            "upper": member.upper.join(found.upper),
+            "leaving": member.leaving,
+        }
+        for id_, member in sorted(found.memberships.items())
+    ]
+    awaited = [
+        {
+            "transaction": awaited.transaction,
+            "staged": one.name,
+            "updates": one.batch.rows,
+            "decided": awaited.transaction in found.decisions,
+            "noted_ms": awaited.noted_ms,
+        }
+        for one, awaited in collection.state().staged.awaiting()
+    ]
+    return members, awaited
 
 
 def sharing(state: ShardState, names: Callable[[], dict[str, str]]) -> list[dict[str, Any]]:

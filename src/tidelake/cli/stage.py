@@ -1,11 +1,16 @@
-"""Commands on open times: stage, seal."""
+"""Commands on open times and on several collections at once: stage, seal, write, leave."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelake import errors
 from tidelake.cli.group import JSON, LAKE, NAME, cli
+
+if TYPE_CHECKING:
+    from tidelake.model.time import Time
 
 
 @cli.command()
@@ -38,18 +43,89 @@ def stage(
 
 @cli.command()
 @LAKE
-@NAME
-@click.argument("upper", metavar="UPPER")
+@click.argument("closed", nargs=-1, required=True, metavar="COLLECTION UPPER | COLLECTION=UPPER...")
 @JSON
-def seal(lake: str, collection: str, upper: str, as_json: bool) -> None:
-    """Close all times before UPPER: what is staged for them is in the collection from then on."""
+def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
+    """Close all times before UPPER: what is staged for them is in the collection from then on.
+
+    Of several collections given as COLLECTION=UPPER the times are closed at one instant.
+    """
     import tidelake
     from tidelake.cli import files, output
 
     with tidelake.open(lake, create=False) as opened:
-        of = opened.collection(collection)
-        end = files.time(upper, of.domain, "UPPER")
-        if end is None:
-            raise errors.UsageError("give a time: UPPER")
-        answer = of.seal(end)
-        output.table([{"lower": answer.lower, "upper": answer.upper, "already": answer.already}], as_json)
+        if len(closed) == 2 and "=" not in closed[1]:
+            of = opened.collection(closed[0])
+            end = files.time(closed[1], of.domain, "UPPER")
+            if not of.state().group:
+                answer = of.seal(_required(end))
+                one = {"lower": answer.lower, "upper": answer.upper, "already": answer.already}
+                output.table([one], as_json)
+                return
+            uppers = {closed[0]: end}
+        else:
+            given = pairs(closed, "UPPER")
+            uppers = {name: files.time(end, opened.collection(name).domain, name) for name, end in given}
+        done = opened.seal({name: _required(end) for name, end in uppers.items()})
+        shown = [
+            {"collection": name, "upper": opened.collection(name).upper, "already": done.already}
+            for name in uppers
+        ]
+        output.table(shown, as_json)
+
+
+@cli.command()
+@LAKE
+@click.argument("written", nargs=-1, required=True, metavar="COLLECTION=FILE...")
+@click.option("--time", metavar="TIME", help="Give all rows this time; default: _time, or the commit's.")
+@click.option("--token", metavar="TEXT", help="A name for this very call: given again, it writes nothing.")
+@JSON
+def write(lake: str, written: tuple[str, ...], time: str | None, token: str | None, as_json: bool) -> None:
+    """Append files to several collections at one instant: all of it comes in, or nothing.
+
+    The collections are a group from then on: their times are closed together, and only write, stage and
+    seal of several collections write to them, until they leave it.
+    """
+    import tidelake
+    from tidelake.cli import files, output
+
+    with tidelake.open(lake, create=False) as opened:
+        at = None
+        with opened.transaction(token=token) as transaction:
+            for name, path in pairs(written, "FILE"):
+                into = opened.collection(name)
+                at = files.time(time, into.domain, "--time")
+                if not Path(path).is_file():
+                    raise errors.UsageError(f"there is no file {path!r}, of collection {name!r}")
+                transaction.write(name, files.read((Path(path),), into, at))
+            done = transaction.commit()
+        output.table([{"upper": done.upper, "already": done.already}], as_json)
+
+
+@cli.command()
+@LAKE
+@NAME
+@JSON
+def leave(lake: str, collection: str, as_json: bool) -> None:
+    """Take a collection out of its group: from then on it is written to alone."""
+    import tidelake
+    from tidelake.cli import output
+
+    with tidelake.open(lake, create=False) as opened:
+        left = opened.leave(collection)
+        output.table([{"collection": collection, "left": left}], as_json)
+
+
+def pairs(given: Sequence[str], what: str) -> list[tuple[str, str]]:
+    """Names of collections with what is given for each; the last `=` parts them."""
+    found = [one.rpartition("=")[::2] for one in given]
+    bare = next((one for one, (name, value) in zip(given, found, strict=True) if not (name and value)), None)
+    if bare is not None:
+        raise errors.UsageError(f"{bare!r} names no collection, or nothing for it: give COLLECTION={what}")
+    return [(name, value) for name, value in found]
+
+
+def _required(end: "Time | None") -> "Time":
+    if end is None:
+        raise errors.UsageError("give a time: UPPER")
+    return end

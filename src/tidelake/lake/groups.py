@@ -27,12 +27,12 @@ from tidelake.errors import (
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.collector import Collector
 from tidelake.shard.upkeep.ending import Ending
 from tidelake.shard.upkeep.maintain import tend
 from tidelake.state import transactions
 from tidelake.state.commands import NoOp, Outcome
 from tidelake.state.dropping import drop_shard
-from tidelake.state.grouped import Membership
 from tidelake.state.state import ShardState, WriterRecord
 from tidelake.store.url import Stores
 
@@ -84,13 +84,12 @@ class Groups:
                         self._freed(shards[name], id_)
                 continue
             found = [group for group in groups.values() if group is not None]
-            if len(found) > 1 and not self._left(shards, known):
-                raise UsageError(_apart(known))
-            if len(found) > 1:
-                continue
             try:
-                group = found[0] if found else self._made(next(iter(shards.values())))
-                return group, self._taken_in(group, shards)
+                if len(found) < 2:
+                    group = found[0] if found else self._made(next(iter(shards.values())))
+                    return group, self._taken_in(group, shards)
+                if not self._left(shards, known):
+                    raise UsageError(_apart(known))
             except (CollectionInGroup, LeftGroup, CollectionNotFound):
                 # Others were faster, or the last one left the group: look again.
                 for shard in shards.values():
@@ -153,6 +152,7 @@ class Groups:
                 # Of one that somebody is just making nobody knows.
                 if group.known().seqno:
                     self._forget(group)
+                Collector(group).run()
             except CollectionDropped:
                 # Somebody else found it without collections.
                 continue
@@ -210,7 +210,7 @@ class Groups:
     def _taken_in(self, group: Shard, shards: Mapping[str, Shard]) -> dict[str, int]:
         ids = tuple(sorted({shard.spec.shard_id for shard in shards.values()}))
         known = group.state().memberships
-        if all(_is_member(known, shard) for shard in shards.values()):
+        if all(_is_member(group, shard) for shard in shards.values()):
             return {id_: known[id_].admitted for id_ in ids}
         for shard in shards.values():
             member = known.get(shard.spec.shard_id)
@@ -222,8 +222,8 @@ class Groups:
             id_ = shard.spec.shard_id
             shard.run(partial(transactions.join, group=group.spec.shard_id, admitted=admitted[id_]))
         # Whoever finds a collection that is not in yet may take it for one that left.
-        known = group.state().memberships
-        stranger = next((shard for shard in shards.values() if not _is_member(known, shard)), None)
+        group.state()
+        stranger = next((shard for shard in shards.values() if not _is_member(group, shard)), None)
         if stranger is not None:
             raise LeftGroup(stranger.spec.shard_id)
         return admitted
@@ -236,23 +236,26 @@ class Groups:
     def _left(self, shards: Mapping[str, Shard], known: Mapping[str, str]) -> bool:
         """Take a collection out of a group that has no other; False if there is none such.
 
-        Two who join overlapping collections at once may each have begun a group.
+        Two who join overlapping collections at once may each have begun a group. True as well if collections
+        came and went meanwhile: then look again.
         """
+        seen: list[tuple[Shard, int]] = []
         for name in sorted(known, key=lambda one: shards[one].spec.shard_id, reverse=True):
             group = self._existing(known[name]) if known[name] else None
-            if group is not None and not self._others(group, shards[name].spec.shard_id):
-                return self.leave(shards[name])
-        return False
+            if group is None:
+                continue
+            seen.append((group, group.known().seqno))
+            if not self._others(group, shards[name].spec.shard_id):
+                # Or somebody else has taken it out by now.
+                self.leave(shards[name])
+                return True
+        moved = any(shards[name].alive().group != group for name, group in known.items())
+        return moved or any(group.state().seqno != seqno for group, seqno in seen)
 
     def _others(self, group: Shard, id_: str) -> bool:
-        """Whether a group has a collection beside one. Those that are not in it any more are forgotten."""
-        for other, member in group.state().memberships.items():
-            if other == id_:
-                continue
-            shard = self._opened(other)
-            if shard is not None and not member.leaving and _is_member({other: member}, shard):
-                return True
-        return False
+        """Whether a group has a collection beside one."""
+        others = (self._opened(other) for other in group.state().memberships if other != id_)
+        return any(shard is not None and _is_member(group, shard) for shard in others)
 
     def _existing(self, id_: str) -> Shard | None:
         """The shard of a group; None: it is gone."""
@@ -275,11 +278,12 @@ def is_group(state: ShardState) -> bool:
     return state.schemas[0].schema == _SCHEMA
 
 
-def _is_member(memberships: Mapping[str, Membership], shard: Shard) -> bool:
-    """Whether a collection and its group know the same of each other."""
+def _is_member(group: Shard, shard: Shard) -> bool:
+    """Whether a collection and its group know the same of each other, as far as these handles have seen."""
     state = shard.known()
-    member = memberships.get(state.shard_id)
-    return bool(state.group) and member is not None and not member.leaving and member.admitted == state.joined
+    member = group.known().memberships.get(state.shard_id)
+    stay = None if member is None or member.leaving else (group.spec.shard_id, member.admitted)
+    return stay == (state.group, state.joined)
 
 
 def _done(state: ShardState) -> dict[str, WriterRecord]:

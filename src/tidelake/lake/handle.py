@@ -68,6 +68,10 @@ class Handle:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
         return self._shard.state()
 
+    def group(self) -> ShardState | None:
+        """The newest state of its group, which knows the others; None: it is in none. Two log scans."""
+        return self._shard.grouped()
+
     def last_time(self) -> Time:
         """The last closed time. One log scan.
 

@@ -14,7 +14,14 @@ from typing import Literal
 import pyarrow as pa
 
 from tidelake.data.ingest import as_table
-from tidelake.errors import LeftGroup, OutcomeUnknown, TidelakeError, TransactionExpired, UsageError
+from tidelake.errors import (
+    CollectionNotFound,
+    LeftGroup,
+    OutcomeUnknown,
+    TidelakeError,
+    TransactionExpired,
+    UsageError,
+)
 from tidelake.lake.attempt import Attempt
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.groups import Groups
@@ -150,7 +157,7 @@ class Transaction:
             attempt.give_up()
             self._attempt = None
             # Certainly not in, so it may be begun anew; but not what took that long by itself.
-            if attempt.is_old:
+            if attempt.is_old and isinstance(error, TransactionExpired):
                 raise
             return None
         except TidelakeError:
@@ -205,7 +212,11 @@ class Transaction:
             record = shard.known().writers.get(name)
             if record is not None and record.sequence is not None:
                 return None
-        record = group.run(partial(open_writer, name=name, resume=True))
+        try:
+            record = group.run(partial(open_writer, name=name, resume=True))
+        except CollectionNotFound as error:
+            # The group ended when the last one had left it.
+            raise LeftGroup(min(self._shards)) from error
         return Claim(name, record.epoch, 0) if record.sequence is None else None
 
     def _add(self, kind: Literal["write", "stage"], name: str, updates: object) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from tidelake.errors import InternalError, TidelakeError
-from tidelake.shard.group import Request
+from tidelake.shard.combining import Request
 from tidelake.shard.history import Known
 from tidelake.state.commands import Command, Commit, NoOp, Outcome, Refused
 from tidelake.state.fuel import MergeDue

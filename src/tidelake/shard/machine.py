@@ -3,8 +3,8 @@
 Take the newest known state, compute the transition, check the rules over (before, after), compare and
 set; done, or refresh and go round. A refusal or no-op is believed only on a fresh state. Commands that
 arrive together, through handles of one lake, are decided one after the other, each on what those before it
-make of the state, and committed by one compare-and-set (`tidelake.shard.group`). Reads do not wait for them.
-Those of several processes meet at the compare-and-set.
+make of the state, and committed by one compare-and-set (`tidelake.shard.combining`). Reads do not wait for
+them. Those of several processes meet at the compare-and-set.
 
 INVARIANT: nothing is committed on a tombstone but what says again that it is one, which is how it forgets
 its forks; so the last entry of its log says so.
@@ -29,7 +29,7 @@ from tidelake.errors import (
     TidelakeError,
 )
 from tidelake.shard.asked import Asked, Decided, Done, Failed, Look
-from tidelake.shard.group import Group, Request
+from tidelake.shard.combining import Combiner, Request
 from tidelake.shard.history import History, Known
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.holds import settle
@@ -54,8 +54,8 @@ class Together:
     def __init__(
         self, clock: Clock, command: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        self.commits, self.looks = Group(clock), Group()
-        self.reliefs, self.gathers = Group(), Group()
+        self.commits, self.looks = Combiner(clock), Combiner()
+        self.reliefs, self.gathers = Combiner(), Combiner()
         self.newest: Known | None = None
         self.command = command
 
@@ -68,7 +68,7 @@ class _Attempt:
         known: what it is tried on.
         delta: a step for each command that writes; None: none does.
         after: the state that it makes.
-        decided: all commands of the group.
+        decided: all commands of the round.
     """
 
     known: Known
@@ -165,12 +165,12 @@ class Machine:
         self.together.commits.run(asked, self._carry_out)
         return asked.done()
 
-    def _carry_out(self, group: Sequence[Asked[Any]]) -> None:
+    def _carry_out(self, asking: Sequence[Asked[Any]]) -> None:
         """Answer commands, of this handle and of others on the same shard."""
-        for attempt in {id(asked.attempt): asked.attempt for asked in group}.values():
+        for attempt in {id(asked.attempt): asked.attempt for asked in asking}.values():
             if isinstance(attempt, _Attempt):
                 self._resume(attempt)
-        waiting = [asked for asked in group if not asked.answered]
+        waiting = [asked for asked in asking if not asked.answered]
         try:
             self._decide(waiting)
         except Exception as error:

@@ -274,6 +274,16 @@ class Shard:
             return self.readable()
         return known if not known.group and known.seqno > last.seqno else last
 
+    def grouped(self) -> ShardState | None:
+        """The newest state of its group; None: it is in none. Two log scans."""
+        group = self.alive().group
+        if not group:
+            return None
+        try:
+            return self.group(group).state()
+        except CollectionNotFound:
+            return None
+
     def group(self, id_: str) -> "Shard":
         """The shard of a group of collections. Three store calls the first time."""
         if self._group is None or self._group.spec.shard_id != id_:

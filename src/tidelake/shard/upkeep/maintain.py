@@ -24,7 +24,7 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.shard.asked import Done
-from tidelake.shard.group import Request
+from tidelake.shard.combining import Request
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers

@@ -131,7 +131,7 @@ class Upsert:
 
     def _state(self, collection: Collection) -> ArrangementReference | None:
         """The arrangement that workers keep; None: the collection is too large, or none is wanted."""
-        if not self.state_bytes or _stored_bytes(collection) > self.state_bytes:
+        if not self.state_bytes or self.looks_up_bytes(collection) > self.state_bytes:
             return None
         return arrangement_reference(collection)
 
@@ -204,10 +204,6 @@ class _UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
-
-
-def _stored_bytes(collection: Collection) -> int:
-    return collection.state().spine.totals.size_bytes
 
 
 def _sorted_as_stored(field: t.StructField) -> Column:

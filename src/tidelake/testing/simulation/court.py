@@ -14,6 +14,7 @@ from tidelake.state import codec
 from tidelake.state.invariants import check_state
 from tidelake.state.state import ShardState, apply
 from tidelake.store.protocols import Entry
+from tidelake.testing.simulation.books import Books, JudgeOfAccounts, is_account
 from tidelake.testing.simulation.judge import Judge
 from tidelake.testing.simulation.record import Violation, named
 from tidelake.testing.simulation.witness import Actor
@@ -24,6 +25,7 @@ class Court:
 
     Attributes:
         judges: by shard id, of all collections that there ever were.
+        books: of what was written to several collections at once.
         counts: what was done and judged.
         names: of the small collections that somebody has begun to make.
         made: of these, the shard id where it is known.
@@ -42,6 +44,7 @@ class Court:
         named_by: Callable[[str], object],
     ) -> None:
         self.judges: dict[str, Judge] = {}
+        self.books = Books(self.wrong)
         self.counts: Counter[str] = Counter()
         self.names: list[str] = []
         self.made: dict[str, str] = {}
@@ -79,7 +82,8 @@ class Court:
             self.judges[key].advanced(before, state, delta, actor)
         elif key not in self.judges:
             source = None if state.origin is None else self.judges[state.origin.shard_id]
-            self.judges[key] = Judge(self, state, source)
+            kind = JudgeOfAccounts if is_account(state) else Judge
+            self.judges[key] = kind(self, state, source)
         elif self.judges[key].appends and any(named(state)):
             self.wrong(f"{key} was deleted, and is there again")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tidelake.testing.simulation import droppers, forkers, keepers, readers, stagers, writers
+from tidelake.testing.simulation import droppers, forkers, keepers, readers, stagers, tellers, writers
 from tidelake.testing.simulation.clients import Client
 
 ROLES: dict[str, Callable[[Client], None]] = {
@@ -19,6 +19,7 @@ ROLES: dict[str, Callable[[Client], None]] = {
     "critical": keepers.critical,
     "dropper": droppers.dropper,
     "forker": forkers.forker,
+    "teller": tellers.teller,
     "stager": stagers.stager,
     "sealer": stagers.sealer,
     "drainer": stagers.drainer,

@@ -22,7 +22,7 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.shard.asked import Asked
-from tidelake.shard.group import Group, Request
+from tidelake.shard.combining import Combiner, Request
 from tidelake.shard.history import History
 from tidelake.shard.runs.upload import normalized, write_table
 from tidelake.state import append as appending
@@ -192,7 +192,7 @@ def test_one_that_fails_does_its_neighbours_no_harm(bay):
     bay.check()
 
 
-def test_nobody_commits_after_a_drop_in_the_same_group(bay):
+def test_nobody_commits_after_a_drop_in_the_same_round(bay):
     bay.start("first", offer(bay, 1))
     bay.start("second", offer(bay, 2))
     bay.start("drop", partial(bay.shard.run, dropping.drop_shard))
@@ -260,7 +260,7 @@ def test_if_the_store_fails_all_hear_of_it_and_nothing_is_in(bay):
 
 
 @pytest.mark.parametrize("is_in", [False, True])
-def test_a_lost_reply_of_a_group_is_decided_for_all(bay, is_in):
+def test_a_lost_reply_of_a_round_is_decided_for_all(bay, is_in):
     def silent(write):
         if is_in:
             assert write()
@@ -295,7 +295,7 @@ def test_a_store_that_stays_silent_leaves_all_unsure_and_named_writers_learn_wha
     assert ids(bay.c) == {0: 1, 1: 1}
 
 
-def test_a_group_that_another_process_was_faster_than_is_decided_again(bay):
+def test_a_round_that_another_process_was_faster_than_is_decided_again(bay):
     elsewhere = bay.place.lake(config=PLAIN).collection("c")
 
     def late(write):
@@ -308,7 +308,7 @@ def test_a_group_that_another_process_was_faster_than_is_decided_again(bay):
         bay.start(n, offer(bay, n))
     bay.start("exactly", lambda: bay.shard.run(exactly(2)))
     answers = bay.finish()
-    # It was true of the state that the group was decided on first.
+    # It was true of the state that the round was decided on first.
     assert isinstance(answers["exactly"], UpperMismatch) and answers["exactly"].current.elements == (6,)
     assert {answers[n].lower.elements[0] for n in range(2, 5)} == {3, 4, 5}
     assert [len(delta.steps) for delta in bay.entries()] == [1, 1, 1, 3]
@@ -390,7 +390,7 @@ def test_all_hear_the_error_of_the_store_also_if_it_cannot_be_copied(bay, error)
 
 
 def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
-    line = Group()._line
+    line = Combiner()._line
     leader, waiting, gone, last = (Request() for _ in range(4))
     assert line.enter(leader) is None
     for request in (waiting, gone, last):
@@ -410,7 +410,7 @@ def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
 
 
 def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
-    line = Group()._line
+    line = Combiner()._line
     leader, second, third = (Request() for _ in range(3))
     line.enter(leader)
     line.enter(second)
@@ -426,7 +426,7 @@ def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
 @settings(max_examples=200, deadline=None)
 def test_whoever_comes_and_goes_somebody_leads_while_somebody_waits(data):
     """All interleavings of calls of a line; of each thread the next call is one that it may make."""
-    line, alive, leading = Group()._line, [], {}
+    line, alive, leading = Combiner()._line, [], {}
     for _ in range(data.draw(st.integers(1, 40))):
         free = [r for r in alive if r.gate is None or r.gate.acquire(blocking=False)]
         for request in free:
@@ -470,7 +470,7 @@ def test_a_lone_thread_pays_nothing_for_it():
     assert spent["log.compare_and_set"] == 1 and spent["log.scan"] == 1
     assert not any(spent.get(name) for name in ("log.keys", "log.head", "blob.list", "blob.put"))
     assert lake.clock.ms == slept_ms
-    # Nor does its entry say anything of groups.
+    # Nor does its entry say anything of rounds.
     assert b'"more"' not in place.stores.log.head(c.id).data
 
 
@@ -546,10 +546,10 @@ APPENDS = st.lists(
 
 @given(st.lists(APPENDS, max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_a_group_answers_and_leaves_what_its_commands_would_one_by_one(groups):
-    def commands(place, c, group):
+def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
+    def commands(place, c, round_):
         """Appends at a commit or exactly at some time, by writers or by nobody."""
-        for n, at, claim in group:
+        for n, at, claim in round_:
             spec = c._shard.spec
             when = AtCommit(0) if at is None else Exactly(Frontier.of(at), Frontier.of(at + 1))
             table = normalized(spec, rows(*range(n)), 0 if at is None else at)
@@ -563,8 +563,8 @@ def test_a_group_answers_and_leaves_what_its_commands_would_one_by_one(groups):
         for name in "ab":
             c.writer(name)
         machine, told = c._shard._machine, []
-        for group in groups:
-            asked = [Asked(machine, command, alone=False) for command in commands(place, c, group)]
+        for round_ in rounds:
+            asked = [Asked(machine, command, alone=False) for command in commands(place, c, round_)]
             for part in [asked] if together else [[one] for one in asked]:
                 machine._carry_out(part)
             for one in asked:
@@ -579,7 +579,7 @@ def test_a_group_answers_and_leaves_what_its_commands_would_one_by_one(groups):
         other = History(c.id, place.stores, Env()).open()
         assert other.state == state
         if together:
-            assert state.seqno <= 2 + len(groups)
+            assert state.seqno <= 2 + len(rounds)
     assert answers[0] == answers[1] and left[0] == left[1]
 
 

@@ -7,7 +7,7 @@ not know what is done.
 With a clock, a leader waits for as many as came together of late, no longer than it takes to carry them out:
 those that were answered together mostly ask again together. Whoever is alone never waits.
 
-Source: flat combining (Hendler et al., SPAA 2010), which is group commit as databases have it.
+Source: flat combining (Hendler et al., SPAA 2010), which databases know as group commit.
 
 INVARIANT: while somebody waits somebody leads. A thread that ends its call, in whatever way, leads no more
 and is not waited for. No lock is held while others are called.
@@ -59,11 +59,11 @@ class Request:
                 del error
 
 
-class Group:
+class Combiner:
     """Threads that ask for the same kind of thing, in one process. Thread-safe, and of use in a fork.
 
     Args:
-        clock: for a group whose leader may wait for others; None: it does not.
+        clock: for one whose leader may wait for others; None: it does not.
         size_max: requests that are carried out together, at most.
     """
 
@@ -109,7 +109,7 @@ class Group:
             self._clock.sleep(_GATHER_LOOK_S)
 
     def _timed(self, taken: Sequence[A], carry_out: Callable[[Sequence[A]], None]) -> None:
-        # Where few follow many, as a merge that is alone between two groups, the many come again.
+        # Where few follow many, as a merge that is alone between two rounds, the many come again.
         self._usual = max(len(taken), (self._usual + len(taken)) // 2)
         if self._clock is None or self._usual < 2:
             carry_out(taken)
@@ -150,7 +150,7 @@ class _Line:
         with self._lock:
             taken = [one for one in self._waiting if not one.alone][: size_max - 1]
             self._waiting = [one for one in self._waiting if one not in taken]
-        return [leader, *taken]  # type: ignore[list-item] # all of one group are of one kind
+        return [leader, *taken]  # type: ignore[list-item] # all are of one kind
 
     def leave(self, request: Request, taken: Sequence[Request]) -> None:
         """End a call: those that were answered go on, and if it led, the next one leads."""

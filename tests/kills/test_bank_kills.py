@@ -1,0 +1,140 @@
+"""Transfers between collections by processes that are killed: the total is the same at every time."""
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+import tellers_child
+from tellers_child import ACCOUNTS, CONFIG, SCHEMA, row
+
+import tidelake
+from tidelake.errors import LeaseExpired
+from tied_process import tied
+
+WORKS = ["transfer", "transfer", "transfer", "tend"]
+OPENING = 1_000
+PATIENCE_S = 60.0
+
+
+class Teller:
+    """One process, and the transfers that it told of."""
+
+    def __init__(self, place, kind, name):
+        self.kind, self.name = kind, name
+        self.told = []
+        self._process = subprocess.Popen(
+            tied(sys.executable, tellers_child.__file__, place, kind, name), stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            if line.endswith("\n"):  # the kill may have cut the last one short
+                self.told.append(line.split())
+
+    def await_ready(self):
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not self.told:
+            assert self._process.poll() is None and time.monotonic() < deadline_s, self.kind
+            time.sleep(0.005)
+
+    def kill(self):
+        self._process.kill()
+        self._reader.join()
+        self._process.stdout.close()
+        assert self._process.wait() == -9, f"{self.kind} ended by itself: {self.told[-3:]}"
+
+    def transfers(self):
+        return [tuple(line[1:]) for line in list(self.told) if line[0] == "in"]
+
+
+def amounts(lake, name, at):
+    """What an account holds at a time: the amount of each transfer."""
+    table = lake.collection(name).snapshot(at).read_all()
+    assert set(table["_diff"].to_pylist()) <= {1}
+    return dict(zip(table["who"].to_pylist(), table["amount"].to_pylist(), strict=True))
+
+
+def last_time(lake):
+    return min(lake.collection(name).upper.elements[0] for name in ACCOUNTS) - 1
+
+
+def check_at(lake, at):
+    """All accounts together hold at a time what they began with; returns what each holds."""
+    found = {name: amounts(lake, name, at) for name in ACCOUNTS}
+    assert sum(sum(held.values()) for held in found.values()) == OPENING * len(ACCOUNTS), at
+    whole = {}
+    for held in found.values():
+        for who in held:
+            whole[who] = whole.get(who, 0) + 1
+    whole.pop("opening")
+    assert set(whole.values()) <= {2}, at
+    return found
+
+
+def transferred(place, rng, count):
+    with tidelake.open(place, config=CONFIG) as lake:
+        for name in ACCOUNTS:
+            lake.create(name, SCHEMA, key=["who"])
+        lake.write({name: row("opening", OPENING) for name in ACCOUNTS})
+    tellers = [Teller(place, kind, f"{kind}{n}") for n, kind in enumerate(WORKS)]
+    told, looks = [], 0
+    try:
+        with tidelake.open(place, config=CONFIG) as lake:
+            for _ in range(count):
+                victim = rng.choice(tellers)
+                victim.await_ready()
+                time.sleep(rng.random() * 0.3)
+                # A part may be collected under a read that has no hold.
+                with suppress(LeaseExpired):
+                    check_at(lake, rng.randint(0, last_time(lake)))
+                    check_at(lake, last_time(lake))
+                    looks += 2
+                tellers.remove(victim)
+                victim.kill()
+                told += victim.transfers()
+                tellers.append(Teller(place, victim.kind, victim.name))
+    finally:
+        for teller in tellers:
+            teller.kill()
+            told += teller.transfers()
+    with tidelake.open(place, config=CONFIG) as lake:
+        check_at_rest(lake, told)
+    assert told and looks
+    return f"{count} processes killed, {len(told):,} transfers acknowledged, {looks} looks at all accounts"
+
+
+def check_at_rest(lake, told):
+    """What was acknowledged is in, once; maintenance leaves nothing that awaits a decision."""
+    last = last_time(lake)
+    found = check_at(lake, last)
+    for who, amount, source, target, at in told:
+        assert int(at) <= last
+        assert (found[source][who], found[target][who]) == (-int(amount), int(amount)), who
+    for at in range(0, last, max(1, last // 20)):
+        check_at(lake, at)
+    time.sleep(CONFIG.upload_age_s)
+    lake.collect()
+    for name in ACCOUNTS:
+        lake.collection(name).maintain()
+        assert not list(lake.collection(name).state().staged.awaiting())
+    assert check_at(lake, last) == found
+    assert lake.fsck().clean
+
+
+def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
+    record_property("figures", transferred(tmp_path / "lake", rng, 4))
+
+
+@pytest.mark.full
+def test_transfers_under_30_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
+    record_property("figures", transferred(tmp_path / "lake", rng, 30))
+
+
+@pytest.mark.soak
+def test_transfers_under_500_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
+    record_property("figures", transferred(tmp_path / "lake", rng, 500))

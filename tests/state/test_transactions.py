@@ -1,0 +1,262 @@
+"""Transactions as pure steps: any order of joining, staging, deciding, applying, giving up and leaving.
+
+The oracle is a list: each transaction with its rows, and when it was decided. What a reader would see, of
+the group first and then of the collection, is compared with it after every step.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from shard_states import SCHEMA, F, run
+
+from tidelake.errors import LeftGroup, TransactionExpired, UpdateNotBeyondLower, UpperMismatch
+from tidelake.model.time import TimeDomain
+from tidelake.state import codec, commands, transactions
+from tidelake.state.append import seal
+from tidelake.state.commands import Commit, NoOp, Refused
+from tidelake.state.holds import settle as settle_holds
+from tidelake.state.invariants import check_state, check_step
+from tidelake.state.staged import Awaited
+from tidelake.state.state import Delta, apply
+from tidelake.state.transactions import Share, Wanted
+
+MEMBERS = ("a", "b", "c")
+
+
+class Log:
+    """A shard whose every state is also made from the bytes of its log."""
+
+    def __init__(self, id_):
+        self.state = commands.initial(id_, TimeDomain("counter"), SCHEMA, 0)
+        self.replayed = codec.decode_state(codec.encode_state(self.state), id_)
+
+    def do(self, command, *args, **kwargs):
+        outcome = command(self.state, 0, *args, **kwargs)
+        if isinstance(outcome, Commit):
+            edits = settle_holds(self.state, outcome.edits, 0)
+            delta = Delta(self.state.shard_id, self.state.seqno + 1, 0, "n", self.state.rollup, edits)
+            after = apply(self.state, delta)
+            check_step(self.state, after, edits)
+            check_state(after)
+            self.replayed = apply(self.replayed, codec.decode_delta(codec.encode_delta(delta), "log"))
+            assert self.replayed == after
+            self.state = after
+        return outcome
+
+
+@dataclass
+class Begun:
+    """A transaction of the oracle.
+
+    Attributes:
+        joined: since when its collections are in the group, and their uppers.
+        rows: the time of each part, by its name.
+        decided: the time that all rows get; -1: they keep their own; None: it is not in.
+    """
+
+    id: str
+    begun: int
+    joined: dict[str, tuple[int, object]]
+    own_times: bool
+    rows: dict[str, tuple[str, int]] = field(default_factory=dict)
+    decided: int | None = None
+    over: bool = False
+
+
+class Transactions(RuleBasedStateMachine):
+    """Two or three collections and a group, as several processes drive them with states that are old."""
+
+    @initialize()
+    def begin(self):
+        self.group = Log("g")
+        self.logs = {name: Log(name) for name in MEMBERS}
+        self.begun: list[Begun] = []
+        self.final: dict[tuple[str, int], frozenset[str]] = {}
+        self.views = []
+
+    def _pick(self, data, of):
+        return data.draw(st.sampled_from(of)) if of else None
+
+    @rule(names=st.sets(st.sampled_from(MEMBERS), min_size=1), own_times=st.booleans())
+    def start(self, names, own_times):
+        """Join, as far as that works, and begin a transaction."""
+        outcome = self.group.do(transactions.admit, tuple(sorted(names)))
+        if isinstance(outcome, Refused):
+            assert isinstance(outcome.error, LeftGroup)
+            return
+        for name in sorted(names):
+            self.logs[name].do(transactions.join, "g", outcome.result[name])
+        joined = {name: (outcome.result[name], self.logs[name].state.upper) for name in names}
+        self.begun.append(Begun(f"t{len(self.begun)}", self.group.state.seqno, joined, own_times))
+
+    @rule(data=st.data(), ahead=st.integers(0, 3))
+    def stage(self, data, ahead):
+        """Stage one more part, at the upper that readers see or a little later."""
+        one = self._pick(data, [t for t in self.begun if t.decided is None and not t.over])
+        if one is None:
+            return
+        name = data.draw(st.sampled_from(sorted(one.joined)))
+        log = self.logs[name]
+        seen = self.seen(name)
+        at = seen.upper.elements[0] + ahead
+        part = f"{one.id}-{len(one.rows)}"
+        outcome = log.do(
+            transactions.prepare,
+            "g",
+            one.joined[name][0],
+            Awaited(one.id, one.begun, 0),
+            (run(part, at, at),),
+            checked=seen.upper,
+            movable=not one.own_times,
+        )
+        if isinstance(outcome, Refused):
+            assert isinstance(outcome.error, LeftGroup)
+            assert (log.state.group, log.state.joined) != ("g", one.joined[name][0])
+        else:
+            one.rows[part] = (name, at)
+
+    @rule(data=st.data(), later=st.integers(-2, 4), timed=st.booleans())
+    def decide(self, data, later, timed):
+        one = self._pick(data, [t for t in self.begun if not t.over])
+        if one is None:
+            return
+        shares = {name: Share(joined, floor) for name, (joined, floor) in one.joined.items()}
+        for name, at in one.rows.values():
+            first, last = shares[name].times or (at, at)
+            shares[name] = replace(shares[name], times=(min(first, at), max(last, at)))
+        last = max((at for _, at in one.rows.values()), default=0)
+        time = max(0, last + later) if timed and not one.own_times else None
+        upper = F(last + 1) if one.own_times else None
+        wanted = Wanted(one.id, one.begun, shares, time, one.own_times, upper)
+        before = self.group.state.upper
+        outcome = self.group.do(transactions.decide, wanted)
+        if isinstance(outcome, Refused):
+            if isinstance(outcome.error, LeftGroup | TransactionExpired):
+                one.over = one.decided is None
+                assert isinstance(outcome.error, LeftGroup) or one.begun < self.group.state.expired
+            else:
+                assert isinstance(outcome.error, UpperMismatch | UpdateNotBeyondLower | ValueError)
+        elif one.decided is None and one.rows:
+            assert isinstance(outcome, Commit)
+            decision = self.group.state.decisions[one.id]
+            assert decision.members == tuple(sorted({name for name, _ in one.rows.values()}))
+            one.decided = -1 if decision.time is None else decision.time
+            assert one.decided == -1 or one.decided >= before.elements[0]
+        elif not one.rows:
+            one.over = True
+
+    @rule(name=st.sampled_from(MEMBERS))
+    def look(self, name):
+        """Somebody reads the group, and goes on later."""
+        self.views.append((name, transactions.view(self.group.state, name)))
+
+    @rule(data=st.data(), leaves=st.booleans())
+    def write_down(self, data, leaves):
+        """Apply an old look, or leave by it."""
+        if self.views:
+            name, view = data.draw(st.sampled_from(self.views))
+            leave = {} if leaves and (view.leaving or view.admitted is None) else None
+            self.logs[name].do(transactions.settle, view, leave=leave)
+
+    @rule(name=st.sampled_from(MEMBERS))
+    def retire(self, name):
+        member = self.group.state.memberships.get(name)
+        if member is not None:
+            self.group.do(transactions.retire, name, member.admitted)
+
+    @rule(name=st.sampled_from(MEMBERS), closes=st.integers(0, 9))
+    def leave(self, name, closes):
+        """All steps of a leave; then the collection goes on alone."""
+        log, member = self.logs[name], self.group.state.memberships.get(name)
+        if member is not None:
+            self.group.do(transactions.retire, name, member.admitted)
+            log.do(transactions.settle, transactions.view(self.group.state, name), leave={})
+            self.group.do(transactions.forget, members={name: member.admitted})
+        if closes:
+            self.close_alone(name, closes)
+
+    @rule()
+    def forget(self):
+        """As `Groups.tidy` does: what the collections have applied, and those that have left."""
+        state = self.group.state
+        left = {}
+        for name, member in state.memberships.items():
+            log = self.logs[name]
+            if (log.state.group, log.state.joined) == ("g", member.admitted):
+                log.do(transactions.settle, transactions.view(state, name))
+            elif member.leaving:
+                left[name] = member.admitted
+        self.group.do(transactions.forget, frozenset(state.decisions), left)
+
+    @rule(data=st.data())
+    def give_up(self, data):
+        """Expire, and withdraw what is staged for those that were given up."""
+        before = data.draw(st.integers(0, self.group.state.seqno))
+        self.group.do(transactions.expire, before)
+        state = self.group.state
+        for log in self.logs.values():
+            never = frozenset(
+                awaited.transaction
+                for _, awaited in log.state.staged.awaiting()
+                if awaited.begun < state.expired and awaited.transaction not in state.decisions
+            )
+            log.do(transactions.withdraw, never)
+
+    @rule(name=st.sampled_from(MEMBERS), more=st.integers(1, 5))
+    def closes_alone(self, name, more):
+        """A collection in no group closes some times by itself."""
+        self.close_alone(name, more)
+
+    def close_alone(self, name, more):
+        log = self.logs[name]
+        if not log.state.group:
+            log.do(seal, F(log.state.upper.elements[0] + more))
+
+    def seen(self, name):
+        """A collection as readers see it now."""
+        return transactions.seen_through(self.logs[name].state, transactions.view(self.group.state, name))
+
+    @invariant()
+    def readers_see_what_is_decided_and_nothing_else(self):
+        if not hasattr(self, "logs"):
+            return
+        for name in MEMBERS:
+            state = self.seen(name)
+            check_state(replace(state, seqno=state.seqno + 1))
+            found = {p.name: p.seen_times[0] for batch in state.batches() for p in batch.parts()}
+            expected = {
+                part: at if one.decided == -1 else one.decided
+                for one in self.begun
+                if one.decided is not None
+                for part, (whose, at) in one.rows.items()
+                if whose == name
+            }
+            assert found == expected
+            for at in range(state.upper.elements[0]):
+                closed = frozenset(part for part, time in found.items() if time <= at)
+                assert self.final.setdefault((name, at), closed) == closed
+
+
+Transactions.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestTransactions = Transactions.TestCase
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_applying_twice_is_harmless(leaves):
+    group, log = Log("g"), Log("a")
+    admitted = group.do(transactions.admit, ("a",)).result["a"]
+    log.do(transactions.join, "g", admitted)
+    log.do(
+        transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True
+    )
+    group.do(transactions.decide, Wanted("t", 1, {"a": Share(admitted, F(0), (0, 0))}, 3))
+    if leaves:
+        group.do(transactions.retire, "a", admitted)
+    view = transactions.view(group.state, "a")
+    leave = {} if leaves else None
+    assert isinstance(log.do(transactions.settle, view, leave=leave), Commit)
+    assert isinstance(log.do(transactions.settle, view, leave=leave), NoOp)
+    assert (log.state.upper, log.state.group) == (F(4), "" if leaves else "g")
