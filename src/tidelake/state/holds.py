@@ -21,7 +21,7 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     """The edits of a commit, with all that follows from them and from the clock. Costs O(holds).
 
     Holds whose time is over end, `retained` follows `upper` as the retention says, and `since` follows all
-    of them, but not past the last closed time.
+    of them; where times are numbers, not past the last closed one.
     """
     if state.dropped or edits.dropped:
         return edits
@@ -33,7 +33,9 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     target = retained
     for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
         target = target.meet(hold.since)
-    since = Move(state.since, state.since.join(_readable(target, upper)))
+    if state.domain.total_order:
+        target = _readable(target, upper)
+    since = Move(state.since, state.since.join(target))
     return replace(
         edits,
         holds=leased,
@@ -43,7 +45,7 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
 
 
 def _readable(since: Frontier, upper: Frontier) -> Frontier:
-    """`since`, or where a closed time is left to read: what is allowed may be past `upper`."""
+    """`since`, or where a closed time is left to read: what is allowed may be past `upper`. Not for tuples."""
     if since.closed or not all(upper.less_equal(t) for t in since):
         return since
     return since.meet(upper.just_before())
