@@ -108,12 +108,12 @@ def latency(rows: int) -> Numbers:
         # In few batches, so that nobody waits for their number.
         for first in range(0, len(tables), 50):
             spine.insert(pa.concat_tables(tables[first : first + 50]))
-        quiet = inserted(spine, later[:200], len(tables), PAUSE_S)
+        quiet = inserted(spine, later[:100], len(tables), PAUSE_S)
         spine.resume()
         spine.compact()
         busy: list[float] = []
         while spine.report().sweeping:
-            busy += inserted(spine, [later[200 + len(busy) % 200]], len(tables) + 200 + len(busy), PAUSE_S)
+            busy += inserted(spine, [later[100 + len(busy) % 300]], len(tables) + 100 + len(busy), PAUSE_S)
         report = spine.report()
     ms = [seconds * 1000 for seconds in busy]
     median = statistics.median(quiet) * 1000

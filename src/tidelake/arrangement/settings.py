@@ -34,8 +34,8 @@ class ArrangementConfig:
         retraction_weight: for how many rows a row with a negative diff counts in addition, in the result of a
             merge; 0: it is a row like others.
         batches_max: an insert waits while there are so many batches, those that are being merged included.
-        merge_workers: threads that merge; an insert that waits is one more. Where processors are free, more
-            of them merge sooner and leave inserts less of the interpreter.
+        merge_workers: threads that merge; an insert that waits is one more. With more of them merges end
+            sooner, and inserts get less of the interpreter.
         merge_chunk_rows: rows, over all inputs, that a merge sorts at once; the least that a step does.
         merge_chunk_bytes: the same in bytes; a thirty-second of the memory budget if that is less.
         idle_s: how long a merging thread that found nothing to do pauses, unless it is woken.
