@@ -12,6 +12,10 @@ _READS = {
 }
 # module, row, number: at least so much.
 FLOORS = {
+    ("staging", "processes", "to_limit"): 0.5,
+    ("staging", "threads", "to_limit"): 0.5,
+    ("staging", "processes, slow flush", "to_limit"): 0.5,
+    ("staging", "threads, slow flush", "to_limit"): 0.5,
     **{
         ("arrangement_reads", row, f"{engine}_to_fetch"): bound
         for row, bound in _READS.items()
@@ -29,6 +33,9 @@ FLOORS = {
 }
 # Likewise, at most.
 CEILINGS = {
+    ("staging", "calls", "log_compare_and_set_each_alone"): 1.0,
+    ("staging", "calls", "blob_put_each_alone"): 1.0,
+    ("staging", "calls", "blob_put_each_together"): 1.0,
     ("arrangement_spine", "latency", "p99_to_quiet_median"): 10.0,
     ("arrangement_spine", "budget", "peak_to_budget"): 1.2,
     ("spark_writes", "micro-batch", "helper_over_empty_ms"): 100.0,

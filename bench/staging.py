@@ -29,8 +29,8 @@ from tidelake.env import Counters, Env
 
 WRITERS, ROUNDS = 16, 3
 TIMES = 1_000_000
-# Rows are never inline, so that each stage uploads one part; nothing is brought together between.
-STORED = {"inline_part_bytes": 0, "runs_max": 2**30}
+# Rows are never inline, so that each stage uploads one part; nothing else is stored.
+STORED = {"inline_part_bytes": 0, "runs_max": 2**30, "rollup_bytes_min": 2**40}
 
 
 def tables(seed: int) -> Iterator[pa.Table]:

@@ -822,12 +822,14 @@ def test_a_spine_without_a_directory_takes_its_own_along(tmp_path):
 # Threads
 
 
-def test_threads_start_with_the_first_merge_that_is_due(rig):
+def test_threads_start_with_the_first_merge_that_is_due(tmp_path):
+    rig = Rig(tmp_path, tiny(merge_workers=2))
     rig.insert_keys([1])
     assert rig.spawner.asked == []
     rig.insert_keys([2])
     rig.insert_keys([3])
     assert rig.spawner.asked == ["tidelake-merger-0", "tidelake-merger-1"]
+    rig.spine.close()
 
 
 def test_a_pause_waits_for_the_step_that_is_being_done(tmp_path):
@@ -866,7 +868,8 @@ def test_a_pause_waits_for_the_step_that_is_being_done(tmp_path):
 
 def test_threads_merge_while_others_insert_and_read(tmp_path):
     rig = Rig(tmp_path, tiny(batches_max=30))
-    spine = Spine(LAYOUT, tiny(batches_max=30, idle_s=0.01), directory=str(tmp_path), machine=rig.machine)
+    config = tiny(batches_max=30, idle_s=0.01, merge_workers=2)
+    spine = Spine(LAYOUT, config, directory=str(tmp_path), machine=rig.machine)
     failures: list[BaseException] = []
 
     def insert(start: int) -> None:

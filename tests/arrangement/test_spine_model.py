@@ -103,7 +103,11 @@ class Walk:
     def consolidate(self) -> None:
         if self.paused or self.rig.machine.free < 1 << 40:
             return
-        self.spine.consolidate()
+        try:
+            self.spine.consolidate()
+        except StoreUnavailable:
+            # What a merge met before, told once.
+            self.spine.consolidate()
         assert self.spine.is_compact
 
     def pause(self) -> None:
@@ -145,7 +149,11 @@ class Walk:
         assert self.spine.at_rest
         assert self.spine.report().batches <= resting_batches_max(self.spine.config.fans)
         self.check()
-        self.spine.consolidate()
+        try:
+            self.spine.consolidate()
+        except StoreUnavailable:
+            # What a merge met before, told once.
+            self.spine.consolidate()
         assert self.spine.is_compact
         self.check()
         assert len(self.rig.files()) <= 1

@@ -107,6 +107,22 @@ def test_closed_times_without_rows_are_followed_too(collection, arrange):
     assert arrangement.catch_up() == 8
 
 
+def test_a_wait_that_is_interrupted_loses_and_doubles_nothing(collection, arrange, monkeypatch):
+    arrangement = arrange(collection)
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    for time in range(4):
+        collection.append(at(time, time), upper=time + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(arrangement), "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                arrangement.catch_up()
+    assert arrangement.catch_up() == 3
+    assert counted(arrangement.range()) == snapshot(collection)
+
+
 def test_staged_updates_are_followed_once_their_times_are_sealed(collection, arrange):
     arrangement = arrange(collection, as_of=None)
     rng = random.Random(11)

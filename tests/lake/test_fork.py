@@ -212,6 +212,24 @@ def _sealed(state, now_ms, upper):
     return Commit(Edits(upper=Move(state.upper, upper), staged=step.staged), None)
 
 
+def test_a_fork_of_a_collection_in_a_group_has_what_was_decided_and_is_in_no_group(delta):
+    lake = delta.lake()
+    lake.create("other", SCHEMA, key=["id"]).append(rows(1))
+    lake.write({"c": rows(50), "other": rows(51)})
+    fork = lake.fork("c", "fix")
+    assert contents(fork) == contents(lake.collection("c")) == {**FIVE, (50, "x"): 1}
+    assert not fork.state().group and lake.collection("c").state().group
+    fork.append(rows(60))
+    lake.write({"c": rows(52), "other": rows(53)})
+    assert contents(fork) == {**FIVE, (50, "x"): 1, (60, "x"): 1}
+    until = lake.fork("c", "until", as_of=4)
+    assert contents(until) == FIVE
+    for name in ("c", "other"):
+        lake.leave(name)
+    lake.drop("c")
+    delta.check_rest(fix=7, other=3, until=5)
+
+
 def test_a_fork_of_tuples_ends_at_what_is_not_after_the_time(delta):
     lake = delta.lake()
     pairs = lake.create("pairs", SCHEMA, key=["id"], time="tuple(2)")

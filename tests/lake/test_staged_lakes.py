@@ -8,6 +8,9 @@ from tidelake.config import Config
 from tidelake.errors import CollectionDropped, CollectionNotFound, NotYetClosed
 from tidelake.model.query import AsOf
 from tidelake.shard.runs.plan import run_task
+from tidelake.shard.upkeep.compactor import Compactor
+from tidelake.shard.upkeep.maintain import settled
+from tidelake.state.merging import requests
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 QUIET = Config(inline_part_bytes=0, merge_budget_s=0)
@@ -105,3 +108,19 @@ def test_uploads_that_depend_on_contents_are_refused_if_more_was_staged_since(la
     upload = upserter.upload(pa.table({"id": [6], "v": ["new"]}).to_batches())
     c.append_uploaded([upload], lower=upserter.lower, upper=7, read_at=read_at)
     assert ids(c, 6) == [0, 1, 3, 6]
+
+
+def test_a_check_takes_no_run_that_is_folded_further_than_its_batch_for_damage(tmp_path):
+    config = Config(inline_part_bytes=0, merge_budget_s=0, merge_fan_in=2, fold_rows=1)
+    with tidelake.open(tmp_path / "lake", config=config) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        for n in range(5):
+            c.stage(at(*range(1, 4), v=f"{n}"))
+        c.seal(4)
+        c.append(at(9), upper=16)
+        c.advance_since(6)
+        due = next(one for one in requests(c.state().spine, settled(c._shard)) if one.positions)
+        assert Compactor(c._shard).merge(due).applied
+        (batch,) = [one.batch for one in c.state().spine if len(one.batch.runs) > 1]
+        assert max(part.time_upper for part in batch.parts()) == 6 and batch.bounds.since != c.since
+        assert lake.fsck(["c"]).left == ()

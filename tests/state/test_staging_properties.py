@@ -102,6 +102,16 @@ class World:
         assert self.shard.do(seal, to).result.upper == self.state.upper.join(to)
         self.oracle.upper = self.oracle.upper.join(to)
 
+    def stage_and_seal(self, times, _):
+        """In one step: what is staged is open when it comes, and perhaps closed afterwards."""
+        updates = self.updates(self.open_times(times))
+        end = reached(self.state.upper, times[:2])
+        runs = (self.run_of(updates),) if updates else ()
+        outcome = self.shard.do(stage, runs, self.state.upper, seal_to=end)
+        assert outcome.result is bool(updates) or self.oracle.upper.closed
+        if not self.oracle.upper.closed:
+            self.oracle.append(updates, end)
+
     def append(self, times, _):
         lower = self.state.upper
         end = reached(lower, times)
@@ -201,7 +211,7 @@ def run(domain, steps):
 
 
 KINDS = [
-    "stage", "stage", "stage", "seal", "seal", "append", "append_up_to", "append_at_commit",
+    "stage", "stage", "stage", "stage_and_seal", "seal", "seal", "append", "append_up_to", "append_at_commit",
     "split", "split", "drain", "drain", "collapse",
 ]  # fmt: skip
 

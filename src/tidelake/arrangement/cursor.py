@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from tidelake.arrangement.batch import Batch
-from tidelake.arrangement.keycursor import KeyCursor, Predicate, Values, values_at
+from tidelake.arrangement.boundary import Predicate, Values, values_at
+from tidelake.arrangement.keycursor import KeyCursor
 from tidelake.arrangement.keys import row_batch
-from tidelake.arrangement.windows import View
+from tidelake.arrangement.view import View
 from tidelake.data import order
 from tidelake.data.select import select
 from tidelake.data.sums import sum_batch

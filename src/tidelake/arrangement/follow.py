@@ -200,7 +200,7 @@ class FollowedArrangement(Arrangement):
 
     def take(self, updates: pa.RecordBatchReader) -> None:
         """As `following.Sink`; not for users."""
-        self._spine.insert(pa.Table.from_batches(map(self._rows, updates), self.layout.arrow))
+        self._spine.insert_nowait(pa.Table.from_batches(map(self._rows, updates), self.layout.arrow))
 
     def fold(self, frontier: Frontier) -> None:
         """As `following.Sink`; not for users."""

@@ -36,7 +36,13 @@ class Sink(Protocol):
         """Take the first contents, sorted, of any length. If it raises, nobody looks at what is in."""
 
     def take(self, updates: pa.RecordBatchReader) -> None:
-        """Insert updates that fit into memory; all of them are seen from then on, or (if it raises) none."""
+        """Insert updates that fit into memory; all of them are seen from then on, or (if it raises) none.
+
+        Does not wait: whoever interrupts a wait would not know that they are in.
+        """
+
+    def wait(self) -> None:
+        """Wait until more is welcome."""
 
     def fold(self, frontier: Frontier) -> None:
         """Times before it need not be told apart any more."""
@@ -113,6 +119,7 @@ class Follower:
                 if not self._keeps_history:
                     self._sink.fold(Frontier.of(last_before(end)))
             self._tail.move(end if self._floor is None else self._floor)
+            self._sink.wait()
             return True
 
     def catch_up(self, through: Time | None, timeout_s: float) -> Time:

@@ -4,25 +4,18 @@ Owns the place and the windows around it; must not know values. Invariant: the p
 that is held, or one of no key with the edges between which it lies.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from tidelake.arrangement.batch import Batch
+from tidelake.arrangement.boundary import Predicate, Values, first_with, last_with, values_at
 from tidelake.arrangement.keys import Keys
+from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.search import Bound, position
-from tidelake.arrangement.windows import ALL, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, Edge, View, Window, Windows
+from tidelake.arrangement.view import View
+from tidelake.arrangement.windows import ALL, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, Edge, Window, Windows
 from tidelake.errors import UsageError
-
-Values = tuple[object, ...]
-Predicate = Callable[[Values], bool]
-
-
-def values_at(rows: pa.RecordBatch, row: int, columns: Sequence[int]) -> Values:
-    """Some columns of a row as Python values."""
-    return tuple(rows.column(i)[row].as_py() for i in columns)
 
 
 class KeyCursor:
@@ -137,8 +130,7 @@ class KeyCursor:
         edge = self._window.edge_at(self._key) if self._key is not None else self._above
         if edge is None:
             return
-        each = (self._first_with(batch, predicate) for batch in self._batches)
-        found = [bound for bound in each if bound is not None]
+        found = self._turns(first_with, predicate)
         if not found:
             self._stand_nowhere(below=ALL)
             return
@@ -153,7 +145,7 @@ class KeyCursor:
         edge = self._window.edge_at(self._key) if self._key is not None else self._below
         if edge is None:
             return
-        found = [bound for batch in self._batches if (bound := self._last_with(batch, predicate)) is not None]
+        found = self._turns(last_with, predicate)
         if not found:
             self._stand_nowhere(above=ALL)
             return
@@ -179,6 +171,13 @@ class KeyCursor:
         if self._key is None:
             return 0, 0
         return int(self._window.keys[self._key]), int(self._window.keys[self._key + 1])
+
+    def _turns(
+        self, find: Callable[[Batch, Predicate, Layout], Bound | None], predicate: Predicate
+    ) -> list[Bound]:
+        """What `find` finds in each batch."""
+        each = (find(batch, predicate, self._layout) for batch in self._batches)
+        return [bound for bound in each if bound is not None]
 
     def _keys_of(self, key: Values) -> Keys:
         return Keys.of_values([key], self._layout)
@@ -278,33 +277,3 @@ class KeyCursor:
         budget = self._budget
         self._budget = min(2 * budget, BUDGET_BYTES_MAX)
         return budget
-
-    def _first_with(self, batch: Batch, predicate: Predicate) -> Bound | None:
-        """The first key of a batch of which the predicate is true."""
-
-        def holds_at(rows: pa.RecordBatch, row: int) -> bool:
-            return predicate(values_at(rows, row, self._key_columns))
-
-        def ends_so(i: int) -> bool:
-            block = batch.block(i)
-            return holds_at(block, block.num_rows - 1)
-
-        found = bisect_left(range(batch.blocks), True, key=ends_so)
-        if found == batch.blocks:
-            return None
-        block = batch.block(found)
-        row = bisect_left(range(block.num_rows), True, key=lambda i: holds_at(block, i))
-        return Bound.at(block, row, self._layout)
-
-    def _last_with(self, batch: Batch, predicate: Predicate) -> Bound | None:
-        """The last key of a batch of which the predicate is true."""
-
-        def fails_at(rows: pa.RecordBatch, row: int) -> bool:
-            return not predicate(values_at(rows, row, self._key_columns))
-
-        found = bisect_left(range(batch.blocks), True, key=lambda i: fails_at(batch.block(i), 0)) - 1
-        if found < 0:
-            return None
-        block = batch.block(found)
-        row = bisect_left(range(block.num_rows), True, key=lambda i: fails_at(block, i)) - 1
-        return Bound.at(block, row, self._layout)

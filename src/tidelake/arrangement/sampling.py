@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from tidelake.arrangement.batch import Batch, Ints, Mask
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.windows import View, Windows
+from tidelake.arrangement.view import View
+from tidelake.arrangement.windows import Windows
 from tidelake.data.order import group_starts
 
 # When a quarter of all rows would be drawn, all are read instead, block after block.

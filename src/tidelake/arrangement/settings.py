@@ -34,7 +34,8 @@ class ArrangementConfig:
         retraction_weight: for how many rows a row with a negative diff counts in addition, in the result of a
             merge; 0: it is a row like others.
         batches_max: an insert waits while there are so many batches, those that are being merged included.
-        merge_workers: threads that merge.
+        merge_workers: threads that merge; an insert that waits is one more. Where processors are free, more of
+            them merge sooner and leave inserts less of the interpreter.
         merge_chunk_rows: rows, over all inputs, that a merge sorts at once; the least that a step does.
         merge_chunk_bytes: the same in bytes; a thirty-second of the memory budget if that is less.
         idle_s: how long a merging thread that found nothing to do pauses, unless it is woken.
@@ -50,7 +51,7 @@ class ArrangementConfig:
     fans: Fans = field(default_factory=lambda: Fans(_by_level(8, 3, 2), _by_level(64, 64, 64)))
     retraction_weight: int = 1
     batches_max: int = 256
-    merge_workers: int = 2
+    merge_workers: int = 1
     merge_chunk_rows: int = 524_288
     merge_chunk_bytes: int = 32 * MIB
     idle_s: float = 0.5

@@ -21,7 +21,8 @@ from tidelake.arrangement.layout import Layout, detached
 from tidelake.arrangement.retention import Retention
 from tidelake.arrangement.sampling import partition_keys, sample_keys
 from tidelake.arrangement.search import Bound
-from tidelake.arrangement.windows import Edge, View, Windows
+from tidelake.arrangement.view import View
+from tidelake.arrangement.windows import Edge, Windows
 from tidelake.errors import Closed, HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF

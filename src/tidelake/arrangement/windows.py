@@ -1,8 +1,7 @@
 """Windows: the rows of consecutive whole keys of several batches, netted.
 
-Owns how a reader moves over the keys of all batches, both ways, and what a row's updates come to; must not
-know cursors. Invariant: a window has all rows of the keys that it covers, and windows that follow each
-other cover all keys.
+Owns how a reader moves over the keys of all batches, both ways; must not know cursors. Invariant: a window
+has all rows of the keys that it covers, and windows that follow each other cover all keys.
 
 Of all blocks, in the order of their last keys, as many are taken as fill a budget. The window ends at the
 last key of the last of them; of each batch one more block may have rows up to there. So one key whose rows
@@ -20,75 +19,13 @@ import pyarrow as pa
 
 from tidelake.arrangement.batch import Batch, Ints
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import Retention
 from tidelake.arrangement.search import Bound, position
+from tidelake.arrangement.view import View
 from tidelake.data.order import group_starts
-from tidelake.data.select import select
-from tidelake.data.sums import diffs, sum_batch, sum_sorted
-from tidelake.model.frontier import Frontier
-from tidelake.model.query import Updates
-from tidelake.model.time import Time
+from tidelake.data.sums import sum_batch
 
 BUDGET_BYTES_MIN = 256 * 1024
 BUDGET_BYTES_MAX = 16 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class View:
-    """What a reader sees of updates.
-
-    Attributes:
-        layout: of the rows.
-        retention: what of them is kept.
-        frontier: below which times are folded.
-        as_of: the time; None for the sum of all updates.
-    """
-
-    layout: Layout
-    retention: Retention
-    frontier: Frontier
-    as_of: Time | None
-
-    def netted(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
-        """The contents that updates come to.
-
-        Args:
-            pieces: all updates of some keys, each sorted and consolidated, none empty.
-
-        Returns:
-            Key and value columns and `_diff`, sorted, no row twice; and the updates that they are made of.
-        """
-        kept = list(pieces) if self.retention.empty else self._retained(pieces)
-        if self.as_of is not None:
-            kept = [select(piece, self._until, self.layout.domain) for piece in kept]
-        width = self.layout.row_width
-        columns = [*range(width), self.layout.width]
-        contents = [piece.select(columns) for piece in kept if piece.num_rows]
-        if not contents:
-            return _no_contents(self.layout), kept
-        if len(contents) == 1:
-            found = contents[0] if contents[0].num_rows == 1 else sum_sorted(contents[0])[0]
-        else:
-            found = sum_batch(pa.concat_batches(contents))[0]
-        if self.retention.whole_keys and found.num_rows:
-            found = found.filter(pa.array(diffs(found) > 0))
-        return found, kept
-
-    @cached_property
-    def _until(self) -> Updates:
-        """The times at or before `as_of`, as they are."""
-        domain = self.layout.domain
-        last = self.as_of if self.as_of is not None else domain.minimum
-        return Updates(Frontier.of(domain.minimum), Frontier.past(last))
-
-    def _retained(self, pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        if len(pieces) > 1 and self.retention.whole_keys:
-            pieces = [sum_batch(pa.concat_batches(pieces))[0]]
-        return [self.retention.visible(piece, self.frontier) for piece in pieces]
-
-
-def _no_contents(layout: Layout) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], layout.contents)
 
 
 @dataclass(frozen=True)

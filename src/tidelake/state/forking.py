@@ -141,11 +141,11 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
 
 
 def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
-    """What takes the place of a fork that was noted and never made: nothing, from the same origin."""
+    """What takes the place of a fork that was noted and never made: nothing, of no version of its origin."""
     start = state.minimum
     blank = ShardState(fork_id, state.domain, 0, now_ms, start, start, start, schemas=state.schemas)
     schemas = {id_: replace(version, seqno=0) for id_, version in state.schemas.items()}
-    return replace(blank, schemas=pmap(schemas), origin=Origin(state.shard_id, 0))
+    return replace(blank, schemas=pmap(schemas), origin=Origin(state.shard_id, -1))
 
 
 def _cut(spine: Spine, upper: Frontier) -> Spine:

@@ -17,7 +17,7 @@ from tidelake.errors import CollectionNotFound
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
 from tidelake.shard.shard import Shard
-from tidelake.state import dropping, forking
+from tidelake.state import forking
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
@@ -53,9 +53,9 @@ class Lending:
     def settle(self, state: ShardState) -> int:
         """Forget forks that were noted long ago and not made; how many. A store call for each that is old.
 
-        SUBTLE: whoever noted one may be asleep and make it still. So another shard takes its place first: one
-        that is dropped at once, and whose log goes only after the pin. Whoever makes the fork later than that
-        looks for the pin before anybody is told of the fork.
+        SUBTLE: whoever noted one may be asleep and make it still. So an empty shard takes its place first,
+        which no fork is equal to, and whose log goes only after the pin. Whoever makes the fork later than
+        that looks for the pin before anybody is told of the fork.
 
         Args:
             state: of the origin, which may be a tombstone.
@@ -70,12 +70,8 @@ class Lending:
     def _unmake(self, origin: ShardState, fork_id: str) -> bool:
         history = History(fork_id, self._stores, self._env)
         blank = forking.unmade(origin, fork_id, self._env.clock.now_ms())
-        known = history.create(blank)
-        if known.state != blank:
+        if history.create(blank).state != blank:
             return False  # It is made after all, or somebody else is at this.
-        machine = Machine(history, self._config, self._env)
-        machine.adopt(known)
-        machine.run(partial(dropping.drop_shard, force=True))
         self.return_borrowed(blank)
         self._stores.log.delete(fork_id)
         return True

@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state.garbage import arriving
+from tidelake.state.staged import ends_before
 from tidelake.state.state import Delta, ShardState, Step, steps
 from tidelake.testing.oracle import Oracle, Row
 from tidelake.testing.simulation.record import Append, Asked, Drop, parts
@@ -51,6 +52,7 @@ class TrueHistory:
     """
 
     oracle: Oracle
+    known_at: dict[int, int]
 
     def __init__(self, bench: Bench, state: ShardState, source: "TrueHistory | None" = None) -> None:
         self.bench, self.counts, self.wrong = bench, bench.counts, bench.wrong
@@ -59,11 +61,18 @@ class TrueHistory:
         self.uppers = [state.upper]
         self.appends: list[Append] = []
         # A fork has the history of its origin.
-        known: list[tuple[Row, Time, int]] = [] if source is None else source.oracle.updates
-        closed = [u for u in known if not state.upper.less_equal(u[1])]
+        known: list[tuple[Row, Time, int]] = []
+        if source is not None and state.origin is not None:
+            known = source.oracle.updates[: source.known_at[state.origin.seqno]]
+        # What is staged at open times comes along, unless the fork is to end at a time.
+        whole = any(not ends_before(one.batch, state.upper) for one in state.staged)
+        closed = [u for u in known if whole or not state.upper.less_equal(u[1])]
         self.oracle = Oracle(state.upper, state.since, closed)
-        # How many updates there were after each step.
+        # How many updates there were after each step, and as of each entry.
         self.known = [len(closed)]
+        self.known_at = {state.seqno: len(closed)}
+        # What the end of the run does by itself.
+        self.calm: Append | None = None
         # What a writer's name had got in when an epoch was opened.
         self.opened: dict[tuple[str, int], int | None] = {}
         # The process that opened each hold.
@@ -90,6 +99,7 @@ class TrueHistory:
                 self._ended(step.before, step.after, actor)
             else:
                 self._stepped(step, actor)
+        self.known_at[after.seqno] = len(self.oracle.updates)
         if not after.dropped:
             self.parts_at.append(frozenset(parts(after)))
 
@@ -144,7 +154,7 @@ class TrueHistory:
         waiting = [about for about in (actor.about, *actor.beside) if isinstance(about, Append)]
         waiting = [op for op in waiting if op.staged == staged]
         fitting = [op for op in waiting if op.upper is None or op.upper == step.after.upper]
-        return next(iter(fitting), None)
+        return next(iter(fitting), self.calm)
 
     def _ended(self, before: ShardState, after: ShardState, actor: Actor) -> None:
         """It is a tombstone."""

@@ -83,8 +83,7 @@ class Options:
         config, on_disk = _config(draw), draw.random() < 0.4
         if draw.random() < 0.4:
             roles += ["forker"] * draw.randint(1, 2)
-        # A fork takes along what is staged at open times, which the true history of a fork does not know.
-        if "forker" not in roles and draw.random() < 0.6:
+        if draw.random() < 0.5:
             roles += ["stager"] * draw.randint(1, 3) + ["sealer", "drainer"]
         if draw.random() < 0.4:
             roles += ["teller"] * draw.randint(1, 3)

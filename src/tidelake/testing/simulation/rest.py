@@ -14,11 +14,12 @@ from tidelake.lake.collection import Collection
 from tidelake.lake.groups import is_group
 from tidelake.lake.lake import Lake
 from tidelake.model import names
+from tidelake.model.frontier import Frontier
 from tidelake.state.state import FIRST, ShardState
 from tidelake.testing.simulation.clients import NAME
 from tidelake.testing.simulation.court import Court
 from tidelake.testing.simulation.judge import Judge
-from tidelake.testing.simulation.record import named, only_time
+from tidelake.testing.simulation.record import Append, named, only_time
 from tidelake.testing.simulation.tellers import ACCOUNTS, check_accounts
 from tidelake.testing.simulation.world import World
 
@@ -89,12 +90,25 @@ def check_rest(world: World, court: Court) -> None:
     if not any(state.forks or state.origin for state in court.states().values()):
         return
     for collection in _alive(lake):
+        _seal_all(collection, court.judges[collection.id])
         collection.merge()
     _bring_to_rest(world, court, lake)
     kept = {key: state.forks for key, state in court.states().items() if state.forks or state.origin}
     if kept:
         court.wrong(f"forks that need nothing are not forgotten: {kept}")
     _check_rest(world, court, lake)
+
+
+def _seal_all(collection: Collection, judge: Judge) -> None:
+    """Close the times of all that is staged: a merge leaves parts that are staged where they are."""
+    lasts = [part.seen_times[1] for one in judge.state.staged for part in one.batch.parts()]
+    if not lasts or judge.state.group:
+        return
+    upper = Frontier.past(max(lasts))
+    judge.calm = Append("the seal at rest", [], upper)
+    judge.begins(judge.calm)
+    collection.seal(upper)
+    judge.calm = None
 
 
 def _bring_to_rest(world: World, court: Court, lake: Lake) -> None:

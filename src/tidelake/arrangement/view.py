@@ -1,0 +1,76 @@
+"""What the updates of some keys come to, as of a time and under the filters that are set.
+
+Owns the sum; must not know batches. Invariant: the answer is the exact multiset of rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.retention import Retention
+from tidelake.data.select import select
+from tidelake.data.sums import diffs, sum_batch, sum_sorted
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import Updates
+from tidelake.model.time import Time
+
+
+@dataclass(frozen=True)
+class View:
+    """What a reader sees of updates.
+
+    Attributes:
+        layout: of the rows.
+        retention: what of them is kept.
+        frontier: below which times are folded.
+        as_of: the time; None for the sum of all updates.
+    """
+
+    layout: Layout
+    retention: Retention
+    frontier: Frontier
+    as_of: Time | None
+
+    def netted(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
+        """The contents that updates come to.
+
+        Args:
+            pieces: all updates of some keys, each sorted and consolidated, none empty.
+
+        Returns:
+            Key and value columns and `_diff`, sorted, no row twice; and the updates that they are made of.
+        """
+        kept = list(pieces) if self.retention.empty else self._retained(pieces)
+        if self.as_of is not None:
+            kept = [select(piece, self._until, self.layout.domain) for piece in kept]
+        width = self.layout.row_width
+        columns = [*range(width), self.layout.width]
+        contents = [piece.select(columns) for piece in kept if piece.num_rows]
+        if not contents:
+            return _no_contents(self.layout), kept
+        if len(contents) == 1:
+            found = contents[0] if contents[0].num_rows == 1 else sum_sorted(contents[0])[0]
+        else:
+            found = sum_batch(pa.concat_batches(contents))[0]
+        if self.retention.whole_keys and found.num_rows:
+            found = found.filter(pa.array(diffs(found) > 0))
+        return found, kept
+
+    @cached_property
+    def _until(self) -> Updates:
+        """The times at or before `as_of`, as they are."""
+        domain = self.layout.domain
+        last = self.as_of if self.as_of is not None else domain.minimum
+        return Updates(Frontier.of(domain.minimum), Frontier.past(last))
+
+    def _retained(self, pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        if len(pieces) > 1 and self.retention.whole_keys:
+            pieces = [sum_batch(pa.concat_batches(pieces))[0]]
+        return [self.retention.visible(piece, self.frontier) for piece in pieces]
+
+
+def _no_contents(layout: Layout) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], layout.contents)
