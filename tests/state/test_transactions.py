@@ -93,16 +93,16 @@ class Transactions(RuleBasedStateMachine):
         joined = {name: (outcome.result[name], self.logs[name].state.upper) for name in names}
         self.begun.append(Begun(f"t{len(self.begun)}", self.group.state.seqno, joined, own_times))
 
-    @rule(data=st.data(), ahead=st.integers(0, 3))
+    @rule(data=st.data(), ahead=st.integers(-2, 3))
     def stage(self, data, ahead):
-        """Stage one more part, at the upper that readers see or a little later."""
+        """Stage one more part, at the upper that readers see, or a little later or earlier."""
         one = self._pick(data, [t for t in self.begun if t.decided is None and not t.over])
         if one is None:
             return
         name = data.draw(st.sampled_from(sorted(one.joined)))
         log = self.logs[name]
         seen = self.seen(name)
-        at = seen.upper.elements[0] + ahead
+        at = max(0, seen.upper.elements[0] + (abs(ahead) if one.own_times else ahead))
         part = f"{one.id}-{len(one.rows)}"
         outcome = log.do(
             transactions.prepare,
