@@ -322,6 +322,7 @@ def test_some_rows_with_times_and_some_without_are_refused(lake):
         lake.write({"a": at([1], [1])}, time=3)
     with pytest.raises(UsageError, match="need _time"):
         lake.stage({"a": rows(1)})
+    assert not lake.collection("a").state().group
     txn = lake.transaction()
     txn.write("a", rows(1))
     with pytest.raises(UsageError, match="writes or stages"):

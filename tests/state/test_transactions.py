@@ -17,6 +17,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, transactions
 from tidelake.state.append import seal
 from tidelake.state.commands import Commit, NoOp, Refused
+from tidelake.state.grouped import View
 from tidelake.state.holds import settle as settle_holds
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.staged import Awaited
@@ -92,16 +93,16 @@ class Transactions(RuleBasedStateMachine):
         joined = {name: (outcome.result[name], self.logs[name].state.upper) for name in names}
         self.begun.append(Begun(f"t{len(self.begun)}", self.group.state.seqno, joined, own_times))
 
-    @rule(data=st.data(), ahead=st.integers(0, 3))
+    @rule(data=st.data(), ahead=st.integers(-2, 3))
     def stage(self, data, ahead):
-        """Stage one more part, at the upper that readers see or a little later."""
+        """Stage one more part, at the upper that readers see, or a little later or earlier."""
         one = self._pick(data, [t for t in self.begun if t.decided is None and not t.over])
         if one is None:
             return
         name = data.draw(st.sampled_from(sorted(one.joined)))
         log = self.logs[name]
         seen = self.seen(name)
-        at = seen.upper.elements[0] + ahead
+        at = max(0, seen.upper.elements[0] + (abs(ahead) if one.own_times else ahead))
         part = f"{one.id}-{len(one.rows)}"
         outcome = log.do(
             transactions.prepare,
@@ -260,3 +261,94 @@ def test_applying_twice_is_harmless(leaves):
     assert isinstance(log.do(transactions.settle, view, leave=leave), Commit)
     assert isinstance(log.do(transactions.settle, view, leave=leave), NoOp)
     assert (log.state.upper, log.state.group) == (F(4), "" if leaves else "g")
+
+
+def joined_pair():
+    """A group that has taken in one collection, which has a part staged for a transaction."""
+    group, log = Log("g"), Log("a")
+    admitted = group.do(transactions.admit, ("a",)).result["a"]
+    log.do(transactions.join, "g", admitted)
+    log.do(
+        transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True
+    )
+    return group, log, admitted
+
+
+def returned(group, log, admitted):
+    """The collection left, and came back."""
+    group.do(transactions.retire, "a", admitted)
+    log.do(transactions.settle, transactions.view(group.state, "a"), leave={})
+    group.do(transactions.forget, members={"a": admitted})
+    again = group.do(transactions.admit, ("a",)).result["a"]
+    log.do(transactions.join, "g", again)
+    return again
+
+
+def wanted(admitted, floor=0, time=3, times=(0, 0)):
+    return Wanted("t", 1, {"a": Share(admitted, F(floor), times)}, time)
+
+
+def error_of(outcome):
+    assert isinstance(outcome, Refused)
+    return outcome.error
+
+
+def test_what_a_collection_had_closed_alone_is_told_to_the_group():
+    group, _, admitted = joined_pair()
+    error = error_of(group.do(transactions.decide, wanted(admitted, floor=100, time=50)))
+    assert isinstance(error, UpperMismatch) and error.current == F(100)
+
+
+def test_a_time_before_the_rows_is_refused():
+    group, _, admitted = joined_pair()
+    assert "written at 7" in str(error_of(group.do(transactions.decide, wanted(admitted, times=(0, 7)))))
+
+
+def test_nothing_is_staged_or_decided_for_an_earlier_stay():
+    group, log, admitted = joined_pair()
+    again = returned(group, log, admitted)
+    assert again > admitted and not len(log.state.staged)
+    assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), LeftGroup)
+    late = log.do(transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("q", 0, 0),), checked=F(0))
+    assert isinstance(error_of(late), LeftGroup)
+
+
+def test_a_late_join_does_not_bring_an_earlier_stay_back():
+    group, log, admitted = joined_pair()
+    again = returned(group, log, admitted)
+    assert isinstance(log.do(transactions.join, "g", admitted), NoOp)
+    assert log.state.joined == again
+
+
+def test_what_is_given_up_is_not_decided_and_what_is_decided_stays():
+    group, _, admitted = joined_pair()
+    group.do(transactions.expire, 2)
+    assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), TransactionExpired)
+    group, _, admitted = joined_pair()
+    group.do(transactions.decide, wanted(admitted))
+    group.do(transactions.expire, 2)
+    assert group.do(transactions.decide, wanted(admitted)).result.already
+
+
+def test_a_collection_leaves_only_when_the_group_decides_nothing_more_for_it():
+    group, log, admitted = joined_pair()
+    assert isinstance(log.do(transactions.settle, transactions.view(group.state, "a"), leave={}), NoOp)
+    assert log.state.group == "g"
+    group.do(transactions.retire, "a", admitted)
+    assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), LeftGroup)
+    assert isinstance(error_of(group.do(transactions.admit, ("a",))), LeftGroup)
+
+
+def test_a_look_at_another_stay_lets_nothing_in():
+    _, log, admitted = joined_pair()
+    other = View("g", 9, F(5), admitted + 1, decided={"t": 1})
+    assert isinstance(log.do(transactions.settle, other), NoOp)
+
+
+def test_a_refused_transaction_is_not_decided():
+    group, _, admitted = joined_pair()
+    assert group.do(transactions.refuse, "t").result
+    assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), TransactionExpired)
+    group, _, admitted = joined_pair()
+    group.do(transactions.decide, wanted(admitted))
+    assert not group.do(transactions.refuse, "t").result

@@ -23,6 +23,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.WriterFenced, 3),
     (errors.LeaseExpired, 3),
     (errors.UploadExpired, 3),
+    (errors.LeftGroup, 3),
     (errors.TransactionExpired, 3),
     (errors.ForkExpired, 3),
     (errors.HistoryCompacted, 4),

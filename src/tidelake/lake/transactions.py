@@ -124,7 +124,10 @@ class Transaction:
         """
         with self._turn:
             self._check_open()
-            self._time = self._time if time is None else time
+            wanted = self._time if time is None else time
+            # Before anything is joined or stored: a call that makes no sense changes nothing.
+            self._check_times(wanted)
+            self._time = wanted
             done = None
             while self._shards and done is None:
                 done = self._tried()
@@ -177,7 +180,7 @@ class Transaction:
         claim = self._claim(attempt.group)
         if claim is None and self._token is not None:
             return Committed(attempt.group.known().upper, already=True)
-        own_times = self._has_own_times()
+        own_times = any(has_times(self._shards[name], table) for name, table in self._rows)
         attempt.prepare(self._rows, self._time)
         written = attempt.times
         upper = self._upper
@@ -190,17 +193,14 @@ class Transaction:
         )
         return Committed(done.upper, done.already)
 
-    def _has_own_times(self) -> bool:
+    def _check_times(self, time: int | None) -> None:
         timed = {has_times(self._shards[name], table) for name, table in self._rows}
         if len(timed) > 1:
             raise UsageError("some rows of the transaction have _time, others do not: give all of them times")
         if self._kind == "stage" and False in timed:
             raise UsageError("staged rows need _time")
-        if True in timed and self._time is not None:
-            raise UsageError(
-                f"time={self._time}, but the rows have times of their own: leave one of them out"
-            )
-        return True in timed
+        if True in timed and time is not None:
+            raise UsageError(f"time={time}, but the rows have times of their own: leave one of them out")
 
     def _claim(self, group: Shard) -> Claim | None:
         """What makes the token's transaction come in once; None if there is no token, or it is in."""

@@ -95,7 +95,9 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         # Whatever closes or drains times looks at all that is staged.
         _check_staged(after, after.staged)
     elif edits.staged:
-        _check_open(after, (one for one in edits.staged.values() if one is not None))
+        # What awaits a transaction gets its time when that is decided.
+        arrived = [one for one in edits.staged.values() if one is not None and one.awaits is None]
+        _check_open(after, arrived)
     if edits.spine is None:
         return
     _check_tiling(before, after, edits.spine)
