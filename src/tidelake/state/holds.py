@@ -45,7 +45,7 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
 
 
 def _readable(since: Frontier, upper: Frontier) -> Frontier:
-    """`since`, or where a closed time is left to read: what is allowed may be past `upper`. Not for tuples."""
+    """`since`, or where a closed time is left to read: what is allowed may be past `upper`. For numbers."""
     if since.closed or not all(upper.less_equal(t) for t in since):
         return since
     return since.meet(upper.just_before())
