@@ -66,7 +66,7 @@ def test_show_tells_the_group_and_what_awaits(ran, place, rows):
     assert "awaiting transactions" in ran("show", place, "a")[1]
     assert {tuple(line["upper"]) for line in json.loads(ran("ls", place, "--json")[1])} == {(5,)}
     ran("collect", place)
-    ran("maintain", place)
+    ran("maintain", place, "--once")
     assert shown(ran, place, "a")["awaiting"] == []
 
 

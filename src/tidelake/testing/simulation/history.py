@@ -60,9 +60,9 @@ class TrueHistory:
         self.dropped: int | None = None
         self.uppers = [state.upper]
         self.appends: list[Append] = []
-        # A fork has the history of its origin.
+        # A fork has the history of its origin; what takes the place of one that was never made has none.
         known: list[tuple[Row, Time, int]] = []
-        if source is not None and state.origin is not None:
+        if source is not None and state.origin is not None and state.origin.seqno >= 0:
             known = source.oracle.updates[: source.known_at[state.origin.seqno]]
         # What is staged at open times comes along, unless the fork is to end at a time.
         whole = any(not ends_before(one.batch, state.upper) for one in state.staged)
