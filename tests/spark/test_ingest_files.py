@@ -186,7 +186,7 @@ def test_rejects_stay_when_a_query_takes_over_or_another_collection_has_the_name
         c = tidelake.open(tmp_path / lake).create("c", SCHEMA, key=["id"])
         writer = c.writer("spark-ingest", owner=query, take_over=True)
         answer = Answer(rejects=rejects, rejects_to=str(folder))
-        commit(c, answer, c.upper, rebases=True, numbered=Numbered(writer, 0))
+        commit(c, answer, c.upper, read_at=None, numbered=Numbered(writer, 0))
     assert sorted(file.read_text() for file in folder.iterdir()) == [f"{line}\n" for line in ("a", *lines)]
 
 

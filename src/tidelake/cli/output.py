@@ -253,12 +253,13 @@ def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, st
     ]
     shared = sharing(state, names)
     group, awaited = grouping(collection, names)
+    waits = {"drained": state.drained, "staged updates": state.staged.totals.rows}
     head = {
         **summary(collection),
         "id": collection.id,
         "seqno": state.seqno,
-        "drained": state.drained,
-        "staged updates": state.staged.totals.rows,
+        # The table is wide enough without.
+        **(waits if as_json or len(state.staged) else {}),
         **amplification(state),
     }
     if as_json:

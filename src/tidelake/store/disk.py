@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.store.files import Files, refused
+from tidelake.store.files import Files, exists, refused
 
 _REMEDIES = {
     errno.ENOSPC: "free space",
@@ -96,6 +96,15 @@ class Folders:
         finally:
             self._files.close(descriptor)
 
+    def flush_removed(self, folder: str) -> None:
+        """Make it durable that something went from `folder`, which may have been pruned since."""
+        try:
+            self.flush(folder)
+        except FileNotFoundError:
+            if folder == self._root:
+                raise
+            self.flush_removed(os.path.dirname(folder))
+
     def remove(self, folder: str) -> None:
         """Remove `folder`, below the root, and those below it, as far as they are empty, durably.
 
@@ -138,13 +147,16 @@ class Folders:
             # then nothing was made in it, so what stands above it is durable.
             parent = os.path.dirname(folder)
             Folders(parent, self._files).ensure(parent)
-        try:
-            self._files.mkdir(folder)
-        except FileExistsError:
-            if not self._files.isdir(folder):
-                raise refused(errno.ENOTDIR, folder) from None
-            return False
-        return True
+        while True:
+            try:
+                self._files.mkdir(folder)
+            except FileExistsError:
+                if self._files.isdir(folder):
+                    return False
+                if exists(self._files, folder):
+                    raise refused(errno.ENOTDIR, folder) from None
+                continue  # It was pruned in between.
+            return True
 
     def _flush_parent(self, folder: str, made: bool) -> None:
         try:

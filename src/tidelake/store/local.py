@@ -91,7 +91,7 @@ class LocalBlobStore:
         except OSError as error:
             raise unavailable("delete object", name, error) from error
         try:
-            self._folders.flush(os.path.dirname(path))
+            self._folders.flush_removed(os.path.dirname(path))
         except OSError as error:
             raise unknown("delete object", name, error) from error
         return True
