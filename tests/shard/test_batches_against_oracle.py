@@ -132,7 +132,7 @@ def check_reads(collection, domain, oracle):
 
 
 @pytest.mark.parametrize("domain", [INT, PAIR], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), config=st.sampled_from(CONFIGS))
 def test_batches_in_any_form_hold_what_was_added(domain, data, config):
     place = Place()

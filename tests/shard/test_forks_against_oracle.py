@@ -101,7 +101,7 @@ class TupleForks(Forks, TupleMachine):
 TestIntForks = IntForks.TestCase
 TestTupleForks = TupleForks.TestCase
 TestIntForks.settings = TestTupleForks.settings = settings(
-    max_examples=80,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
 )

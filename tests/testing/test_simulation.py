@@ -75,7 +75,7 @@ def found_within(bug, seeds):
         (bugs.fence_with_a_hole, "writer"),
         (bugs.round_that_is_told_too_early, ""),
         (bugs.readers_that_miss_the_decisions_for_one_collection, ""),
-        (bugs.group_that_forgets_too_early, ""),
+        pytest.param(bugs.group_that_forgets_too_early, "", marks=pytest.mark.full),
         (bugs.reads_without_what_is_not_drained, "rows differ"),
         (bugs.numbers_that_are_forgotten_by_stages, ""),
     ],
