@@ -321,6 +321,7 @@ def test_a_replay_nets_events_and_tells_what_differs(landing):
 # As a user starts it
 
 
+@pytest.mark.full
 @spark_tests
 def test_in_a_terminal_of_80_columns_it_shows_progress_and_nothing_of_java(repository, tmp_path):
     """A process of its own: it starts Spark and ends it."""

@@ -42,6 +42,7 @@ def ten_thousand():
     return filled(10_000)
 
 
+@pytest.mark.full
 def test_opening_costs_as_many_calls_after_10000_appends_as_after_100(hundred, ten_thousand):
     few, many = (store_calls_of(opened(place)) for place in (hundred[0], ten_thousand[0]))
     assert many <= 2 * few
@@ -60,6 +61,7 @@ def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand)
     assert plain <= 3072
 
 
+@pytest.mark.full
 def test_the_delta_of_an_append_to_10000_batches_is_small_beside_its_inline_rows():
     # Nothing is merged or held back: each append is a batch of its own.
     config = Config(merge_budget_s=0, runs_max=2**30, inline_total_bytes=2**40)

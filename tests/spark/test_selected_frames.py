@@ -34,6 +34,7 @@ def lines(frame: Any, names: list[str]) -> list[str]:
     return sorted(map(str, frame.select(*(f"`{name}`" for name in names)).toArrow().to_pylist()))
 
 
+@pytest.mark.full
 def test_spark_sql_finds_the_same_rows(spark: Any, collection: Any) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     snapshot(spark, collection).createOrReplaceTempView("everything")
