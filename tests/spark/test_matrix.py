@@ -155,6 +155,7 @@ def test_dotgov_is_the_truth_by_every_path(shared_data: Path, tmp_path: Path, en
         assert done.found["workers"]["slots"] == 2
 
 
+@pytest.mark.full
 def test_a_small_history_is_the_truth_by_every_path(tmp_path: Path) -> None:
     done = run("local", small_history(tmp_path / "history"), tmp_path / "local", looks=5)
     done.check(*PATHS)
