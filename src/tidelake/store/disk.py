@@ -9,10 +9,11 @@ so after a failure nothing more is written through the same `Folders`.
 
 import errno
 import os
+import stat
 from contextlib import suppress
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.store.files import Files, exists, refused
+from tidelake.store.files import Files, refused
 
 _REMEDIES = {
     errno.ENOSPC: "free space",
@@ -153,9 +154,13 @@ class Folders:
             except FileExistsError:
                 if self._files.isdir(folder):
                     return False
-                if exists(self._files, folder):
-                    raise refused(errno.ENOTDIR, folder) from None
-                continue  # It was pruned in between.
+                try:
+                    # One look: it may be pruned and made again at any moment.
+                    if not stat.S_ISDIR(self._files.lstat(folder).st_mode):
+                        raise refused(errno.ENOTDIR, folder) from None
+                except FileNotFoundError:
+                    continue
+                return False
             return True
 
     def _flush_parent(self, folder: str, made: bool) -> None:
