@@ -19,7 +19,7 @@ from tidelake.shard import spec
 from tidelake.shard.runs import plan
 from tidelake.shard.writing import replacement, uploader, upserter
 from tidelake.shard.writing.batch import SentBatch
-from tidelake.state import codec, garbage, spine, state
+from tidelake.state import codec, edits, garbage, spine, state
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -171,7 +171,7 @@ STORED = (
     *(batch.ColumnStats, batch.HollowBatch, batch.Part, batch.Run, bounds.Bounds, time.TimeDomain),
     *(schema.Column, schema.DataType, schema.Schema, schema.SchemaVersion),
     *(garbage.Garbage, garbage.Sweep, spine.FuelingMerge, spine.Member, spine.SpineBatch, spine.SpineEdit),
-    *(state.CriticalHold, state.Delta, state.Edits, state.Hold, state.MergeClaim, state.Move),
+    *(edits.Delta, edits.Edits, edits.Move, state.CriticalHold, state.Hold, state.MergeClaim),
     *(state.Retention, state.Rollup, state.WriterRecord, state.Written, codec._Image),
     *(SentBatch, plan.Task, spec.ShardSpec, uploader.Uploader, upserter.Upserter),
     *(events.EventColumns, replacement.Replacement),

@@ -21,18 +21,16 @@ from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
+from tidelake.state.edits import Delta, Edits, Move
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId
 from tidelake.state.staged import Awaited, Staged, Staging
 from tidelake.state.state import (
     CriticalHold,
-    Delta,
-    Edits,
     Fork,
     Hold,
     MergeClaim,
-    Move,
     Origin,
     Retention,
     Rollup,

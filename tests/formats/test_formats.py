@@ -31,7 +31,8 @@ from tidelake.shard.runs.plan import Task, decode_run
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.state import codec
-from tidelake.state.state import Edits, ShardState
+from tidelake.state.edits import Edits
+from tidelake.state.state import ShardState
 from tidelake.store.url import check_marker
 
 V1, V2 = (Path(__file__).parent / name for name in ("v1", "v2"))

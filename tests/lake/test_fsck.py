@@ -21,9 +21,9 @@ from tidelake.model.time import TimeDomain
 from tidelake.shard.checking.leftovers import leftovers
 from tidelake.state import codec, commands
 from tidelake.state.dropping import drop_shard
+from tidelake.state.edits import Delta, Edits, Move
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import Spine, SpineEdit
-from tidelake.state.state import Delta, Edits, Move
 from tidelake.store.protocols import BlobInfo
 from tidelake.testing import strategies, tables
 

@@ -29,7 +29,7 @@ from tidelake.state import append as appending
 from tidelake.state import codec, dropping
 from tidelake.state.append import AtCommit, Claim, Exactly
 from tidelake.state.commands import Commit, open_writer
-from tidelake.state.state import Edits, apply
+from tidelake.state.edits import Edits, apply
 
 # Only what the appends themselves write.
 PLAIN = Config(merge_budget_s=0, runs_max=2**30, rollup_bytes_min=2**30)

@@ -7,11 +7,11 @@ from tidelake.model.schema import Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel
 from tidelake.state.commands import Commit, Refused
+from tidelake.state.edits import Delta, apply
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.merging import MergeRequest, MergeResult, Policy, request
 from tidelake.state.spine import Member, SpineBatch, SpineId
-from tidelake.state.state import Delta, apply
 
 F = Frontier.of
 SCHEMA = Schema((Column(0, "k", DataType("int64")),))

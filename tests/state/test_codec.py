@@ -15,21 +15,18 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, fuel
+from tidelake.state.edits import Delta, Edits, Move, apply
 from tidelake.state.garbage import Sweep
 from tidelake.state.spine import FuelingMerge, Member, SpineBatch, SpineEdit, SpineId
 from tidelake.state.state import (
     FIRST,
     CriticalHold,
-    Delta,
-    Edits,
     Hold,
     MergeClaim,
-    Move,
     Retention,
     Rollup,
     WriterRecord,
     Written,
-    apply,
 )
 
 

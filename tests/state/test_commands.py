@@ -27,6 +27,7 @@ from tidelake.state import commands, holds, schemas
 from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append, expected
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.dropping import drop_shard
+from tidelake.state.edits import Delta, apply
 from tidelake.state.fuel import MergeDue
 from tidelake.state.invariants import check_step
 from tidelake.state.maintenance import (
@@ -39,7 +40,7 @@ from tidelake.state.maintenance import (
 )
 from tidelake.state.merging import Fit
 from tidelake.state.spine import SpineId
-from tidelake.state.state import Delta, Rollup, Written, apply
+from tidelake.state.state import Rollup, Written
 
 
 @pytest.fixture

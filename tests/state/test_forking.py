@@ -18,12 +18,13 @@ from tidelake.state.append import AtCommit, Exactly, append
 from tidelake.state.collection import bury, doom
 from tidelake.state.commands import NoOp, open_writer
 from tidelake.state.dropping import drop_shard, vanished
+from tidelake.state.edits import Delta, Edits, apply
 from tidelake.state.forking import forget_fork, forked, is_borrower, let_go, note_fork, unmade
 from tidelake.state.holds import advance_since, open_critical, open_hold, set_retention, settle
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.maintenance import apply_merge, collapse_levels
 from tidelake.state.merging import requests
-from tidelake.state.state import Delta, Edits, Fork, Origin, Retention, apply
+from tidelake.state.state import Fork, Origin, Retention
 
 
 def name(n, shard="s"):

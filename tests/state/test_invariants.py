@@ -16,12 +16,13 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel, invariants
+from tidelake.state.edits import Delta, Edits, Move, apply
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
 from tidelake.state.staged import Awaited, Staged, Staging
-from tidelake.state.state import Delta, Edits, Fork, Hold, MergeClaim, Move, Rollup, WriterRecord, apply
+from tidelake.state.state import Fork, Hold, MergeClaim, Rollup, WriterRecord
 
 TUPLES = TimeDomain("tuple", 2)
 

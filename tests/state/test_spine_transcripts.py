@@ -21,6 +21,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state import codec, fuel
 from tidelake.state.commands import Commit
+from tidelake.state.edits import Edits, Move
 from tidelake.state.holds import advance_since
 from tidelake.state.maintenance import apply_merge, claim_merge, collapse_levels, exert_fuel, record_chunk
 from tidelake.state.merging import (
@@ -34,7 +35,6 @@ from tidelake.state.merging import (
 )
 from tidelake.state.space import must_merge_all
 from tidelake.state.spine import SpineId
-from tidelake.state.state import Edits, Move
 
 SCRIPTS = sorted((Path(__file__).parent / "spine").glob("*.txt"))
 

@@ -17,9 +17,9 @@ from tidelake.state import codec
 from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append, seal, stage
 from tidelake.state.commands import Commit, NoOp, open_writer
 from tidelake.state.dropping import drop_shard
+from tidelake.state.edits import Delta, apply
 from tidelake.state.maintenance import collapse_levels
 from tidelake.state.staging import Split, drain, splits
-from tidelake.state.state import Delta, apply
 from tidelake.testing.oracle import Oracle
 
 COUNTER, PAIRS = TimeDomain("counter"), TimeDomain("tuple", 2)

@@ -17,11 +17,11 @@ from tidelake.model.time import TimeDomain
 from tidelake.state import codec, commands, transactions
 from tidelake.state.append import seal
 from tidelake.state.commands import Commit, NoOp, Refused
+from tidelake.state.edits import Delta, apply
 from tidelake.state.grouped import View
 from tidelake.state.holds import settle as settle_holds
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.staged import Awaited
-from tidelake.state.state import Delta, apply
 from tidelake.state.transactions import Share, Wanted
 
 MEMBERS = ("a", "b", "c")

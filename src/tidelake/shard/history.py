@@ -17,7 +17,8 @@ from tidelake.errors import BlobNotFound, CollectionDropped, CorruptionError, Ou
 from tidelake.model import names
 from tidelake.state import codec
 from tidelake.state.dropping import vanished
-from tidelake.state.state import FIRST, Delta, Rollup, ShardState, apply
+from tidelake.state.edits import Delta, apply
+from tidelake.state.state import FIRST, Rollup, ShardState
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 

@@ -32,9 +32,10 @@ from tidelake.shard.asked import Asked, Decided, Done, Failed, Look
 from tidelake.shard.combining import Combiner, Request
 from tidelake.shard.history import History, Known
 from tidelake.state.commands import Command, Commit, NoOp, Refused
+from tidelake.state.edits import Delta, Edits, stepped
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_step
-from tidelake.state.state import Delta, Edits, ShardState, stepped
+from tidelake.state.state import ShardState
 
 R = TypeVar("R")
 

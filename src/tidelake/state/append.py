@@ -28,10 +28,11 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.names import uploaded_at
 from tidelake.model.time import Time
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Edits, Move
 from tidelake.state.garbage import expired
 from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
-from tidelake.state.state import Edits, Move, ShardState, WriterRecord, Written
+from tidelake.state.state import ShardState, WriterRecord, Written
 
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
 

@@ -20,6 +20,7 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
+from tidelake.state.edits import Delta, Edits
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state
@@ -27,8 +28,6 @@ from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch
 from tidelake.state.staged import Staged, Staging
 from tidelake.state.state import (
     CriticalHold,
-    Delta,
-    Edits,
     Fork,
     Hold,
     MergeClaim,

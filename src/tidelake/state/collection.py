@@ -7,10 +7,11 @@ import itertools
 from dataclasses import replace
 
 from tidelake.state.commands import Commit, NoOp, Outcome
+from tidelake.state.edits import Edits
 from tidelake.state.forking import fork_pins
 from tidelake.state.garbage import Sweep, free
 from tidelake.state.holds import reader_pins
-from tidelake.state.state import Edits, ShardState
+from tidelake.state.state import ShardState
 
 
 def doom(state: ShardState, now_ms: int, *, age_ms: int, names_max: int) -> Outcome[tuple[str, ...]]:

@@ -13,9 +13,10 @@ from tidelake.errors import CollectionDropped, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
+from tidelake.state.edits import Edits
 from tidelake.state.fuel import MergeDue
 from tidelake.state.spine import Spine
-from tidelake.state.state import Edits, Rollup, ShardState, WriterRecord
+from tidelake.state.state import Rollup, ShardState, WriterRecord
 
 R = TypeVar("R", covariant=True)
 

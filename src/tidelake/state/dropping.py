@@ -13,8 +13,9 @@ from tidelake.model.batch import HollowBatch
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Delta, Edits, Move, apply
 from tidelake.state.spine import Member, Spine, SpineBatch, SpineEdit, SpineId
-from tidelake.state.state import Delta, Edits, Move, ShardState, apply
+from tidelake.state.state import ShardState
 
 
 def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcome[bool]:

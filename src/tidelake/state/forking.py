@@ -23,9 +23,10 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Edits
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
 from tidelake.state.staged import Staging, begins_before
-from tidelake.state.state import FIRST, UNSWEPT, Edits, Fork, Origin, ShardState, Written
+from tidelake.state.state import FIRST, UNSWEPT, Fork, Origin, ShardState, Written
 
 
 def note_fork(state: ShardState, now_ms: int, *, fork_id: str, seqno: int) -> Outcome[None]:

@@ -56,7 +56,7 @@ class Sweep:
 
 
 class Change(Protocol):
-    """What a step does to those fields of a state that name parts; see `tidelake.state.state.Edits`."""
+    """What a step does to those fields of a state that name parts; see `tidelake.state.edits.Edits`."""
 
     @property
     def spine(self) -> SpineEdit | None:

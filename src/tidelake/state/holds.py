@@ -12,7 +12,8 @@ from typing import TypeVar
 from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.state import CriticalHold, Edits, Hold, Move, Retention, ShardState
+from tidelake.state.edits import Edits, Move
+from tidelake.state.state import CriticalHold, Hold, Retention, ShardState
 
 H = TypeVar("H")
 

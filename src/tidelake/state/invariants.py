@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from tidelake.errors import IncompatibleSchema, InternalError
 from tidelake.model.batch import HollowBatch
 from tidelake.model.evolution import evolved
+from tidelake.state.edits import Edits
 from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
 from tidelake.state.garbage import arriving
 from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate, validate_levels
 from tidelake.state.staged import Staged, begins_before
-from tidelake.state.state import Edits, ShardState
+from tidelake.state.state import ShardState
 
 
 def _require(holds: bool, rule: str, *detail: object) -> None:

@@ -11,10 +11,11 @@ from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import too_late
 from tidelake.state.commands import Commit, NoOp, Outcome
+from tidelake.state.edits import Edits
 from tidelake.state.fuel import Step, collapse, exert
 from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, placed, request
 from tidelake.state.spine import SpineId
-from tidelake.state.state import Edits, MergeClaim, ShardState
+from tidelake.state.state import MergeClaim, ShardState
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from tidelake.errors import CollectionDropped, IncompatibleSchema, UsageError
 from tidelake.model.evolution import evolved
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
-from tidelake.state.state import Edits, ShardState
+from tidelake.state.edits import Edits
+from tidelake.state.state import ShardState
 
 
 def register_schema(state: ShardState, _now_ms: int, schema: Schema) -> Outcome[int]:

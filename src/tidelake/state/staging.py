@@ -23,11 +23,12 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Edits
 from tidelake.state.fuel import MergeDue
 from tidelake.state.garbage import expired
 from tidelake.state.spine import SpineEdit
 from tidelake.state.staged import Staged, begins_before, ends_before
-from tidelake.state.state import Edits, ShardState
+from tidelake.state.state import ShardState
 
 
 @dataclass(frozen=True)

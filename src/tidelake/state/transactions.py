@@ -31,10 +31,11 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended, Claim, noted, settled, too_late, unregistered
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Edits, Move, stepped
 from tidelake.state.grouped import Decision, Membership, View
 from tidelake.state.staged import Awaited, Staged, begins_before
 from tidelake.state.staging import closing, place, room
-from tidelake.state.state import Edits, Move, ShardState, WriterRecord, stepped
+from tidelake.state.state import ShardState, WriterRecord
 
 # Later than any seqno.
 LAST = (1 << 63) - 1

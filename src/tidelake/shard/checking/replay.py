@@ -11,8 +11,9 @@ from tidelake.errors import BlobNotFound, CorruptionError, InternalError
 from tidelake.model import names
 from tidelake.shard.checking.finding import Tell
 from tidelake.state import codec
+from tidelake.state.edits import steps
 from tidelake.state.invariants import check_state, check_step
-from tidelake.state.state import FIRST, ShardState, steps
+from tidelake.state.state import FIRST, ShardState
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tidelake.model.frontier import Frontier
-from tidelake.state.state import ShardState, Step
+from tidelake.state.edits import Step
+from tidelake.state.state import ShardState
 from tidelake.testing.simulation.judge import Judge
 from tidelake.testing.simulation.witness import Actor
 

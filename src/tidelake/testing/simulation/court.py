@@ -11,8 +11,9 @@ from typing import NoReturn
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, InternalError
 from tidelake.lake.catalog import SHARD_ID as CATALOG
 from tidelake.state import codec
+from tidelake.state.edits import apply
 from tidelake.state.invariants import check_state
-from tidelake.state.state import ShardState, apply
+from tidelake.state.state import ShardState
 from tidelake.store.protocols import Entry
 from tidelake.testing.simulation.books import Books, JudgeOfAccounts, is_account
 from tidelake.testing.simulation.judge import Judge

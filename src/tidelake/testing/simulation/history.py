@@ -13,9 +13,10 @@ from typing import NoReturn, Protocol
 
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.state.edits import Delta, Step, steps
 from tidelake.state.garbage import arriving
 from tidelake.state.staged import ends_before
-from tidelake.state.state import Delta, ShardState, Step, steps
+from tidelake.state.state import ShardState
 from tidelake.testing.oracle import Oracle, Row
 from tidelake.testing.simulation.record import Append, Asked, Drop, parts
 from tidelake.testing.simulation.witness import Actor

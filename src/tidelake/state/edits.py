@@ -1,0 +1,286 @@
+"""The edits that lead from one version of a shard to the next, as they stand in its log.
+
+A command does not hand back a new state but an `Edits` value: what changes, field by field. The next state
+is `apply`, of the same edits, in the committing process and in every other; so memory and log cannot drift
+apart, and a commit costs as much as it changes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from pyrsistent import PMap
+
+from tidelake.errors import CorruptionError, InternalError
+from tidelake.model import names
+from tidelake.model.batch import Part
+from tidelake.model.frontier import Frontier
+from tidelake.model.schema import SchemaVersion
+from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
+from tidelake.state.grouped import Decision, Membership
+from tidelake.state.spine import SpineEdit
+from tidelake.state.staged import Staged
+from tidelake.state.state import (
+    FIRST,
+    CriticalHold,
+    Fork,
+    Hold,
+    MergeClaim,
+    Retention,
+    Rollup,
+    ShardState,
+    WriterRecord,
+    Written,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Move:
+    """A frontier that moves; `before` is there to be checked."""
+
+    before: Frontier
+    after: Frontier
+
+
+@dataclass(frozen=True)
+class Edits:
+    """The step from one state to the next, field by field.
+
+    Attributes:
+        since: the move of `since`, if it moves.
+        upper: the move of `upper`, if it moves.
+        retained: the move of `retained`, if it moves.
+        spine: what happens to the batches.
+        schemas: new schemas by id.
+        writers: new or changed records by name.
+        holds: new or changed holds by id; None removes one.
+        critical: new or changed ones by name; None removes one.
+        retention: the new one, if it changes.
+        dropped: whether the shard becomes a tombstone.
+        doomed: names of garbage that may be deleted from now on.
+        buried: names of what was doomed, and is deleted.
+        sweep: the new one, if it changes.
+        rollup: the newest rollup, if it is another.
+        claims: new or changed claims by name; None removes one.
+        chunks: finished chunks by their keys; None removes one.
+        written: the new totals, if they change.
+        staged: new or changed staged batches by name; None removes one.
+        group: the new one, if it changes; empty: it leaves its group.
+        joined: the new one, if it changes.
+        memberships: new or changed ones by id; None removes one.
+        decisions: new ones by id; None removes one.
+        expired: the new one, if it changes.
+        forks: new ones by their shards' ids; None removes one.
+        let_go: whether a fork needs its origin no longer.
+    """
+
+    since: Move | None = None
+    upper: Move | None = None
+    retained: Move | None = None
+    spine: SpineEdit | None = None
+    schemas: dict[int, SchemaVersion] = field(default_factory=dict)
+    writers: dict[str, WriterRecord] = field(default_factory=dict)
+    holds: dict[str, Hold | None] = field(default_factory=dict)
+    critical: dict[str, CriticalHold | None] = field(default_factory=dict)
+    retention: Retention | None = None
+    dropped: bool = False
+    doomed: tuple[str, ...] = ()
+    buried: tuple[str, ...] = ()
+    sweep: Sweep | None = None
+    rollup: Rollup | None = None
+    claims: dict[str, MergeClaim | None] = field(default_factory=dict)
+    chunks: dict[str, tuple[Part, ...] | None] = field(default_factory=dict)
+    written: Written | None = None
+    staged: dict[str, Staged | None] = field(default_factory=dict)
+    group: str | None = None
+    joined: int | None = None
+    memberships: dict[str, Membership | None] = field(default_factory=dict)
+    decisions: dict[str, Decision | None] = field(default_factory=dict)
+    expired: int | None = None
+    forks: dict[str, Fork | None] = field(default_factory=dict)
+    let_go: bool = False
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One entry of the log: the edits that make state `seqno` from state `seqno - 1`.
+
+    Of commands that were committed together there is a step for each, in their order; all of them make the
+    one state `seqno`.
+
+    Attributes:
+        shard_id: whose log it belongs to.
+        seqno: of the state that it makes.
+        committed_ms: wall clock of the commit; never goes back.
+        nonce: fresh for every attempt, so that a process knows its own entry.
+        base: the newest rollup that the state knows, from which a reader starts.
+        edits: what changes, by the first step.
+        more: by the steps after it.
+    """
+
+    shard_id: str
+    seqno: int
+    committed_ms: int
+    nonce: str
+    base: Rollup
+    edits: Edits
+    more: tuple[Edits, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Edits, ...]:
+        """The edits of each command."""
+        return (self.edits, *self.more)
+
+    @property
+    def dropped(self) -> bool:
+        """Whether it makes the shard a tombstone."""
+        return any(edits.dropped for edits in self.steps)
+
+    @property
+    def rolled_up(self) -> bool:
+        """Whether it names a newer rollup."""
+        return any(edits.rollup is not None for edits in self.steps)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one command of a delta did.
+
+    Attributes:
+        before: the state that it was decided on, of the seqno before the delta's.
+        after: with its edits, and the delta's seqno.
+        edits: its own.
+    """
+
+    before: ShardState
+    after: ShardState
+    edits: Edits
+
+
+def apply(state: ShardState, delta: Delta) -> ShardState:
+    """The state after a delta. Costs O(change).
+
+    Raises:
+        CorruptionError: the delta does not fit the state.
+    """
+    for step in steps(state, delta):
+        state = step.after
+    return state
+
+
+def steps(state: ShardState, delta: Delta) -> Iterator[Step]:
+    """The steps of a delta, one after the other. The last one leads to the state after it.
+
+    Raises:
+        CorruptionError: the delta does not fit the state.
+    """
+    name = f"{state.shard_id}@{delta.seqno}"
+    if delta.shard_id != state.shard_id or delta.seqno != state.seqno + 1:
+        raise CorruptionError(
+            name,
+            f"the entry is for {delta.shard_id}@{delta.seqno}, expected {state.shard_id}@{state.seqno + 1}",
+        )
+    newest = next((edits.rollup for edits in reversed(delta.steps) if edits.rollup), state.rollup)
+    if delta.base != newest:
+        raise CorruptionError(name, f"it starts from rollup {delta.base.seqno}, not {newest.seqno}")
+    for edits in delta.steps:
+        after = stepped(state, edits, delta.committed_ms)
+        yield Step(state, after, edits)
+        state = replace(after, seqno=state.seqno)
+
+
+def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
+    """The next state, by the edits of one command. Costs O(change).
+
+    Raises:
+        CorruptionError: they do not fit the state.
+    """
+    seqno = state.seqno + 1
+    name = f"{state.shard_id}@{seqno}"
+    try:
+        spine = state.spine.edited(edits.spine) if edits.spine else state.spine
+        staged = state.staged.edited(edits.staged) if edits.staged else state.staged
+    except InternalError as error:
+        raise CorruptionError(name, str(error)) from error
+    dooming = {key: _found(state.garbage, key, name) for key in edits.doomed}
+    return replace(
+        state,
+        seqno=seqno,
+        committed_ms=committed_ms,
+        since=_moved(state.since, edits.since, "since", name),
+        upper=_moved(state.upper, edits.upper, "upper", name),
+        retained=_moved(state.retained, edits.retained, "retained", name),
+        spine=spine,
+        schemas=_added(state.schemas, edits.schemas, name),
+        writers=state.writers.update(edits.writers) if edits.writers else state.writers,
+        holds=_edited(state.holds, edits.holds, name),
+        critical=_edited(state.critical, edits.critical, name),
+        retention=edits.retention or state.retention,
+        dropped=state.dropped or edits.dropped,
+        garbage=_edited(
+            _added(state.garbage, _left(state, edits, committed_ms), name), dict.fromkeys(edits.doomed), name
+        ),
+        doomed=_edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
+        # What was named for nobody to read (rollups, chunks of merges) is missing from no state.
+        collected_to=max(
+            [state.collected_to, *(lost.removed for lost in dooming.values() if lost.added < lost.removed)]
+        ),
+        sweep=edits.sweep or state.sweep,
+        rollup=edits.rollup or state.rollup,
+        claims=_edited(state.claims, edits.claims, name),
+        chunks=_edited(state.chunks, edits.chunks, name),
+        written=edits.written or state.written,
+        staged=staged,
+        group=state.group if edits.group is None else edits.group,
+        joined=state.joined if edits.joined is None else edits.joined,
+        memberships=_edited(state.memberships, edits.memberships, name),
+        decisions=_edited(state.decisions, edits.decisions, name),
+        expired=state.expired if edits.expired is None else edits.expired,
+        forks=_edited(state.forks, edits.forks, name),
+        origin=None if edits.let_go else state.origin,
+    )
+
+
+def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
+    """The blobs that a step takes out of the state."""
+    seqno = state.seqno + 1
+    found = dict(leaving(state.spine, state.staged, state.chunks, edits))
+    if edits.rollup is not None and state.rollup != FIRST:
+        # Never a part of what a pin reads, but whoever opens the shard may be about to.
+        found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ
+    return {blob: Garbage(min(added, seqno), seqno, committed_ms) for blob, added in found.items()}
+
+
+def _found(present: PMap[K, V], key: K, name: str) -> V:
+    if key not in present:
+        raise CorruptionError(name, f"names {key!r}, which is not there")
+    return present[key]
+
+
+def _moved(value: Frontier, move: Move | None, field_name: str, name: str) -> Frontier:
+    if move is None:
+        return value
+    if move.before != value:
+        raise CorruptionError(name, f"{field_name} moves from {move.before} but is {value}")
+    return move.after
+
+
+def _added(present: PMap[K, V], added: Mapping[K, V], name: str) -> PMap[K, V]:
+    for key in added:
+        if key in present:
+            raise CorruptionError(name, f"adds {key!r}, which is already there")
+    return present.update(added) if added else present
+
+
+def _edited(present: PMap[K, V], edits: Mapping[K, V | None], name: str) -> PMap[K, V]:
+    for key, value in edits.items():
+        if value is not None:
+            present = present.set(key, value)
+        elif key in present:
+            present = present.remove(key)
+        else:
+            raise CorruptionError(name, f"removes {key!r}, which is not there")
+    return present
