@@ -156,7 +156,7 @@ class History:
         """Write the first state unless the shard exists; the newest state of whoever was first.
 
         Raises:
-            InternalError: the state breaks a rule, which those of forks and copies might. Nothing was written.
+            InternalError: the state breaks a rule, as one of a fork or copy might. Nothing was written.
         """
         check_state(state)
         data = codec.encode_state(state)
