@@ -143,6 +143,16 @@ def test_staged_rows_of_several_collections_are_seen_together_when_their_times_a
     assert caught.value.current == F(30)
 
 
+def test_copies_made_one_by_one_agree_at_every_time_that_is_closed_in_all_of_them(lake):
+    lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
+    lake.backup("a", lake, as_name="old a")
+    lake.write({"a": rows(2, v=7), "b": rows(2, v=-7)})
+    lake.backup("b", lake, as_name="old b")
+    copies = ("old a", "old b")
+    assert uppers(lake, copies) == [F(1), F(2)]
+    assert totals(lake, 0, copies) == [5, -5] and totals(lake, 1, ["old b"]) == [-12]
+
+
 def test_without_a_time_what_is_decided_is_read_as_staged_and_what_awaits_a_decision_is_not(lake):
     lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
     # Nothing of it is written down in the collections yet, which only know that it awaits a decision.
