@@ -268,6 +268,68 @@ def test_an_abort_gives_up_what_is_staged_and_a_late_commit_is_refused(lake):
         txn.commit()
 
 
+def gone(places):
+    for name in "ab":
+        places.process().leave(name)
+
+
+def left_by_both(places):
+    lake = places.process()
+    lake.write({"a": rows(8, v=0), "c": rows(8, v=0)})
+    gone(places)
+    lake.collect()
+    assert lake.collection("c").state().group
+
+
+def given_up(places):
+    lake = places.process()
+    places.clock.ms += int(AGE_S * 1000)
+    stale = lake.transaction()
+    stale.write("a", rows(7, v=0))
+    attempt_of(stale).prepare(stale._rows, None)
+    places.clock.ms += int(AGE_S * 1000)
+    lake.collect()
+
+
+@pytest.mark.parametrize("then", ["commit", "abort"])
+@pytest.mark.parametrize("meanwhile", [gone, left_by_both, given_up])
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_after_an_unknown_outcome_that_the_group_forgot_nobody_is_told_what_may_be_untrue(
+    fault, meanwhile, then
+):
+    unknown = 0
+    for call in range(100):
+        places = Places(config=QUIET)
+        joined(places.banks("a", "b", "c"))
+        plan = FaultPlan(script=[Fault.NONE] * call + [fault] + [Fault.UNAVAILABLE] * 20)
+        txn = places.process(faults=plan, retries=False).transaction()
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
+            txn.commit()
+        plan._script.clear()
+        if not plan.injected:
+            break
+        if txn._attempt is None or not txn._attempt.asked:
+            continue
+        meanwhile(places)
+        is_in = bool(places.process().collection("a").lookup(rows(1).select(["k"])).num_rows)
+        assert is_in == (fault is Fault.UNKNOWN_AFTER)
+        told = None
+        try:
+            getattr(txn, then)()
+        except (OutcomeUnknown, UsageError) as error:
+            told = error
+        match told:
+            case None:
+                assert then == "abort" and not is_in
+            case OutcomeUnknown():
+                assert "look for its rows before you write them again" in str(told)
+                unknown += 1
+            case UsageError():
+                assert "the transaction is in" in str(told) and is_in
+    assert unknown
+
+
 def test_a_block_that_raises_stores_nothing(places, lake):
     places.counts.clear()
     with suppress(ZeroDivisionError), lake.transaction() as txn:
