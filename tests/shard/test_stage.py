@@ -692,7 +692,9 @@ def test_a_reader_pins_what_was_staged_when_it_looked():
     c.append(rows(0))
     with c.reader("ahead") as reader:
         c.stage(at([3]))
+        assert reader.snapshot(staged=True).read_all()["id"].to_pylist() == [0, 3]
         assert reader.snapshot(5, staged=True).read_all()["id"].to_pylist() == [0, 3]
         assert reader.changes(0, 5, staged=True).read_all()["id"].to_pylist() == [3]
         assert reader.updates(0, 9, staged=True).read_all()["id"].to_pylist() == [0, 3]
         assert reader.snapshot(0).read_all()["id"].to_pylist() == [0]
+        assert reader.snapshot().read_all()["id"].to_pylist() == [0]

@@ -29,10 +29,16 @@ class CollectionReader(IntervalReads):
     `LeaseExpired`. Then open another one.
     """
 
-    def __init__(self, reader: Reader, domain: TimeDomain, last_time: Callable[[], Time]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        domain: TimeDomain,
+        last_time: Callable[[], Time],
+        last_staged: Callable[[], Time],
+    ) -> None:
         self._reader = reader
         self._domain = domain
-        self._last_time = last_time
+        self._last_time, self._last_staged = last_time, last_staged
 
     @property
     def domain(self) -> TimeDomain:
@@ -58,12 +64,15 @@ class CollectionReader(IntervalReads):
         timeout_s: float | None = None,
         staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """As `Collection.snapshot`; errors as well. With `staged`, `as_of` is to be given.
+        """As `Collection.snapshot`; errors as well.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
-        at = self._last_time() if as_of is None else self._domain.check(as_of, "as_of")
+        if as_of is None:
+            at = self._last_staged() if staged else self._last_time()
+        else:
+            at = self._domain.check(as_of, "as_of")
         return self._read(AsOf(at), patience(timeout_s), wanted(columns, where), staged=staged)
 
     def _read(

@@ -177,7 +177,8 @@ class Reads(Handle, IntervalReads):
         """
         check_name(purpose, "purpose of a reader")
         start = None if since is None else self.frontier(since, "since")
-        return CollectionReader(Reader(self._shard, purpose, start), self.domain, self.last_time)
+        reader = Reader(self._shard, purpose, start)
+        return CollectionReader(reader, self.domain, self.last_time, self.last_staged)
 
     def plan(
         self,
