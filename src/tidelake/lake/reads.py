@@ -109,7 +109,7 @@ class Reads(Handle, IntervalReads):
         def ask(asked: Query) -> list[pa.RecordBatchReader]:
             return self._split(asked, streams_, patience_s, asked_for)
 
-        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
+        return self._asked(as_of, ask)
 
     def lookup(
         self,
@@ -146,16 +146,13 @@ class Reads(Handle, IntervalReads):
 
         return self._asked(as_of, ask, staged=staged)
 
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool) -> R:
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
+        """What is asked as of a time; None: the last closed one, or (staged) the last that has anything."""
         if as_of is not None:
             return ask(AsOf(self.domain.check(as_of, "as_of")))
-        return ask(AsOf(self.last_staged())) if staged else self._at_last(ask)
-
-    def _at_last(self, ask: Callable[[AsOf], R]) -> R:
-        """Ask for the contents at the last closed time, whichever that is when the answer is planned."""
         while True:
             try:
-                return ask(AsOf(self.last_time()))
+                return ask(AsOf(self.last_staged() if staged else self.last_time()))
             except HistoryCompacted:
                 # Others appended and moved `since` in between: there is a later last time now.
                 continue
