@@ -85,11 +85,12 @@ class Rig:
         config: ArrangementConfig | None = None,
         ids: IdSource | None = None,
         machine: SetMachine | None = None,
+        spawner: NoThreads | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.machine = machine if machine is not None else SetMachine()
-        self.spawner = NoThreads()
+        self.spawner = spawner if spawner is not None else NoThreads()
         self.spine = Spine(
             LAYOUT,
             config if config is not None else tiny(),

@@ -232,12 +232,21 @@ class Arrangement(Reads):
         self._spine.resume()
 
     def compact(self) -> None:
-        """Ask for all that is there to become one batch; returns at once. Requests coalesce."""
+        """Ask for all that is there to become one batch; returns at once. Requests coalesce.
+
+        Raises:
+            TidelakeError: what went wrong in the background since the last call. Nothing was asked for.
+        """
         self._spine.compact()
 
     @property
     def is_compact(self) -> bool:
-        """Whether there is at most one batch, nothing is being merged, and no request is left."""
+        """Whether there is at most one batch, nothing is being merged, and no request is left.
+
+        Raises:
+            StoreUnavailable: the disk has no room for what was asked for.
+            TidelakeError: what else went wrong in the background since the last call; it is tried again.
+        """
         return self._spine.is_compact
 
     def consolidate(self) -> None:

@@ -13,7 +13,7 @@ that come in after a sweep passed their level are not its concern; so it ends, h
 that come in meanwhile are one request for another sweep.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelake.arrangement.batch import Batch
@@ -102,6 +102,13 @@ class Schedule:
         """Take in a batch that is new to the spine."""
         self.loose[level_of(batch.rows, self.first_rows)].append(batch)
         self.fuel = self.fuel.arrived(batch.rows)
+
+    def withdraw(self, batches: Sequence[Batch]) -> None:
+        """Undo `put`, as far as it came; none of them may have become part of a merge meanwhile."""
+        gone = {batch.id for batch in batches}
+        self.loose = [[batch for batch in level if batch.id not in gone] for level in self.loose]
+        if self._sweep is not None and self._sweep.waiting is not None:
+            self._sweep.waiting = [batch for batch in self._sweep.waiting if batch.id not in gone]
 
     def sweep(self) -> int:
         """Ask for all that is there to become one batch.

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tidelake.arrangement.batch import Batch, Builder, FilterPlan
 from tidelake.arrangement.cache import BlockCache
+from tidelake.arrangement.dispatch import Dispatcher
 from tidelake.arrangement.filebuilder import FileBuilder
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.memory import MemoryBuilder
@@ -86,7 +87,8 @@ class Spine:
         )
         self.machine = machine if machine is not None else SystemMachine()
         room = Room(self.config, self.machine, self.directory)
-        self._merger = Merger(self.config, self._env, room, rules, self._make, lambda: self.cache.bytes)
+        dispatcher = Dispatcher(self.config, room, rules, self._make, lambda: self.cache.bytes)
+        self._merger = Merger(dispatcher, self._env)
 
     # Writing
 
@@ -243,12 +245,22 @@ class Spine:
         """Ask for all that is there to become one batch; returns at once.
 
         Of several requests, those that come in while one is carried out are one more.
+
+        Raises:
+            TidelakeError: what went wrong in the background before. Nothing was asked for.
         """
+        self._merger.check()
         self._merger.sweep()
 
     @property
     def is_compact(self) -> bool:
-        """Whether there is at most one batch, nothing is being merged, and no request is left."""
+        """Whether there is at most one batch, nothing is being merged, and no request is left.
+
+        Raises:
+            StoreUnavailable: the disk has no room for what was asked for.
+            TidelakeError: what else went wrong in the background; it is tried again.
+        """
+        self._merger.check()
         return self._merger.compact
 
     def consolidate(self) -> None:

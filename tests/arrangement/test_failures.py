@@ -1,0 +1,174 @@
+"""What goes wrong beside and below an arrangement is told to whom it concerns, and no row comes twice."""
+
+import pytest
+from tests.arrangement.arrangement_rows import sorted_rows
+from tests.arrangement.spine_rig import LAYOUT, NoThreads, Rig, SetMachine, row, tiny
+
+from tidelake.arrangement.batch import FilterPlan
+from tidelake.errors import CorruptionError, StoreUnavailable
+
+
+class FailingMachine(SetMachine):
+    """A machine that at times tells nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory_fails = self.disk_fails = False
+
+    def resident_bytes(self):
+        if self.memory_fails:
+            raise OSError("too many open files")
+        return super().resident_bytes()
+
+    def free_bytes(self, directory):
+        if self.disk_fails:
+            raise StoreUnavailable("cannot tell how much disk is left", False)
+        return super().free_bytes(directory)
+
+
+class NoThreadToStart(NoThreads):
+    """A spawner that at times has no thread to give."""
+
+    fails = True
+
+    def spawn(self, name, work):
+        if self.fails:
+            raise RuntimeError("can't start new thread")
+        return super().spawn(name, work)
+
+
+@pytest.fixture(params=[0.0, 0.6], ids=["memory", "disk"])
+def share(request):
+    return request.param
+
+
+def damaged(rig):
+    """Damages a file of three; gives what mends it."""
+    rig.machine.share = 0.6
+    for start in (0, 100, 200):
+        rig.insert_keys(range(start, start + 100))
+    victim = rig.folder / rig.files()[0]
+    data = victim.read_bytes()
+    victim.write_bytes(bytes(len(data)))
+    return lambda: victim.write_bytes(data)
+
+
+def test_an_insert_for_which_no_thread_can_be_started_inserts_nothing(tmp_path, share):
+    rig = Rig(tmp_path, spawner=NoThreadToStart())
+    rig.machine.share = share
+    rig.insert_keys([1])
+    files, contents = rig.files(), rig.spine.contents
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="thread"):
+            rig.insert_keys([2])
+    assert (rig.files(), rig.spine.contents, rig.rows()) == (files, contents, [(1, "a", 1)])
+    rig.spawner.fails = False
+    rig.insert_keys([2])
+    rig.settle()
+    assert rig.rows() == [(1, "a", 1), (2, "a", 1)]
+    rig.spine.close()
+
+
+def test_an_insert_amid_a_compaction_for_which_no_thread_can_be_started_inserts_nothing(tmp_path):
+    rig = Rig(tmp_path, spawner=NoThreadToStart())
+    rig.insert_keys([1])
+    for ask in (rig.spine.compact, lambda: rig.insert_keys([2])):
+        with pytest.raises(RuntimeError, match="thread"):
+            ask()
+    rig.settle()
+    assert rig.rows() == [(1, "a", 1)]
+    assert rig.spine.is_compact
+    rig.spine.close()
+
+
+def test_an_insert_whose_memory_cannot_be_measured_inserts_nothing(tmp_path, share):
+    rig = Rig(tmp_path, machine=FailingMachine())
+    rig.machine.share = share
+    rig.insert_keys([1])
+
+    def rows():
+        yield sorted_rows([row(2)], LAYOUT)
+        rig.machine.memory_fails = True
+
+    with pytest.raises(OSError, match="open files"):
+        rig.spine.load(rows(), FilterPlan(1), 10)
+    rig.machine.memory_fails = False
+    assert rig.rows() == [(1, "a", 1)]
+    assert len(rig.files()) == (share > 0)
+    rig.settle()
+    rig.spine.close()
+
+
+def test_what_goes_wrong_while_an_insert_waits_is_told_by_the_next_one(tmp_path):
+    rig = Rig(tmp_path, tiny(batches_max=10), machine=FailingMachine())
+    rig.machine.share = 0.6
+    for key in range(9):
+        rig.insert_keys([key])
+    rig.machine.disk_fails = True
+    rig.spine.insert(sorted_rows([row(9)], LAYOUT))
+    with pytest.raises(StoreUnavailable, match="how much disk"):
+        rig.spine.insert(sorted_rows([row(10)], LAYOUT))
+    rig.machine.disk_fails = False
+    rig.spine.insert(sorted_rows([row(10)], LAYOUT))
+    assert rig.rows() == [(key, "a", 1) for key in range(11)]
+    rig.spine.close()
+
+
+def test_who_asks_whether_a_compaction_is_done_learns_why_it_is_not(tmp_path):
+    rig = Rig(tmp_path)
+    mend = damaged(rig)
+    rig.spine.compact()
+    rig.settle()
+    with pytest.raises(CorruptionError):
+        assert not rig.spine.is_compact
+    rig.settle()
+    with pytest.raises(CorruptionError):
+        rig.spine.compact()
+    mend()
+    assert not rig.spine.is_compact
+    rig.settle()
+    assert rig.spine.is_compact
+    rig.spine.close()
+
+
+def test_who_asks_whether_a_compaction_is_done_learns_that_the_disk_is_full(tmp_path):
+    rig = Rig(tmp_path)
+    rig.machine.share = 0.6
+    rig.insert_keys(range(100))
+    rig.insert_keys(range(100, 200))
+    rig.machine.free = 10
+    assert not rig.spine.is_compact
+    rig.spine.compact()
+    with pytest.raises(StoreUnavailable, match="no room"):
+        assert not rig.spine.is_compact
+    assert len(rig.held_keys()) == 200
+    rig.spine.pause()
+    assert not rig.spine.is_compact
+    rig.spine.resume()
+    rig.machine.free = 1 << 40
+    rig.settle()
+    assert rig.spine.is_compact
+    rig.spine.close()
+
+
+def test_a_thread_whose_merges_fail_pauses_longer_each_time(tmp_path):
+    rig = Rig(tmp_path, tiny(idle_s=0.001))
+    mend = damaged(rig)
+    pauses = []
+
+    class Told:
+        """Somebody is told at each look, so that it is tried again."""
+
+        def wait(self, timeout):
+            if pauses:
+                with pytest.raises(CorruptionError):
+                    rig.spine.held()
+            pauses.append(timeout)
+            return len(pauses) == 5
+
+    rig.spawner.works[0](Told())
+    assert pauses == [0, 0.001, 0.002, 0.004, 0.008]
+    mend()
+    rig.settle()
+    assert len(rig.held_keys()) == 300
+    rig.spine.close()
