@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from tidelake.errors import (
     LeftGroup,
     OutcomeUnknown,
     StoreUnavailable,
+    TidelakeWarning,
     TransactionExpired,
     UpdateNotBeyondLower,
     UpperMismatch,
@@ -328,6 +330,21 @@ def test_after_an_unknown_outcome_that_the_group_forgot_nobody_is_told_what_may_
             case UsageError():
                 assert "the transaction is in" in str(told) and is_in
     assert unknown
+
+
+def test_a_collection_of_the_group_that_is_damaged_fails_no_transaction_of_the_others(places, lake):
+    lake.write({name: rows(0, v=0) for name in "abc"})
+    log, id_ = places.stores.log, lake.collection("c").id
+    log._entries[id_] = [replace(entry, data=b"damaged") for entry in log._entries[id_]]
+    other = places.process()
+    with pytest.warns(TidelakeWarning, match="beside a transaction, which is as it says"):
+        told = [other.write({"a": rows(n), "b": rows(n)}).already for n in range(1, 40)]
+    assert not any(told)
+    assert totals(other, 39, "ab") == [39, 39]
+    with pytest.raises(CorruptionError, match=id_):
+        other.collect()
+    # What was decided is written down in the others all the same.
+    assert not [*other.collection("a").state().staged.awaiting()]
 
 
 def test_a_block_that_raises_stores_nothing(places, lake):
