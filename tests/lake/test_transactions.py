@@ -3,6 +3,7 @@
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -332,6 +333,48 @@ def test_after_an_unknown_outcome_that_the_group_forgot_nobody_is_told_what_may_
     assert unknown
 
 
+class Interrupted(FaultPlan):
+    """Others act right before the n-th call of a process, and it dies some calls later."""
+
+    def __init__(self, number, act, calls):
+        super().__init__(script=[Fault.NONE] * (number + calls) + [Fault.CRASH_BEFORE])
+        self.left, self._act = number, act
+
+    def run(self, operation, call):
+        self.left -= 1
+        if self.left == 0:
+            self._act()
+        return super().run(operation, call)
+
+
+def leave_all(lake):
+    for name in "ab":
+        lake.leave(name)
+    lake.collect()
+
+
+@pytest.mark.parametrize("number", range(1, 26))
+def test_who_joins_late_does_not_bring_a_stay_back_that_is_over(number):
+    for calls in range(12):
+        places = Places(config=QUIET)
+        lake = places.banks("a", "b", "c")
+        joined(lake)
+        begun = lake.transaction()
+        begun.write("a", rows(1, v=5)), begun.write("b", rows(1, v=-5))
+        attempt_of(begun)
+        plan = Interrupted(number, partial(leave_all, places.process()), calls)
+        with suppress(SimulatedCrash):
+            places.process(faults=plan, retries=False).write({"a": rows(2, v=7), "c": rows(2, v=-7)})
+        # What was begun in a stay that is over is begun anew.
+        begun.commit()
+        other = places.process()
+        assert balance(other, "abc") == 0
+        other.write({name: rows(3, v=0) for name in "abc"})
+        assert balance(other, "abc") == 0 and other.fsck().clean
+        if not plan.injected:
+            break
+
+
 def test_a_collection_of_the_group_that_is_damaged_fails_no_transaction_of_the_others(places, lake):
     lake.write({name: rows(0, v=0) for name in "abc"})
     log, id_ = places.stores.log, lake.collection("c").id
@@ -550,7 +593,7 @@ def test_a_collection_that_joined_a_group_that_is_gone_is_read_and_written(place
     lake.leave("a")
     assert group not in set(lake._stores.log.keys())
     b = lake.collection("b")._shard
-    b.run(lambda s, n: transactions.join(s, n, group, 1))
+    b.run(lambda s, n: transactions.join(s, n, group, 1, s.seqno))
     assert lake.collection("b").upper == F(0)
     other = places.process()
     assert other.write({"a": rows(2), "b": rows(1)}).upper == F(2)
@@ -567,10 +610,10 @@ def test_a_group_whose_log_is_lost_is_told_of_when_something_awaits_it(lake):
 def test_a_collection_of_a_group_that_does_not_know_it_is_read_and_taken_in(lake):
     lake.write({"a": rows(1)})
     b = lake.collection("b")._shard
-    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1))
+    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1, s.seqno))
     assert lake.collection("b").upper == F(0)
     assert lake.leave("b")
-    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1))
+    b.run(lambda s, n: transactions.join(s, n, lake.collection("a").state().group, 1, s.seqno))
     lake.write({"a": rows(2), "b": rows(2)})
     assert totals(lake, 1, "ab") == [2, 1]
 
@@ -582,7 +625,7 @@ def test_maintenance_never_forgets_a_collection_that_joins_beside_it(lake):
     group = lake._groups._open(a.state().group)
     admitted = group.run(lambda s, n: transactions.admit(s, n, (b.spec.shard_id,)))
     lake._groups.tidy(group)
-    b.run(lambda s, n: transactions.join(s, n, group.spec.shard_id, admitted[b.spec.shard_id]))
+    b.run(lambda s, n: transactions.join(s, n, group.spec.shard_id, admitted[b.spec.shard_id], s.seqno))
     done = lake.write({"a": rows(2, v=4), "b": rows(2, v=-4)})
     lake.collect()
     assert totals(lake, done.upper.elements[0] - 1, "ab") == [4, -4]

@@ -89,7 +89,8 @@ class Transactions(RuleBasedStateMachine):
             assert isinstance(outcome.error, LeftGroup)
             return
         for name in sorted(names):
-            self.logs[name].do(transactions.join, "g", outcome.result[name])
+            log = self.logs[name]
+            log.do(transactions.join, "g", outcome.result[name], log.state.seqno)
         joined = {name: (outcome.result[name], self.logs[name].state.upper) for name in names}
         self.begun.append(Begun(f"t{len(self.begun)}", self.group.state.seqno, joined, own_times))
 
@@ -249,7 +250,7 @@ TestTransactions = Transactions.TestCase
 def test_applying_twice_is_harmless(leaves):
     group, log = Log("g"), Log("a")
     admitted = group.do(transactions.admit, ("a",)).result["a"]
-    log.do(transactions.join, "g", admitted)
+    log.do(transactions.join, "g", admitted, log.state.seqno)
     log.do(
         transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True
     )
@@ -267,7 +268,7 @@ def joined_pair():
     """A group that has taken in one collection, which has a part staged for a transaction."""
     group, log = Log("g"), Log("a")
     admitted = group.do(transactions.admit, ("a",)).result["a"]
-    log.do(transactions.join, "g", admitted)
+    log.do(transactions.join, "g", admitted, log.state.seqno)
     log.do(
         transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True
     )
@@ -280,7 +281,7 @@ def returned(group, log, admitted):
     log.do(transactions.settle, transactions.view(group.state, "a"), leave={})
     group.do(transactions.forget, members={"a": admitted})
     again = group.do(transactions.admit, ("a",)).result["a"]
-    log.do(transactions.join, "g", again)
+    log.do(transactions.join, "g", again, log.state.seqno)
     return again
 
 
@@ -316,8 +317,14 @@ def test_nothing_is_staged_or_decided_for_an_earlier_stay():
 def test_a_late_join_does_not_bring_an_earlier_stay_back():
     group, log, admitted = joined_pair()
     again = returned(group, log, admitted)
-    assert isinstance(log.do(transactions.join, "g", admitted), NoOp)
+    assert isinstance(log.do(transactions.join, "g", admitted, log.state.seqno), NoOp)
     assert log.state.joined == again
+    log.do(transactions.settle, replace(transactions.view(group.state, "a"), leaving=True), leave={})
+    before = log.state
+    assert not before.group
+    # It was seen before it had come back and left.
+    late = log.do(transactions.join, "g", again, before.seqno - 1)
+    assert isinstance(error_of(late), LeftGroup) and log.state == before
 
 
 def test_what_is_given_up_is_not_decided_and_what_is_decided_stays():

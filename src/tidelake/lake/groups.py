@@ -11,6 +11,7 @@ left. Whoever finds one that joined a group that does not know it finds nothing 
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from tidelake.config import Config
@@ -232,7 +233,7 @@ class Groups:
 
     def _taken_in(self, group: Shard, shards: Mapping[str, Shard]) -> dict[str, int]:
         ids = tuple(sorted({shard.spec.shard_id for shard in shards.values()}))
-        known = group.state().memberships
+        known = group.alive().memberships
         if all(_is_member(group, shard) for shard in shards.values()):
             return {id_: known[id_].admitted for id_ in ids}
         for shard in shards.values():
@@ -242,14 +243,26 @@ class Groups:
         admitted = group.run(partial(transactions.admit, members=ids))
         # In the order of their ids, so that two who join the same ones do not each get one.
         for shard in sorted(shards.values(), key=lambda one: one.spec.shard_id):
-            id_ = shard.spec.shard_id
-            shard.run(partial(transactions.join, group=group.spec.shard_id, admitted=admitted[id_]))
-        # Whoever finds a collection that is not in yet may take it for one that left.
-        group.state()
+            self._join(group, shard, admitted[shard.spec.shard_id])
+        # Whoever finds a collection that is not in yet may take it for one that left, and end the group.
+        group.alive()
         stranger = next((shard for shard in shards.values() if not _is_member(group, shard)), None)
         if stranger is not None:
             raise LeftGroup(stranger.spec.shard_id)
         return admitted
+
+    def _join(self, group: Shard, shard: Shard, admitted: int) -> None:
+        """Let a collection join for the stay that it was admitted for; `LeftGroup` if that is over."""
+        id_, group_id = shard.spec.shard_id, group.spec.shard_id
+        while True:
+            seen = shard.alive()
+            member = group.alive().memberships.get(id_)
+            if member is None or member.leaving or member.admitted != admitted:
+                raise LeftGroup(id_)
+            join = partial(transactions.join, group=group_id, admitted=admitted, seen=seen.seqno)
+            with suppress(LeftGroup):
+                # Or somebody else has written to it since.
+                return shard.run(join, alone=True)
 
     def _made(self, like: Shard) -> Shard:
         spec = ShardSpec(self._url, self._env.ids.fresh(), like.spec.domain, 0, {0: _SCHEMA}, self._config)

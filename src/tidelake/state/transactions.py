@@ -89,13 +89,20 @@ class Wanted:
 # --- of a collection
 
 
-def join(state: ShardState, _now_ms: int, group: str, admitted: int) -> Outcome[None]:
+def join(state: ShardState, _now_ms: int, group: str, admitted: int, seen: int) -> Outcome[None]:
     """Let the transactions of a group alone write to the collection.
+
+    Refused with `LeftGroup` if there is a newer state than the one that was seen: look again.
+
+    SUBTLE: the collection may have been in the group for that stay, and have left. To join for it once more
+    would let in what was begun before. Who leaves tells the group first; so where the group, looked at
+    after the collection, does not know that it leaves, it had not left when it was seen.
 
     Args:
         state: of the collection.
         group: its id.
-        admitted: seqno of the group's state that took the collection in.
+        admitted: seqno of the group's state that took the collection in, which it does not leave.
+        seen: seqno of the state of the collection that was read before that was seen of the group.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -108,6 +115,8 @@ def join(state: ShardState, _now_ms: int, group: str, admitted: int) -> Outcome[
         return Refused(UsageError(message))
     if state.upper.closed:
         return Refused(UpperMismatch("any frontier", state.upper))
+    if state.seqno != seen:
+        return Refused(LeftGroup(state.shard_id))
     return Commit(Edits(group=group if state.group != group else None, joined=admitted), None)
 
 
