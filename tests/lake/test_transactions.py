@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from tidelake.errors import (
     LeftGroup,
     OutcomeUnknown,
     StoreUnavailable,
+    TidelakeWarning,
     TransactionExpired,
     UpdateNotBeyondLower,
     UpperMismatch,
@@ -143,6 +145,16 @@ def test_staged_rows_of_several_collections_are_seen_together_when_their_times_a
     assert caught.value.current == F(30)
 
 
+def test_copies_made_one_by_one_agree_at_every_time_that_is_closed_in_all_of_them(lake):
+    lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
+    lake.backup("a", lake, as_name="old a")
+    lake.write({"a": rows(2, v=7), "b": rows(2, v=-7)})
+    lake.backup("b", lake, as_name="old b")
+    copies = ("old a", "old b")
+    assert uppers(lake, copies) == [F(1), F(2)]
+    assert totals(lake, 0, copies) == [5, -5] and totals(lake, 1, ["old b"]) == [-12]
+
+
 def test_without_a_time_what_is_decided_is_read_as_staged_and_what_awaits_a_decision_is_not(lake):
     lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
     # Nothing of it is written down in the collections yet, which only know that it awaits a decision.
@@ -256,6 +268,83 @@ def test_an_abort_gives_up_what_is_staged_and_a_late_commit_is_refused(lake):
     assert not awaiting(lake, "a", "b")
     with pytest.raises(UsageError, match="ended"):
         txn.commit()
+
+
+def gone(places):
+    for name in "ab":
+        places.process().leave(name)
+
+
+def left_by_both(places):
+    lake = places.process()
+    lake.write({"a": rows(8, v=0), "c": rows(8, v=0)})
+    gone(places)
+    lake.collect()
+    assert lake.collection("c").state().group
+
+
+def given_up(places):
+    lake = places.process()
+    places.clock.ms += int(AGE_S * 1000)
+    stale = lake.transaction()
+    stale.write("a", rows(7, v=0))
+    attempt_of(stale).prepare(stale._rows, None)
+    places.clock.ms += int(AGE_S * 1000)
+    lake.collect()
+
+
+@pytest.mark.parametrize("then", ["commit", "abort"])
+@pytest.mark.parametrize("meanwhile", [gone, left_by_both, given_up])
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
+def test_after_an_unknown_outcome_that_the_group_forgot_nobody_is_told_what_may_be_untrue(
+    fault, meanwhile, then
+):
+    unknown = 0
+    for call in range(100):
+        places = Places(config=QUIET)
+        joined(places.banks("a", "b", "c"))
+        plan = FaultPlan(script=[Fault.NONE] * call + [fault] + [Fault.UNAVAILABLE] * 20)
+        txn = places.process(faults=plan, retries=False).transaction()
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
+            txn.commit()
+        plan._script.clear()
+        if not plan.injected:
+            break
+        if txn._attempt is None or not txn._attempt.asked:
+            continue
+        meanwhile(places)
+        is_in = bool(places.process().collection("a").lookup(rows(1).select(["k"])).num_rows)
+        assert is_in == (fault is Fault.UNKNOWN_AFTER)
+        told = None
+        try:
+            getattr(txn, then)()
+        except (OutcomeUnknown, UsageError) as error:
+            told = error
+        match told:
+            case None:
+                assert then == "abort" and not is_in
+            case OutcomeUnknown():
+                assert "look for its rows before you write them again" in str(told)
+                unknown += 1
+            case UsageError():
+                assert "the transaction is in" in str(told) and is_in
+    assert unknown
+
+
+def test_a_collection_of_the_group_that_is_damaged_fails_no_transaction_of_the_others(places, lake):
+    lake.write({name: rows(0, v=0) for name in "abc"})
+    log, id_ = places.stores.log, lake.collection("c").id
+    log._entries[id_] = [replace(entry, data=b"damaged") for entry in log._entries[id_]]
+    other = places.process()
+    with pytest.warns(TidelakeWarning, match="beside a transaction, which is as it says"):
+        told = [other.write({"a": rows(n), "b": rows(n)}).already for n in range(1, 40)]
+    assert not any(told)
+    assert totals(other, 39, "ab") == [39, 39]
+    with pytest.raises(CorruptionError, match=id_):
+        other.collect()
+    # What was decided is written down in the others all the same.
+    assert not [*other.collection("a").state().staged.awaiting()]
 
 
 def test_a_block_that_raises_stores_nothing(places, lake):

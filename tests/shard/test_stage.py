@@ -687,12 +687,31 @@ def test_uploads_of_other_processes_are_staged():
         c.stage_uploaded([late.finish(Frontier()).to_bytes()])
 
 
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_read_of_the_last_time_finds_a_later_one_if_others_move_on_beside_it(staged, number):
+    place = Place()
+    c = made(place)
+    c.append(at([0]), upper=3)
+    other = another(place)
+
+    def move_on():
+        other.append(at([8]), upper=10)
+        other.advance_since(9)
+
+    with before(place.stores.log, "scan", move_on, number):
+        found = c.snapshot(staged=staged).read_all()["id"].to_pylist()
+    assert found in ([0], [0, 8])
+
+
 def test_a_reader_pins_what_was_staged_when_it_looked():
     c = made(Place(), config=Config())
     c.append(rows(0))
     with c.reader("ahead") as reader:
         c.stage(at([3]))
+        assert reader.snapshot(staged=True).read_all()["id"].to_pylist() == [0, 3]
         assert reader.snapshot(5, staged=True).read_all()["id"].to_pylist() == [0, 3]
         assert reader.changes(0, 5, staged=True).read_all()["id"].to_pylist() == [3]
         assert reader.updates(0, 9, staged=True).read_all()["id"].to_pylist() == [0, 3]
         assert reader.snapshot(0).read_all()["id"].to_pylist() == [0]
+        assert reader.snapshot().read_all()["id"].to_pylist() == [0]

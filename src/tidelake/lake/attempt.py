@@ -121,16 +121,29 @@ class Attempt:
             # The group ended when the last one had left it.
             raise LeftGroup(min(shares)) from error
 
+    def forgotten(self) -> OutcomeUnknown:
+        """The error where it was decided or not, and whoever could tell has forgotten it."""
+        return OutcomeUnknown(
+            f"it is not known whether transaction {self.id} is in: the group that could tell has forgotten "
+            "it; look for its rows before you write them again"
+        )
+
     def abort(self) -> bool:
-        """Decide that it never comes in, and remove what is staged; False if it is in."""
-        if self.asked and self._applied():
-            return False
+        """Decide that it never comes in, and remove what is staged; False if it is in.
+
+        Raises:
+            OutcomeUnknown: it may be in, and nobody knows any more.
+        """
         try:
-            if not self.group.run(partial(transactions.refuse, transaction=self.id)):
+            applied = self._applied() if self.asked else False
+            if applied is None:
+                raise self.forgotten()
+            if applied or not self.group.run(partial(transactions.refuse, transaction=self.id)):
                 return False
-        except CollectionNotFound:
+        except CollectionNotFound as error:
             # The group is gone, and nobody decides in it any more.
-            pass
+            if self.asked:
+                raise self.forgotten() from error
         self._withdraw()
         return True
 
@@ -143,14 +156,19 @@ class Attempt:
         for shard in self._shards.values():
             shard.run(partial(transactions.withdraw, transactions=frozenset([self.id])))
 
-    def _applied(self) -> bool:
-        """Whether it is decided, and its rows are in their collections: then the group may have forgotten."""
-        state = self.group.state()
-        if self.id in state.decisions or self._awaited.begun < state.expired:
-            return False
+    def _applied(self) -> bool | None:
+        """Whether it is decided, and its rows are in their collections: then the group may have forgotten.
+
+        None: nobody knows, since all its collections have left, or what was not decided was given up.
+        """
         ids = {id_ for id_, times in self._staged.values() if times is not None}
-        for shard in self._shards.values():
-            id_ = shard.spec.shard_id
-            if id_ in ids and (now := shard.alive()).joined == self._joined[id_]:
-                return all(awaited.transaction != self.id for _, awaited in now.staged.awaiting())
-        return False
+        states = [shard.alive() for shard in self._shards.values() if shard.spec.shard_id in ids]
+        stayed = [state for state in states if state.joined == self._joined[state.shard_id]]
+        # SUBTLE: the group last. What was given up where it was staged was given up in the group before.
+        group = self.group.state()
+        waits = any(
+            self.id == awaited.transaction for state in stayed for _, awaited in state.staged.awaiting()
+        )
+        if waits or not ids or self.id in group.decisions:
+            return False
+        return None if not stayed or self._awaited.begun < group.expired else True

@@ -74,5 +74,5 @@ def copy_collection(
 
     give_name(shard_id, name, stores, catalog, env=env, config=config, discard=discard)
     state = copied.state
-    rows = state.spine.totals.rows
+    rows = state.spine.totals.rows + state.staged.totals.rows
     return BackupReport(name, state.since, state.upper, copied.parts, copied.size_bytes, rows)

@@ -9,6 +9,7 @@ It knows a collection before this joins, and forgets it only when it decides not
 left. Whoever finds one that joined a group that does not know it finds nothing undone, and takes it out.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -19,9 +20,12 @@ from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
     CollectionNotFound,
+    CorruptionError,
     LeftGroup,
     OutcomeUnknown,
     StoreUnavailable,
+    TidelakeError,
+    TidelakeWarning,
     UsageError,
 )
 from tidelake.model.schema import Column, DataType, Schema
@@ -119,18 +123,19 @@ class Groups:
         """
         state = group.state()
         present: dict[str, Shard] = {}
-        for id_, member in state.memberships.items():
-            shard = self._opened(id_)
-            known = None if shard is None else shard.known()
-            here = known is not None and (known.group, known.joined) == (state.shard_id, member.admitted)
-            if shard is None or not here or member.leaving:
-                self._parted(group, id_, shard)
+        damaged: CorruptionError | None = None
+        for id_ in state.memberships:
+            try:
+                shard = self._written_down(group, state, id_)
+            except CorruptionError as error:
+                # It must not keep the others waiting.
+                damaged = error
                 continue
-            present[id_] = shard
-            done = shard.carry_out(partial(transactions.catch_up, view=transactions.view(state, id_)))
-            if done.merges_due:
-                tend(shard)
+            if shard is not None:
+                present[id_] = shard
         self._give_up(group, present)
+        if damaged is not None:
+            raise damaged
         if state.decisions:
             self._forget(group, frozenset(state.decisions))
 
@@ -140,6 +145,24 @@ class Groups:
             self.tidy(group)
         except (StoreUnavailable, OutcomeUnknown, Closed, CollectionNotFound):
             self._env.recorder.count("lake.group.tidy.failed")
+        except TidelakeError as error:
+            # It will fail again, so somebody has to know.
+            self._env.recorder.count("lake.group.tidy.failed")
+            message = f"beside a transaction, which is as it says, other work on its group failed: {error}"
+            warnings.warn(TidelakeWarning(message), stacklevel=2)
+
+    def _written_down(self, group: Shard, state: ShardState, id_: str) -> Shard | None:
+        """Write down in a collection what a state of its group decided; None if it is no longer there."""
+        member, shard = state.memberships[id_], self._opened(id_)
+        known = None if shard is None else shard.known()
+        here = known is not None and (known.group, known.joined) == (state.shard_id, member.admitted)
+        if shard is None or not here or member.leaving:
+            self._parted(group, id_, shard)
+            return None
+        done = shard.carry_out(partial(transactions.catch_up, view=transactions.view(state, id_)))
+        if done.merges_due:
+            tend(shard)
+        return shard
 
     def collect(self, ids: frozenset[str]) -> None:
         """Look after all groups among some shards."""

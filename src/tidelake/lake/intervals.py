@@ -37,8 +37,8 @@ class IntervalReads(ABC):
         """The answer in `n` streams."""
 
     @abstractmethod
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R]) -> R:
-        """Ask for the contents at a time; None: the last closed one."""
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
+        """Ask for the contents at a time; None: the last closed one, or (staged) the last with an update."""
 
     def split_snapshot(
         self,

@@ -32,10 +32,16 @@ class CollectionReader(IntervalReads):
     `LeaseExpired`. Then open another one.
     """
 
-    def __init__(self, reader: Reader, domain: TimeDomain, last_time: Callable[[], Time]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        domain: TimeDomain,
+        last_time: Callable[[], Time],
+        last_staged: Callable[[], Time],
+    ) -> None:
         self._reader = reader
         self._domain = domain
-        self._last_time = last_time
+        self._last_time, self._last_staged = last_time, last_staged
 
     @property
     def domain(self) -> TimeDomain:
@@ -61,16 +67,22 @@ class CollectionReader(IntervalReads):
         timeout_s: float | None = None,
         staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """As `Collection.snapshot`; errors as well. With `staged`, `as_of` is to be given.
+        """As `Collection.snapshot`; errors as well.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
         patience_s, asked_for = patience(timeout_s), wanted(columns, where)
-        return self._asked(as_of, lambda asked: self._read(asked, patience_s, asked_for, staged=staged))
 
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R]) -> R:
-        return ask(AsOf(self._last_time() if as_of is None else self._domain.check(as_of, "as_of")))
+        def ask(asked: AsOf) -> pa.RecordBatchReader:
+            return self._read(asked, patience_s, asked_for, staged=staged)
+
+        return self._asked(as_of, ask, staged=staged)
+
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
+        if as_of is not None:
+            return ask(AsOf(self._domain.check(as_of, "as_of")))
+        return ask(AsOf(self._last_staged() if staged else self._last_time()))
 
     def _read(
         self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool

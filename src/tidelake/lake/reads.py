@@ -117,13 +117,9 @@ class Reads(Handle, IntervalReads):
     def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
         if as_of is not None:
             return ask(AsOf(self.domain.check(as_of, "as_of")))
-        return ask(AsOf(self.last_staged())) if staged else self._at_last(ask)
-
-    def _at_last(self, ask: Callable[[AsOf], R]) -> R:
-        """Ask for the contents at the last closed time, whichever that is when the answer is planned."""
         while True:
             try:
-                return ask(AsOf(self.last_time()))
+                return ask(AsOf(self.last_staged() if staged else self.last_time()))
             except HistoryCompacted:
                 # Others appended and moved `since` in between: there is a later last time now.
                 continue
@@ -145,7 +141,8 @@ class Reads(Handle, IntervalReads):
         """
         check_name(purpose, "purpose of a reader")
         start = None if since is None else self.frontier(since, "since")
-        return CollectionReader(Reader(self._shard, purpose, start), self.domain, self.last_time)
+        reader = Reader(self._shard, purpose, start)
+        return CollectionReader(reader, self.domain, self.last_time, self.last_staged)
 
     def plan(
         self,

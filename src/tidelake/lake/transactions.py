@@ -17,7 +17,6 @@ from tidelake.data.ingest import as_table
 from tidelake.errors import (
     CollectionNotFound,
     LeftGroup,
-    OutcomeUnknown,
     TidelakeError,
     TransactionExpired,
     UsageError,
@@ -139,6 +138,7 @@ class Transaction:
 
         Raises:
             UsageError: it is in.
+            OutcomeUnknown: it may be in: the outcome of a commit was unknown, and its group is gone by now.
         """
         with self._turn:
             attempt, self._ended = self._attempt, True
@@ -155,8 +155,7 @@ class Transaction:
             done = self._carried_out(attempt)
         except (LeftGroup, TransactionExpired) as error:
             if attempt.asked:
-                # It was decided then, or not: whoever could tell has forgotten it.
-                raise OutcomeUnknown(f"it is not known whether the transaction is in: {error}") from error
+                raise attempt.forgotten() from error
             attempt.give_up()
             self._attempt = None
             # Certainly not in, so it may be begun anew; but not what took that long by itself.
