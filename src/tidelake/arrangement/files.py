@@ -45,6 +45,7 @@ class FileOwner:
         self.path = path
         self._delete = delete
         self._users = 1
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -85,7 +86,8 @@ class FileOwner:
             if self._users:
                 return False
             os.close(self._descriptor)
-            if self._delete:
+            # In a fork the file is the parent's.
+            if self._delete and self._pid == os.getpid():
                 # A snapshot may outlive its arrangement, and the folder goes with that.
                 with suppress(FileNotFoundError):
                     os.unlink(self.path)
