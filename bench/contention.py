@@ -22,6 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import TypeVar
@@ -187,35 +188,52 @@ def median_rates(
     return {name: statistics.median(found) for name, found in rates.items()}, shares
 
 
-def one_shard(flush_s: float, seconds: float, processes: int, rounds: int, size_bytes: int) -> Numbers:
-    """All append to one shard. The smallest share of a process is of the worst round."""
+@contextmanager
+def shared_shard() -> Iterator[Path]:
+    """A folder with a lake, in which there is a collection `c` for all, and the limit's database."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         with tidelake.open(place / "lake") as lake:
             lake.create("c", SCHEMA, key=["key"])
         Limit(place / "limit.db").close()
+        yield place
+
+
+def limit(
+    place: Path, flush_s: float, seconds: float, size_bytes: int, locked: int = 0
+) -> Callable[[], list[int]]:
+    """Durable commits: of one process, or of `locked` ones that share a file lock."""
+    arguments = ("limit.db", flush_s, size_bytes, bool(locked))
+    return lambda: together("commit", place, [arguments] * (locked or 1), seconds)
+
+
+def least_to_mean(shares: list[list[int]]) -> float:
+    """The smallest share of a process in the work of all, in the worst round."""
+    return min(min(counts) / statistics.fmean(counts) for counts in shares)
+
+
+def one_shard(flush_s: float, seconds: float, processes: int, rounds: int, size_bytes: int) -> Numbers:
+    """All append to one shard. The smallest share of a process is of the worst round."""
+    with shared_shard() as place:
         shared = [("c", flush_s)] * processes
         rates, shares = median_rates(
             {
                 "appends": lambda: together("append", place / "lake", shared, seconds),
                 "alone": lambda: together("append", place / "lake", shared[:1], seconds),
-                "limit": lambda: together(
-                    "commit", place, [("limit.db", flush_s, size_bytes, False)], seconds
-                ),
-                "limit_together": lambda: together(
-                    "commit", place, [("limit.db", flush_s, size_bytes, True)] * processes, seconds
-                ),
+                "limit": limit(place, flush_s, seconds, size_bytes),
+                "limit_together": limit(place, flush_s, seconds, size_bytes, locked=processes),
             },
             seconds,
             rounds,
         )
         with tidelake.open(place / "lake") as lake:
-            _check_all_in(lake.collection("c"))
+            collection = lake.collection("c")
+            check_rows(collection, collection.state().written.appended_rows)
         return {
             "flush_added_ms": 1_000 * flush_s,
             "appends_s": rates["appends"],
             "alone_s": rates["alone"],
-            "least_to_mean": min(min(counts) / statistics.fmean(counts) for counts in shares),
+            "least_to_mean": least_to_mean(shares),
             "limit_s": rates["limit"],
             "limit_together_s": rates["limit_together"],
             "to_limit": rates["appends"] / rates["limit"],
@@ -224,15 +242,11 @@ def one_shard(flush_s: float, seconds: float, processes: int, rounds: int, size_
         }
 
 
-def _check_all_in(collection: tidelake.Collection) -> None:
-    found, appended = snapshot_rows(collection), collection.state().written.appended_rows
-    if found != appended:
-        raise ValueError(f"{found} rows are there of {appended} that were appended")
-
-
-def snapshot_rows(collection: tidelake.Collection) -> int:
-    """Rows with their multiplicities: processes may bring the same rows."""
-    return sum(pc.sum(batch["_diff"]).as_py() for batch in collection.snapshot())
+def check_rows(collection: tidelake.Collection, written: int) -> None:
+    """Check that all is there once. Counts multiplicities: processes may bring the same rows."""
+    found = sum(pc.sum(batch["_diff"]).as_py() for batch in collection.snapshot())
+    if found != written:
+        raise ValueError(f"{found} rows are there of {written} that were written")
 
 
 def own_shards(flush_s: float, seconds: float, processes: int, rounds: int, size_bytes: int) -> Numbers:

@@ -78,18 +78,19 @@ def changed(keys: np.ndarray, version: int) -> pa.Table:
 
 
 def upserts(spark: Any, folder: Path, frame: Any, rows: int) -> dict[str, dict[str, float]]:
-    """Of keys anywhere, and of keys that lie together, as the newest ones do."""
+    """Of keys anywhere, of keys that lie together, as the newest ones do, and with all rows in memory."""
     c = tidelake.open(folder / "upserted").create("c", SCHEMA, key=["key"])
     append(c, frame, ranges=4)
     c.merge()
     rng, versions = np.random.default_rng(1), count(1)
     few = max(1, rows // _SHARE)
-    ways: dict[str, Callable[[], np.ndarray]] = {
-        "anywhere": lambda: rng.choice(rows, few, replace=False),
-        "together": lambda: np.arange(few) + rng.integers(0, rows - few),
+    ways: dict[str, tuple[Callable[[], np.ndarray], dict[str, int]]] = {
+        "keys anywhere": (lambda: rng.choice(rows, few, replace=False), {}),
+        "keys together": (lambda: np.arange(few) + rng.integers(0, rows - few), {}),
+        "keys anywhere, state kept": (lambda: rng.choice(rows, few, replace=False), {"state_bytes": 2 << 30}),
     }
     found: dict[str, dict[str, float]] = {}
-    for name, keys in ways.items():
+    for name, (keys, options) in ways.items():
         events = folder / f"events-{name}"
 
         def made(keys: Callable[[], np.ndarray] = keys, events: Path = events) -> Any:
@@ -100,14 +101,15 @@ def upserts(spark: Any, folder: Path, frame: Any, rows: int) -> dict[str, dict[s
         seconds: dict[str, list[float]] = {"upsert": [], "rewrite": []}
         for _ in range(3):
             new = made()
-            (upsert_s,) = best(lambda new=new: upsert(c, new), repeat=1)
+            (upsert_s,) = best(lambda new=new, options=options: upsert(c, new, **options), repeat=1)
             (rewrite_s,) = best(lambda new=new: rewritten(frame, new, folder), repeat=1)
             seconds["upsert"].append(upsert_s)
             seconds["rewrite"].append(rewrite_s)
         upsert_s, rewrite_s = min(seconds["upsert"]), min(seconds["rewrite"])
-        found[f"upsert, keys {name}"] = {
+        found[f"upsert, {name}"] = {
             "rows": rows,
             "events": few,
+            "first_upsert_s": seconds["upsert"][0],
             "upsert_s": upsert_s,
             "rewrite_s": rewrite_s,
             "upsert_to_rewrite": rewrite_s / upsert_s,

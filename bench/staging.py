@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow as pa
 import tidelake
 from bench import contention
 from bench.appends import SCHEMA, UPDATES, Limit, Numbers, rows
-from bench.contention import SLOW_S, Work, opened, snapshot_rows, together
+from bench.contention import SLOW_S, Work, opened, together
 from tidelake.env import Counters, Env
 
 WRITERS, ROUNDS = 16, 3
@@ -53,18 +53,13 @@ def staging(place: Path, name: str, flush_s: float, seed: int) -> Iterator[Work]
 
 def processes(flush_s: float, seconds: float, writers: int, rounds: int, size_bytes: int) -> Numbers:
     """All processes stage into one collection. The smallest share of a process is of the worst round."""
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        with tidelake.open(place / "lake") as lake:
-            lake.create("c", SCHEMA, key=["key"])
-        Limit(place / "limit.db").close()
-        limit = ("limit.db", flush_s, size_bytes, False)
+    with contention.shared_shard() as place:
         own = [("c", flush_s, number) for number in range(writers)]
         rates, shares = contention.median_rates(
             {
                 "stages": lambda: together(staging, place / "lake", own, seconds),
                 "alone": lambda: together(staging, place / "lake", own[:1], seconds),
-                "limit": lambda: together("commit", place, [limit], seconds),
+                "limit": contention.limit(place, flush_s, seconds, size_bytes),
             },
             seconds,
             rounds,
@@ -78,7 +73,7 @@ def processes(flush_s: float, seconds: float, writers: int, rounds: int, size_by
             "limit_s": rates["limit"],
             "to_limit": rates["stages"] / rates["limit"],
             "alone_to_limit": rates["alone"] / rates["limit"],
-            "least_to_mean": min(min(counts) / statistics.fmean(counts) for counts in shares),
+            "least_to_mean": contention.least_to_mean(shares),
         }
 
 
@@ -90,13 +85,13 @@ def threads(flush_s: float, seconds: float, writers: int, rounds: int, size_byte
         lake = opened(place / "lake", flush_s, tidelake.Config(), counters)
         collection = lake.create("c", SCHEMA, key=["key"])
         Limit(place / "limit.db").close()
-        limit = ("limit.db", flush_s, size_bytes, False)
+        limit = contention.limit(place, flush_s, seconds, size_bytes)
         stages, limits, done = [], [], 0
         for turn in range(rounds):
-            counts = _in_threads(collection, writers, seconds, turn)
+            counts = _staged(collection, writers, seconds, turn)
             done += sum(counts)
             stages.append(sum(counts) / seconds)
-            limits.append(sum(together("commit", place, [limit], seconds)) / seconds)
+            limits.append(sum(limit()) / seconds)
         _check_all_in(collection)
         writes = counters.counts["log.compare_and_set"]
         lake.close()
@@ -110,29 +105,40 @@ def threads(flush_s: float, seconds: float, writers: int, rounds: int, size_byte
         }
 
 
-def _in_threads(collection: tidelake.Collection, writers: int, seconds: float, turn: int) -> list[int]:
-    counts, failed = [0] * writers, list[Exception]()
+def _staged(collection: tidelake.Collection, writers: int, seconds: float, turn: int) -> list[int]:
+    """How often each of several threads stages, all at the same time."""
+    counts = [0] * writers
     start = threading.Barrier(writers)
 
     def work(number: int) -> None:
         given = tables(writers * turn + number)
         start.wait()
         end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            collection.stage(next(given))
+            counts[number] += 1
+
+    _in_threads(work, writers)
+    return counts
+
+
+def _in_threads(work: Callable[[int], object], count: int) -> None:
+    """Let several threads work, each with its number, and wait for all; the first error is raised again."""
+    failed = list[Exception]()
+
+    def one(number: int) -> None:
         try:
-            while time.monotonic() < end_s:
-                collection.stage(next(given))
-                counts[number] += 1
+            work(number)
         except Exception as error:
             failed.append(error)
 
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(writers)]
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join()
+    workers = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
     if failed:
         raise failed[0]
-    return counts
 
 
 def counted(stages: int, writers: int) -> Numbers:
@@ -156,32 +162,22 @@ def counted(stages: int, writers: int) -> Numbers:
 
 
 def _each(handles: list[tidelake.Collection], stages: int) -> None:
-    failed = list[Exception]()
+    """Let a thread for each handle stage so often."""
 
     def work(number: int) -> None:
         given = tables(number)
-        try:
-            for _ in range(stages):
-                handles[number].stage(next(given))
-        except Exception as error:
-            failed.append(error)
+        for _ in range(stages):
+            handles[number].stage(next(given))
 
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(len(handles))]
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join()
-    if failed:
-        raise failed[0]
+    _in_threads(work, len(handles))
 
 
 def _check_all_in(collection: tidelake.Collection) -> None:
     """What was staged is there once when it is sealed and drained."""
-    taken = collection.state().written.appended_rows
+    staged = collection.state().written.appended_rows
     collection.seal(TIMES)
     collection.maintain()
-    if snapshot_rows(collection) != taken:
-        raise ValueError(f"{snapshot_rows(collection)} rows are there of {taken} that were staged")
+    contention.check_rows(collection, staged)
 
 
 def entry_bytes(stages: int = 50) -> int:

@@ -6,13 +6,12 @@ import pyarrow as pa
 import pytest
 
 import tidelake
-from tidelake.cli.main import main
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 
 
 @pytest.fixture
-def run(capfd, tmp_path, monkeypatch):
+def run(run, tmp_path, monkeypatch):
     """Runs a command in a folder with a lake `cl`, its collection `c`, and an arrangement in `saved`."""
     monkeypatch.chdir(tmp_path)
     with tidelake.open("cl") as lake:
@@ -21,12 +20,6 @@ def run(capfd, tmp_path, monkeypatch):
         with collection.arrange(follow=False) as arrangement:
             arrangement.save("saved")
         collection.append(pa.table({"id": [3], "v": ["c"], "_time": [5], "_diff": [-1]}))
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        out, err = capfd.readouterr()
-        return left.value.code or 0, out, err
 
     return run
 

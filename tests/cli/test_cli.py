@@ -20,35 +20,14 @@ import pytest
 import tidelake
 from tidelake import errors
 from tidelake.cli import main as main_module
-from tidelake.cli.main import main
 
 USERS = ["--key", "id", "--column", "id:int64", "--column", "name:string"]
 
 
-class Answer:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-    @property
-    def lines(self):
-        return [json.loads(line) for line in self.out.split("\n") if line]  # a row may hold U+2028
-
-
 @pytest.fixture
-def run(capfd, tmp_path, monkeypatch):
+def run(run, tmp_path, monkeypatch):
     """Runs a command in this process, in an empty directory."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(a) for a in arguments])
-        out, err = capfd.readouterr()
-        return Answer(left.value.code or 0, out, err)
-
     return run
 
 

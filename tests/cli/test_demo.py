@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,28 +22,15 @@ from rich.console import Console
 import tidelake
 from tidelake.cli.demo import command, job, replay, source
 from tidelake.cli.demo.repository import RepositorySource, own_checkout
-from tidelake.cli.main import main
 from tied_process import tied
 
 spark_tests = pytest.mark.spark
 
 
-class Ran:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-
 @pytest.fixture
-def demo(spark, capfd):
+def demo(spark, run):
     """Runs the demo in this process, in the session that is running already."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main(["demo", *map(str, arguments)])
-        out, err = capfd.readouterr()
-        return Ran(left.value.code or 0, out, err)
-
-    yield run
+    yield partial(run, "demo")
     assert spark.range(3).count() == 3, "the demo stopped a session that it had not started"
 
 

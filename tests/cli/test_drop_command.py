@@ -7,24 +7,11 @@ import pyarrow as pa
 import pytest
 
 import tidelake
-from tidelake.cli.main import main
 from tidelake.config import Config
 from tidelake.state import collection
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 STORED = Config(merge_budget_s=0, inline_part_bytes=0)
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process: exit code, output, errors."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        return left.value.code or 0, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -6,22 +6,9 @@ import pyarrow as pa
 import pytest
 
 import tidelake
-from tidelake.cli.main import main
 from tidelake.config import Config
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process: exit code, output, errors."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        return left.value.code or 0, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -10,27 +10,8 @@ import pyarrow as pa
 import pytest
 
 import tidelake
-from tidelake.cli.main import main
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-
-
-class Ran:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command in this process."""
-
-    def run(*arguments: object) -> Ran:
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        code = left.value.code
-        return Ran(code if isinstance(code, int) else 0, *capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -8,22 +8,9 @@ import pytest
 
 import tidelake
 from tidelake.cli import integrity
-from tidelake.cli.main import main
 from tidelake.config import Config
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process: its exit code, what it printed, and what it complained of."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        return left.value.code or 0, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture

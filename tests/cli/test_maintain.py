@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 import tidelake
-from tidelake.cli.main import main
 from tidelake.config import Config
 from tidelake.lake.lake import Lake
 from tidelake.shard.upkeep.compactor import Workers
@@ -22,23 +21,6 @@ from tied_process import tied
 
 TIDELAKE = "from tidelake.cli.main import main; main()"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
-
-
-class Answer:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        return Answer(left.value.code or 0, *capfd.readouterr())
-
-    return run
 
 
 def rows(*ids, diff=1):

@@ -4,29 +4,20 @@ import json
 
 import pytest
 
-from tidelake.cli.main import main
-
 
 @pytest.fixture
-def ran(capfd, tmp_path, monkeypatch):
-    """Runs a command in an empty directory: its exit code, what it printed, and its complaint."""
+def run(run, tmp_path, monkeypatch):
+    """Runs a command in this process, in an empty directory."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(one) for one in arguments])
-        out, err = capfd.readouterr()
-        return left.value.code or 0, out, err
-
     return run
 
 
 @pytest.fixture
-def lake(ran, tmp_path):
+def lake(run, tmp_path):
     (tmp_path / "some.csv").write_text("id,_time\n1,1\n2,3\n3,9\n")
     (tmp_path / "late.csv").write_text("id,_time\n4,2\n5,12\n")
     (tmp_path / "untimed.csv").write_text("id\n7\n")
-    assert ran("create", "cl", "c", "--key", "id", "--column", "id:int64")[0] == 0
+    assert run("create", "cl", "c", "--key", "id", "--column", "id:int64")[0] == 0
     return "cl"
 
 
@@ -34,48 +25,48 @@ def ids(out):
     return [json.loads(line)["id"] for line in out.splitlines()]
 
 
-def test_what_is_staged_is_read_on_request_until_it_is_sealed(ran, lake):
-    code, out, _ = ran("stage", lake, "c", "some.csv", "--json")
+def test_what_is_staged_is_read_on_request_until_it_is_sealed(run, lake):
+    code, out, _ = run("stage", lake, "c", "some.csv", "--json")
     assert code == 0 and json.loads(out) == [{"rows": 3, "upper": [0], "already": False}]
-    assert ids(ran("snapshot", lake, "c", "--staged", "--json")[1]) == [1, 2, 3]
-    assert ids(ran("snapshot", lake, "c", "--staged", "--as-of", "4", "--json")[1]) == [1, 2]
-    assert ids(ran("changes", lake, "c", "1", "9", "--staged", "--json")[1]) == [2, 3]
-    code, _, err = ran("snapshot", lake, "c", "--timeout", "0")
+    assert ids(run("snapshot", lake, "c", "--staged", "--json")[1]) == [1, 2, 3]
+    assert ids(run("snapshot", lake, "c", "--staged", "--as-of", "4", "--json")[1]) == [1, 2]
+    assert ids(run("changes", lake, "c", "1", "9", "--staged", "--json")[1]) == [2, 3]
+    code, _, err = run("snapshot", lake, "c", "--timeout", "0")
     assert code == 4 and "closed" in err
-    code, out, _ = ran("seal", lake, "c", "5", "--json")
+    code, out, _ = run("seal", lake, "c", "5", "--json")
     assert code == 0 and json.loads(out) == [{"lower": [0], "upper": [5], "already": False}]
-    assert ids(ran("snapshot", lake, "c", "--json")[1]) == [1, 2]
-    assert json.loads(ran("seal", lake, "c", "3", "--json")[1])[0]["already"] is True
+    assert ids(run("snapshot", lake, "c", "--json")[1]) == [1, 2]
+    assert json.loads(run("seal", lake, "c", "3", "--json")[1])[0]["already"] is True
 
 
-def test_a_token_stages_once(ran, lake):
+def test_a_token_stages_once(run, lake):
     for already in (False, True):
-        answer = json.loads(ran("stage", lake, "c", "some.csv", "--token", "day 1", "--json")[1])
+        answer = json.loads(run("stage", lake, "c", "some.csv", "--token", "day 1", "--json")[1])
         assert answer == [{"rows": 0 if already else 3, "upper": [0], "already": already}]
-    assert ids(ran("snapshot", lake, "c", "--staged", "--json")[1]) == [1, 2, 3]
+    assert ids(run("snapshot", lake, "c", "--staged", "--json")[1]) == [1, 2, 3]
 
 
-def test_closed_times_and_rows_without_times_are_refused(ran, lake):
-    ran("seal", lake, "c", "5")
-    code, _, err = ran("stage", lake, "c", "late.csv")
+def test_closed_times_and_rows_without_times_are_refused(run, lake):
+    run("seal", lake, "c", "5")
+    code, _, err = run("stage", lake, "c", "late.csv")
     assert code == 2 and "time 2" in err
-    assert ids(ran("snapshot", lake, "c", "--staged", "--json")[1]) == []
-    code, _, err = ran("stage", lake, "c", "untimed.csv")
+    assert ids(run("snapshot", lake, "c", "--staged", "--json")[1]) == []
+    code, _, err = run("stage", lake, "c", "untimed.csv")
     assert code == 2 and "--time" in err
-    assert ran("stage", lake, "c", "untimed.csv", "--time", "8")[0] == 0
-    assert ids(ran("snapshot", lake, "c", "--staged", "--json")[1]) == [7]
+    assert run("stage", lake, "c", "untimed.csv", "--time", "8")[0] == 0
+    assert ids(run("snapshot", lake, "c", "--staged", "--json")[1]) == [7]
 
 
-def test_show_tells_what_is_staged_and_how_far_it_is_drained(ran, lake):
-    ran("stage", lake, "c", "some.csv")
-    shown = json.loads(ran("show", lake, "c", "--json")[1])
+def test_show_tells_what_is_staged_and_how_far_it_is_drained(run, lake):
+    run("stage", lake, "c", "some.csv")
+    shown = json.loads(run("show", lake, "c", "--json")[1])
     assert (shown["drained"], shown["staged_updates"]) == ([0], 3)
     (staged,) = shown["staged"]
     assert (staged["first_time"], staged["last_time"], staged["updates"]) == (1, 9, 3)
-    assert "staged batches" in ran("show", lake, "c")[1]
-    ran("seal", lake, "c", "5")
-    ran("maintain", lake, "c", "--once")
-    shown = json.loads(ran("show", lake, "c", "--json")[1])
+    assert "staged batches" in run("show", lake, "c")[1]
+    run("seal", lake, "c", "5")
+    run("maintain", lake, "c", "--once")
+    shown = json.loads(run("show", lake, "c", "--json")[1])
     assert (shown["drained"], shown["staged_updates"]) == ([5], 1)
-    ran("seal", lake, "c", "10")
-    assert "staged batches" not in ran("show", lake, "c")[1]
+    run("seal", lake, "c", "10")
+    assert "staged batches" not in run("show", lake, "c")[1]

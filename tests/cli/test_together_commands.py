@@ -7,21 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidelake
-from tidelake.cli.main import main
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
-
-
-@pytest.fixture
-def ran(capfd):
-    """Runs a command in this process: exit code, output, errors."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        return left.value.code or 0, *capfd.readouterr()
-
-    return run
 
 
 @pytest.fixture
@@ -38,36 +25,36 @@ def rows(tmp_path):
     return tmp_path / "rows.parquet"
 
 
-def shown(ran, place, name):
-    return json.loads(ran("show", place, name, "--json")[1])
+def shown(run, place, name):
+    return json.loads(run("show", place, name, "--json")[1])
 
 
-def test_files_are_written_to_several_collections_at_one_time(ran, place, rows):
-    code, out, _ = ran("write", place, f"a={rows}", f"b=c={rows}", "--json")
+def test_files_are_written_to_several_collections_at_one_time(run, place, rows):
+    code, out, _ = run("write", place, f"a={rows}", f"b=c={rows}", "--json")
     assert (code, json.loads(out)) == (0, [{"upper": [1], "already": False}])
     for name in ("a", "b=c"):
-        assert len(ran("snapshot", place, name, "--json")[1].splitlines()) == 2
+        assert len(run("snapshot", place, name, "--json")[1].splitlines()) == 2
 
 
-def test_a_token_writes_once_and_a_time_is_that_of_all_rows(ran, place, rows):
+def test_a_token_writes_once_and_a_time_is_that_of_all_rows(run, place, rows):
     for already in (False, True):
-        code, out, _ = ran("write", place, f"a={rows}", "--time", "7", "--token", "x", "--json")
+        code, out, _ = run("write", place, f"a={rows}", "--time", "7", "--token", "x", "--json")
         assert (code, json.loads(out)) == (0, [{"upper": [8], "already": already}])
 
 
-def test_show_tells_the_group_and_what_awaits(ran, place, rows):
-    assert shown(ran, place, "a")["group"] == []
-    ran("write", place, f"a={rows}", f"b=c={rows}", "--time", "4")
-    found = shown(ran, place, "a")
+def test_show_tells_the_group_and_what_awaits(run, place, rows):
+    assert shown(run, place, "a")["group"] == []
+    run("write", place, f"a={rows}", f"b=c={rows}", "--time", "4")
+    found = shown(run, place, "a")
     assert [line["collection"] for line in found["group"]] == sorted(["a", "b=c"], key=ids(place).get)
     assert {tuple(line["upper"]) for line in found["group"]} == {(5,)}
     (waits,) = found["awaiting"]
     assert (waits["updates"], waits["decided"], found["upper"]) == (2, True, [5])
-    assert "awaiting transactions" in ran("show", place, "a")[1]
-    assert {tuple(line["upper"]) for line in json.loads(ran("ls", place, "--json")[1])} == {(5,)}
-    ran("collect", place)
-    ran("maintain", place, "--once")
-    assert shown(ran, place, "a")["awaiting"] == []
+    assert "awaiting transactions" in run("show", place, "a")[1]
+    assert {tuple(line["upper"]) for line in json.loads(run("ls", place, "--json")[1])} == {(5,)}
+    run("collect", place)
+    run("maintain", place, "--once")
+    assert shown(run, place, "a")["awaiting"] == []
 
 
 def ids(place):
@@ -75,20 +62,20 @@ def ids(place):
         return {name: id_ for id_, name in lake.names().items()}
 
 
-def test_several_collections_are_sealed_at_one_instant(ran, place, rows):
-    code, out, _ = ran("seal", place, "a=5", "b=c=9", "--json")
+def test_several_collections_are_sealed_at_one_instant(run, place, rows):
+    code, out, _ = run("seal", place, "a=5", "b=c=9", "--json")
     assert (code, [line["upper"] for line in json.loads(out)]) == (0, [[5], [9]])
-    code, out, _ = ran("seal", place, "a", "6", "--json")
+    code, out, _ = run("seal", place, "a", "6", "--json")
     assert (code, json.loads(out)[0]["upper"]) == (0, [6])
 
 
-def test_a_collection_that_left_is_written_to_alone(ran, place, rows):
-    ran("write", place, f"a={rows}", f"b=c={rows}")
-    code, _, told = ran("append", place, "a", rows)
+def test_a_collection_that_left_is_written_to_alone(run, place, rows):
+    run("write", place, f"a={rows}", f"b=c={rows}")
+    code, _, told = run("append", place, "a", rows)
     assert code == 2 and "lake.leave" in told
-    assert json.loads(ran("leave", place, "a", "--json")[1]) == [{"collection": "a", "left": True}]
-    assert json.loads(ran("leave", place, "a", "--json")[1])[0]["left"] is False
-    assert ran("append", place, "a", rows)[0] == 0
+    assert json.loads(run("leave", place, "a", "--json")[1]) == [{"collection": "a", "left": True}]
+    assert json.loads(run("leave", place, "a", "--json")[1])[0]["left"] is False
+    assert run("append", place, "a", rows)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -102,7 +89,7 @@ def test_a_collection_that_left_is_written_to_alone(ran, place, rows):
         (["seal", "a=x"], "x"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_that_says_what_does(ran, place, arguments, message):
+def test_what_makes_no_sense_is_one_line_that_says_what_does(run, place, arguments, message):
     command, *rest = arguments
-    code, out, told = ran(command, place, *rest)
+    code, out, told = run(command, place, *rest)
     assert code == 2 and message in told and not out and "Traceback" not in told

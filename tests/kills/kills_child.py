@@ -24,6 +24,7 @@ from tidelake.errors import (
     LeaseExpired,
     OutcomeUnknown,
     StoreUnavailable,
+    TransactionExpired,
     UploadExpired,
 )
 
@@ -98,7 +99,7 @@ def again(work):
         except (StoreUnavailable, OutcomeUnknown) as error:
             message = " ".join(str(error).split())
             tell("error", type(error).__name__, getattr(error, "retryable", "-"), message)
-        except (UploadExpired, LeaseExpired):
+        except (UploadExpired, LeaseExpired, TransactionExpired):
             pass
         time.sleep(0.01)
 

@@ -241,6 +241,24 @@ def test_a_fork_of_tuples_ends_at_what_is_not_after_the_time(delta):
     assert contents(lake.collection("fix"), (1, 1)) == {(2, "x"): 1}
 
 
+def test_a_fork_of_tuples_at_a_time_that_is_not_drained_is_whole(delta):
+    lake = delta.lake()
+    pairs = lake.create("pairs", SCHEMA, key=["id"], time="tuple(2)")
+    pairs.append(rows(1, 2, 3, _time_0=[0, 1, 2], _time_1=[2, 0, 2]), upper=[(1, 7), (4, 6)])
+    pairs.stage(rows(60, 61, 99, _time_0=[4, 2, 20], _time_1=[6, 8, 20]))
+    pairs._shard.run(partial(_sealed, upper=Frontier.of((9, 9))))
+    fork = lake.fork("pairs", "fix", as_of=(5, 8))
+    # Neither of the two is past the other.
+    assert fork.upper == Frontier.of((6, 0), (0, 9))
+    assert contents(fork, (5, 8)) == {(n, "x"): 1 for n in (1, 2, 3, 60, 61)}
+    assert contents(fork, (3, 8)) == {(n, "x"): 1 for n in (1, 2, 3, 61)}
+    fork.append(rows(70, _time_0=[6], _time_1=[6]), lower=fork.upper, upper=[(7, 0), (0, 9)])
+    fork.maintain()
+    lake.drop("pairs")
+    assert contents(fork, (6, 8)) == {(n, "x"): 1 for n in (1, 2, 3, 60, 61, 70)}
+    assert lake.fsck().clean
+
+
 def test_what_cannot_be_forked_is_refused_and_nothing_is_written(delta):
     lake = delta.lake()
     delta.c.advance_since(2)

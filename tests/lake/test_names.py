@@ -318,14 +318,14 @@ def test_fsck_tells_nothing_of_a_collection_that_is_renamed_and_dropped_before_i
 
 def test_a_backup_of_what_is_renamed_meanwhile_is_whole(harbour):
     lake, target = harbour.made(a=1, b=2), Harbour()
-    whole = lake._shard
+    whole = lake._shards.named
 
     def late(name):
         found = whole(name)
         harbour.lake().swap("a", "b")
         return found
 
-    lake._shard = late
+    lake._shards.named = late
     report = lake.backup("a", target.lake(), as_name="copy")
     assert report.rows == 1 and target.names() == {"copy": 1}
     target.lake().rename("copy", "kept")

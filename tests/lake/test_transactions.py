@@ -143,6 +143,19 @@ def test_staged_rows_of_several_collections_are_seen_together_when_their_times_a
     assert caught.value.current == F(30)
 
 
+def test_without_a_time_what_is_decided_is_read_as_staged_and_what_awaits_a_decision_is_not(lake):
+    lake.write({"a": rows(1, v=5), "b": rows(1, v=-5)})
+    # Nothing of it is written down in the collections yet, which only know that it awaits a decision.
+    assert totals(lake, None, "ab", staged=True) == [5, -5]
+    lake.stage({"a": at([20], [9]), "b": at([25], [-9])})
+    assert totals(lake, None, "ab", staged=True) == [14, -14]
+    with lake.transaction(time=30) as txn:
+        txn.write("a", rows(2, v=70))
+        attempt_of(txn).prepare(txn._rows, 30)
+        assert lake.collection("a").last_staged() == 20
+        assert totals(lake, None, "a", staged=True) == [14]
+
+
 def test_a_seal_never_goes_back(lake):
     lake.seal({"a": 9, "b": 9})
     assert lake.seal({"a": 5, "b": 9}).already

@@ -588,7 +588,7 @@ def test_opening_while_others_collect_starts_over(operation, number, rollups):
     shard_id = lake._catalog.read().shards["c"]
     store = world.place.stores.blobs if operation == "get" else world.place.stores.log
     with before(store, operation, partial(replaced, world), number):
-        opened = lake._open(shard_id)
+        opened = lake._shards.open(shard_id)
     if operation == "scan" or rollups:
         assert world.entries()[0] > 3
     assert opened.known() == world.c.state()

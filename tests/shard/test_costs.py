@@ -28,7 +28,7 @@ def opened(place):
     lake = place.lake()
     shard_id = lake._catalog.read().shards["c"]
     base = dict(lake.counts)
-    lake._open(shard_id)
+    lake._shards.open(shard_id)
     return {name: lake.counts[name] - base.get(name, 0) for name in lake.counts}
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from shards import SCHEMA, Place, ids, rows
 
 import tidelake
 from tidelake.config import Config
+from tidelake.env import Env
 from tidelake.errors import (
     Closed,
     CorruptionError,
@@ -30,6 +32,7 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.query import Fold
+from tidelake.shard.history import History
 from tidelake.shard.runs.plan import between, decode_run, run_merge_task
 from tidelake.shard.runs.read import Source
 from tidelake.shard.upkeep.compactor import Workers
@@ -173,6 +176,17 @@ def test_creating_a_shard_is_safe_under_lost_replies():
             except OutcomeUnknown:
                 continue
         assert place.lake().list() == ["c"]
+
+
+def test_a_first_state_that_breaks_a_rule_is_not_written():
+    place = place_with_collection()
+    c = place.lake().collection("c")
+    c.append(rows(1))
+    state = c.state()
+    broken = replace(state, shard_id=f"{1:032x}", seqno=0, upper=state.minimum)
+    with pytest.raises(InternalError, match="drained-up-to-upper"):
+        History(broken.shard_id, place.stores, Env()).create(broken)
+    assert place.stores.log.head(broken.shard_id) is None
 
 
 def test_a_fenced_writer_that_wakes_up_late_is_refused():

@@ -9,6 +9,7 @@ from collecting import before
 from keeping import AGE_S, STORED, Kept
 from shards import SCHEMA, Place, ids, rows, stored
 
+import tidelake
 from tidelake.config import Config
 from tidelake.errors import (
     CorruptionError,
@@ -327,6 +328,37 @@ def test_two_threads_stage_while_a_third_seals_and_a_fourth_drains():
     c.maintain()
     assert [row[0] for row in contents(c, 999)] == sorted(taken)
     assert c.state().drained == Frontier.of(1_000) and not len(c.state().staged)
+
+
+def test_sums_that_do_not_fit_keep_nobody_from_staging_what_puts_them_right():
+    c = made(Place(), Config(runs_max=4, inline_part_bytes=0, merge_budget_s=0))
+    for diff in (INT64_MAX, -INT64_MAX):
+        for _ in range(20):
+            assert c.stage(at([3, 8], diff=diff))
+    c.seal(5)
+    c.maintain()
+    assert contents(c) == [] and c.state().drained == c.upper == Frontier.of(5)
+    c.seal(9)
+    c.maintain()
+    assert contents(c) == []
+
+
+def test_uploads_whose_sums_do_not_fit_are_drained_apart(tmp_path):
+    lake = tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0, merge_budget_s=0))
+    c = lake.create("c", SCHEMA, key=["id"])
+    uploader = c.uploader()
+    # One staged batch of three runs.
+    assert c.stage_uploaded([uploader.upload(at([3, 8], diff=INT64_MAX).to_batches()) for _ in range(3)])
+    c.stage(at([3], diff=INT64_MAX))
+    c.seal(5)
+    with pytest.raises(InvalidUpdates, match="sum to"):
+        c.maintain()
+    assert c.state().drained == Frontier.of(5)
+    c.append(at([5], diff=-1), upper=6)
+    with pytest.raises(InvalidUpdates, match="sum to"):
+        c.snapshot(3).read_all()
+    assert c.updates(5, 6).read_all()["_diff"].to_pylist() == [-1]
+    lake.close()
 
 
 def test_sums_that_do_not_fit_are_drained_apart():

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.config import Config
+from tidelake.errors import UsageError
 from tidelake.spark import upsert
+from tidelake.spark.envelopes.upsert import Upsert
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 
@@ -41,10 +44,36 @@ def test_upserts_that_look_up_in_workers_leave_what_others_leave(spark: Any, tmp
 def test_a_collection_that_is_too_large_is_not_kept_by_workers(spark: Any, tmp_path: Path) -> None:
     with tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0)) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
+        noise = random.Random(1).randbytes(200_000).hex()
+        c.append(pa.table({"id": [1], "v": [noise]}))
         frame = spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, v string")
-        upsert(c, frame)
-        upsert(c, frame.limit(1), state_bytes=1)
+        upsert(c, frame, state_bytes=1 << 20)
+        assert held(c) == Counter({(1, "a"): 1, (2, "b"): 1})
         assert not c.state().holds
+
+
+def test_the_driver_keeps_the_state_of_few_rows_in_memory(spark: Any, tmp_path: Path) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}))
+        for number in range(3):
+            pq.write_table(pa.table({"id": [2, 7], "v": [f"{number}", None]}), tmp_path / "events.parquet")
+            upsert(c, spark.read.parquet(str(tmp_path / "events.parquet")), state_bytes=1 << 20)
+            assert held(c) == Counter({(1, "a"): 1, (2, f"{number}"): 1, (3, "c"): 1})
+        reference = Upsert(state_bytes=1 << 20)._state(c)
+        assert reference is not None
+        try:
+            report = reference.here(catch_up=False).report()
+            # The last upsert is taken in by the next one.
+            assert (report.rows > 3, report.bytes_on_disk) == (True, 0)
+        finally:
+            reference.forget_here()
+
+
+def test_state_of_a_few_bytes_is_refused() -> None:
+    for size in (1, -1):
+        with pytest.raises(UsageError, match=f"state_bytes={size} must be 0 or at least 1048576"):
+            Upsert(state_bytes=size)
 
 
 def test_a_frame_is_enriched_in_workers(spark: Any, tmp_path: Path) -> None:

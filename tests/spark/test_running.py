@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.classic.dataframe import DataFrame
 
 import tidelake
-from tidelake.spark import append, upsert
+from tidelake.spark import append, sink, upsert
 from tidelake.spark.envelopes.append import Append
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import estimated_bytes, one_thread
@@ -80,6 +80,31 @@ def test_a_micro_batch_of_files_is_as_large_as_they_are(
     ((estimate, rows),) = seen
     assert size // 4 <= estimate <= 4 * size
     assert [batch.num_rows for batch in rows] == [100]
+
+
+def test_a_micro_batch_of_unknown_size_is_taken_to_be_as_large_as_the_one_before(
+    spark: Any, c: tidelake.Collection, most: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bool] = []
+    original = running.taken
+
+    def look(frame: Any, bytes_max: int) -> Any:
+        found = original(frame, bytes_max)
+        tried.append(found is not None)
+        return found
+
+    monkeypatch.setattr(running, "taken", look)
+    most("1k")
+    write, expected = sink(c, query="q"), Counter[Any]()
+    # By tasks, by the driver, in vain by the driver, by tasks, by tasks, by the driver.
+    for number, lengths in enumerate([[10], [10, 20], [9000], [9000], [10], [10]]):
+        rows = [(10 * number + i, "x" * n) for i, n in enumerate(lengths)]
+        frame = spark.createDataFrame(rows, "id bigint, v string")
+        assert estimated_bytes(frame) is None
+        write(frame, number)
+        expected.update(rows)
+        assert contents(c) == expected
+    assert tried == [True, False, True]
 
 
 def test_tasks_share_what_has_much_to_look_up(

@@ -28,7 +28,7 @@ from typing import TypeAlias
 from tidelake.arrangement.saved import Checkpoint, SavedBatch
 from tidelake.errors import CorruptionError, IncompatibleSchema, StoreUnavailable, UsageError
 from tidelake.store.disk import Folders, unavailable, unknown
-from tidelake.store.files import SYSTEM_FILES, Files, exists
+from tidelake.store.files import SYSTEM_FILES, Files, exists, locked
 from tidelake.store.scratch import Scratch
 
 _KEPT = 2
@@ -296,26 +296,9 @@ class CheckpointDirectory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        path = os.path.join(self.path, _LOCK)
-        descriptor = self._opened(path)
-        try:
-            if not self._files.lock(descriptor):
+        with locked(self._files, os.path.join(self.path, _LOCK)) as is_ours:
+            if not is_ours:
                 raise StoreUnavailable(
                     f"cannot save a checkpoint in {self.path!r}: another process is saving there; try again"
                 )
-            try:
-                yield
-            finally:
-                # Closing does not do it: a child that was forked meanwhile has the file open as well.
-                self._files.unlock(descriptor)
-        finally:
-            self._files.close(descriptor)
-
-    def _opened(self, path: str) -> int:
-        try:
-            return self._files.open(path)
-        except FileNotFoundError:
-            try:
-                return self._files.create(path)
-            except FileExistsError:  # another process was quicker
-                return self._files.open(path)
+            yield

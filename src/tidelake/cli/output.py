@@ -1,11 +1,12 @@
-"""What the commands print: tables for people, JSON for programs, and rows into files."""
+"""How the commands print: tables for people, JSON for programs, and rows into files.
+
+Must not know what is printed: collections are shown by `tidelake.cli.show`.
+"""
 
 import os
-import queue
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelake.cli import jsonlines
-from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake
-from tidelake.model import time as times
+from tidelake.errors import StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import Time
-from tidelake.shard.upkeep.compactor import MergeReport, Shape
-from tidelake.shard.upkeep.maintain import MaintenanceReport
-from tidelake.state.forking import borrowed_parts
-from tidelake.state.merging import MergeRequest
-from tidelake.state.space import live_rows_min
-from tidelake.state.state import ShardState
 
-_LINES_MAX = 40
 _ROWS = 20
 
 
@@ -171,267 +161,6 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
                 yield lambda batch: file.writelines(f"{line}\n" for line in jsonlines.lines(batch))
 
 
-def summary(collection: Collection) -> dict[str, Any]:
-    """One line on a collection."""
-    state = collection.state()
-    shape = _shape(state)
-    return {
-        "collection": collection.name,
-        "time": str(state.domain),
-        "since": state.since,
-        # Of one in a group, where the group has closed its times.
-        "upper": collection.upper if state.group else state.upper,
-        "batches": shape.batches,
-        "runs": shape.runs,
-        "parts": shape.parts,
-        "updates": shape.rows,
-        "bytes": shape.size_bytes,
-    }
-
-
-def show(collection: Collection, as_json: bool, names: Callable[[], dict[str, str]] = dict) -> None:
-    """Everything that a collection's state says.
-
-    Args:
-        collection: to show.
-        as_json: one JSON document.
-        names: gives the names of collections by their ids, for those that share parts with this one.
-    """
-    state = collection.state()
-    columns = [
-        {"column": c.name, "type": str(c.type), "role": role, "nullable": c.nullable}
-        for role, group in (("key", state.schema.key), ("value", state.schema.value))
-        for c in group
-    ]
-    batches = [
-        {
-            "ids": f"[{item.id.lo}, {item.id.hi})",
-            "lower": item.batch.bounds.lower,
-            "upper": item.batch.bounds.upper,
-            "since": item.batch.bounds.since,
-            "runs": len(item.batch.runs),
-            "parts": sum(1 for _ in item.batch.parts()),
-            "updates": item.batch.rows,
-            "bytes": item.batch.size_bytes,
-            "inline": item.batch.inline_bytes,
-            "level": getattr(state.spine.holder(item.id), "level", None),
-        }
-        for item in state.spine
-    ]
-    staged = [
-        {
-            "staged": one.name,
-            "first time": _shown(reduce(times.meet, (part.seen_times[0] for part in one.batch.parts()))),
-            "last time": _shown(reduce(times.join, (part.seen_times[1] for part in one.batch.parts()))),
-            "runs": len(one.batch.runs),
-            "updates": one.batch.rows,
-            "bytes": one.batch.size_bytes,
-            "inline": one.batch.inline_bytes,
-        }
-        for one in state.staged
-    ]
-    claims = [
-        {
-            "claim": f"[{claim.id.lo}, {claim.id.hi})",
-            "runner": claim.runner,
-            "chunks": len(claim.cuts) + 1,
-            "done": sum(1 for key in state.chunks if key.startswith(f"{claim.name}/")),
-            "expires_ms": claim.expires_ms,
-        }
-        for claim in sorted(state.claims.values(), key=lambda claim: claim.id)
-    ]
-    writers = [
-        {"writer": name, "epoch": w.epoch, "sequence": w.sequence, "owner": w.owner, "upper": w.upper}
-        for name, w in sorted(state.writers.items())
-    ]
-    holds = [
-        {"hold": key, "kind": "leased", "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
-        for key, h in sorted(state.holds.items())
-    ] + [
-        {"hold": name, "kind": "critical", "purpose": "", "since": h.since, "opened_ms": h.opened_ms}
-        for name, h in sorted(state.critical.items())
-    ]
-    shared = sharing(state, names)
-    group, awaited = grouping(collection, names)
-    waits = {"drained": state.drained, "staged updates": state.staged.totals.rows}
-    head = {
-        **summary(collection),
-        "id": collection.id,
-        "seqno": state.seqno,
-        # The table is wide enough without.
-        **(waits if as_json or len(state.staged) else {}),
-        **amplification(state),
-    }
-    if as_json:
-        lists: dict[str, list[dict[str, Any]]] = {
-            "columns": columns,
-            "spine": batches,
-            "staged": staged,
-            "writers": writers,
-            "holds": holds,
-            "claims": claims,
-            "shared": shared,
-            "group": group,
-            "awaiting": awaited,
-        }
-        parts = {name: [with_lists(row) for row in found] for name, found in lists.items()}
-        garbage = len(state.garbage) + len(state.doomed)
-        kept = {"retention": state.retention.window, "garbage": garbage}
-        click.echo(jsonlines.dump({**with_lists(head), **kept, **parts}))
-        return
-    table([head], False)
-    if state.retention.window is not None:
-        click.echo(f"retention: since follows upper at a distance of {state.retention.window:,}")
-    lists_shown: dict[str, list[dict[str, Any]]] = {
-        "columns": columns,
-        "batches": batches,
-        "staged batches": staged,
-        "writers": writers,
-        "holds": holds,
-        "merges under way": claims,
-        "shared parts": shared,
-        "group": group,
-        "awaiting transactions": awaited,
-    }
-    for title, shown in lists_shown.items():
-        if shown:
-            click.echo()
-            table(
-                shown[-_LINES_MAX:],
-                False,
-                title if len(shown) <= _LINES_MAX else f"last {_LINES_MAX} {title}",
-            )
-    if state.garbage or state.doomed:
-        waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
-        click.echo()
-        table([waiting], False, "garbage")
-
-
-def grouping(
-    collection: Collection, names: Callable[[], dict[str, str]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A line for each collection of its group, and one for each transaction that is not applied to it yet."""
-    found = collection.group()
-    if found is None:
-        return [], []
-    named = names()
-    members = [
-        {
-            "collection": named.get(id_),
-            "id": id_,
-            "upper": member.upper.join(found.upper),
-            "leaving": member.leaving,
-        }
-        for id_, member in sorted(found.memberships.items())
-    ]
-    awaited = [
-        {
-            "transaction": awaited.transaction,
-            "staged": one.name,
-            "updates": one.batch.rows,
-            "decided": awaited.transaction in found.decisions,
-            "noted_ms": awaited.noted_ms,
-        }
-        for one, awaited in collection.state().staged.awaiting()
-    ]
-    return members, awaited
-
-
-def sharing(state: ShardState, names: Callable[[], dict[str, str]]) -> list[dict[str, Any]]:
-    """A line for each shard that a collection shares parts with: the one it was forked from, and its forks.
-
-    Of the former, how much of what the collection holds is still the other's; of the latter, how many
-    objects are kept for it only.
-    """
-    if state.origin is None and not state.forks:
-        return []
-    named = names()
-    lines = []
-    if state.origin is not None:
-        parts = list(borrowed_parts(state))
-        lines.append(("forked from", state.origin.shard_id, state.origin.seqno, len(parts)))
-    for id_, fork in sorted(state.forks.items()):
-        kept = sum(1 for lost in state.garbage.values() if lost.read_by(fork.seqno))
-        lines.append(("fork", id_, fork.seqno, kept))
-    return [
-        {"is": what, "collection": named.get(id_), "id": id_, "version": seqno, "parts": parts}
-        for what, id_, seqno, parts in lines
-    ]
-
-
-def amplification(state: ShardState) -> dict[str, float | None]:
-    """How much was written for what was appended, and is at most stored for what is live.
-
-    The latter by the counts in the state; None if they show no bound.
-    """
-    written, live = state.written, live_rows_min(state.spine, state.since)
-    appended, stored = written.appended_bytes, state.spine.totals.rows
-    return {
-        "write amplification": round((appended + written.merged_bytes) / appended, 2) if appended else None,
-        "space amplification at most": round(stored / live, 2) if live else None,
-    }
-
-
-def maintained(collection: Collection) -> dict[str, Any]:
-    """Bring a collection to rest, with a line on each merge in a terminal; one line on what was done."""
-    with status() as say:
-
-        def watch(request: MergeRequest) -> None:
-            say(f"{collection.name}: merging {request.rows:,} updates of {request.sources} runs")
-
-        report = collection.maintain(watch=watch)
-    return maintained_as(collection, report)
-
-
-def maintained_as(collection: Collection, report: MaintenanceReport) -> dict[str, Any]:
-    """One line on what was done for a collection, and how it is now."""
-    return {**_maintained(collection.name, report), **_at_rest(collection)}
-
-
-def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json: bool) -> None:
-    """Maintain until interrupted; a line for each look that merged or deleted something."""
-    # Printed here and not by the worker: a closed pipe has to end the command.
-    reports = queue.SimpleQueue[tuple[str, MaintenanceReport]]()
-    told: TidelakeError | None = None
-    with lake.upkeep(names, interval_s=interval_s, seen=lambda *seen: reports.put(seen)) as upkeep:
-        # Until an interrupt or a signal ends the process.
-        while True:
-            if upkeep.last_error is not told:
-                told = upkeep.last_error
-                click.echo(f"tidelake: {told}", err=True)
-            try:
-                name, report = reports.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            if (report.merges or report.collected.total) and as_json:
-                click.echo(jsonlines.dump(with_lists(_maintained(name, report))))
-                continue
-            if report.merges:
-                done = f"{report.rows_read:,} updates became {report.rows_written:,}"
-                click.echo(f"{name}: {report.merges} merges, {done}, {report.seconds:.1f} s")
-            if report.collected.total:
-                gone = report.collected
-                click.echo(f"{name}: {gone.objects:,} objects and {gone.entries:,} log entries deleted")
-            sys.stdout.flush()
-
-
-def _maintained(name: str, report: MaintenanceReport) -> dict[str, Any]:
-    return {
-        "collection": name,
-        "merges": report.merges,
-        "updates read": report.rows_read,
-        "updates written": report.rows_written,
-        "bytes written": report.bytes_written,
-        "objects deleted": report.collected.objects,
-        "complete": report.complete,
-    }
-
-
-def _at_rest(collection: Collection) -> dict[str, Any]:
-    state = collection.state()
-    return {"runs": state.spine.totals.runs, "updates": state.spine.totals.rows, **amplification(state)}
-
-
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
     """Says what is being done, in a terminal; quiet otherwise."""
@@ -440,30 +169,6 @@ def status() -> Iterator[Callable[[str], None]]:
         return
     with Console(file=sys.stderr).status("") as status:
         yield status.update
-
-
-def merge_rows(report: MergeReport) -> list[dict[str, Any]]:
-    """A merge, before and after."""
-
-    def line(when: str, shape: Shape) -> dict[str, Any]:
-        return {
-            "": when,
-            "batches": shape.batches,
-            "runs": shape.runs,
-            "parts": shape.parts,
-            "updates": shape.rows,
-            "bytes": shape.size_bytes,
-        }
-
-    return [line("before", report.before), line("after", report.after)]
-
-
-def _shape(state: ShardState) -> Shape:
-    return Shape.of([item.batch for item in state.spine])
-
-
-def _shown(time: Time) -> object:
-    return list(time) if isinstance(time, tuple) else time
 
 
 def _text(value: object) -> str:

@@ -52,9 +52,10 @@ def list_(lake: str, as_json: bool) -> None:
     """List the collections of a lake."""
     import tidelake
     from tidelake.cli import output
+    from tidelake.cli.show import summary
 
     with tidelake.open(lake, create=False) as opened:
-        shown = [output.summary(one) for one in opened.collections()]
+        shown = [summary(one) for one in opened.collections()]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
 
 
@@ -88,9 +89,9 @@ def show(lake: str | None, collection: str | None, saved: Path | None, as_json: 
 
             arrangement.show_live(opened.collection(collection), saved, as_json)
             return
-        from tidelake.cli import output
+        from tidelake.cli.show import show_collection
 
-        output.show(opened.collection(collection), as_json, opened.names)
+        show_collection(opened.collection(collection), as_json, opened.names)
 
 
 @cli.command()

@@ -41,7 +41,7 @@ def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]
 
 def maintained(opened: "Lake", names: list[str] | None) -> tuple[list[dict[str, Any]], "MaintainReport"]:
     """Bring collections to rest with Spark, with a line on each job in a terminal; a line on each of them."""
-    from tidelake.cli import output
+    from tidelake.cli import maintenance, output
 
     with session("tidelake maintain") as spark, output.status() as say:
         from tidelake.spark.jobs.maintain import Round, maintain
@@ -51,4 +51,4 @@ def maintained(opened: "Lake", names: list[str] | None) -> tuple[list[dict[str, 
 
         report = maintain(spark, opened, names, progress=progress)
     done = sorted(report.collections.items())
-    return [output.maintained_as(opened.collection(name), one) for name, one in done], report
+    return [maintenance.maintained_as(opened.collection(name), one) for name, one in done], report

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: bool) -> None:
     """Merge all batches of a collection into one sorted run."""
     import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files, maintenance, output
 
     with tidelake.open(lake, create=False) as opened:
         of = opened.collection(collection)
@@ -31,7 +31,7 @@ def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: b
             of.advance_since(wanted)
         with _workers(spark, "tidelake merge") as workers:
             report = of.merge(workers)
-    output.table(output.merge_rows(report), as_json)
+    output.table(maintenance.merged(report), as_json)
 
 
 @contextlib.contextmanager
@@ -89,12 +89,12 @@ def fork(
     Both go their own ways from then on, and either may be dropped.
     """
     import tidelake
-    from tidelake.cli import files, output
+    from tidelake.cli import files, output, show
 
     with tidelake.open(lake, create=False) as opened:
         at = files.time(as_of, opened.collection(collection).domain, "--as-of")
         made = opened.fork(collection, new_name, at, allow_recreate=allow_recreate)
-        output.table([output.summary(made)], as_json)
+        output.table([show.summary(made)], as_json)
 
 
 @cli.command()
@@ -139,13 +139,13 @@ def maintain(
     other's way.
     """
     import tidelake
-    from tidelake.cli import output
+    from tidelake.cli import maintenance, output
 
     if spark and not once:
         raise errors.UsageError("--spark needs --once: a session is started for one round")
     with tidelake.open(lake, create=False) as opened:
         if not once:
-            output.keep_up(opened, collections or None, interval_s, as_json)
+            maintenance.keep_up(opened, collections or None, interval_s, as_json)
             return
         if not collections:
             # First: what is half dropped is in the list, and cannot be opened.
@@ -159,7 +159,7 @@ def maintain(
             shown, report = maintained(opened, [one.name for one in named])
             failed = sorted(report.failed.items())
         else:
-            shown = [output.maintained(one) for one in named]
+            shown = [maintenance.maintained(one) for one in named]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
     for name, error in failed[1:]:
         click.echo(f"tidelake: {name}: {error}", err=True)

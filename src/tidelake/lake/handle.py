@@ -61,7 +61,7 @@ class Handle:
 
     @property
     def upper(self) -> Frontier:
-        """Times beyond it are still open. One log scan."""
+        """Times beyond it are still open. One log scan; of a collection in a group two."""
         return self._shard.readable().upper
 
     def state(self) -> ShardState:
@@ -73,13 +73,31 @@ class Handle:
         return self._shard.grouped()
 
     def last_time(self) -> Time:
-        """The last closed time. One log scan.
+        """The last closed time. One log scan; of a collection in a group two.
 
         Raises:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed yet.
         """
-        upper = self._shard.readable().upper
+        return self._last_before(self._shard.readable().upper)
+
+    def last_staged(self) -> Time:
+        """The last time that has an update, closed or not, or else the last closed one. Costs as `last_time`.
+
+        Raises:
+            UsageError: there is no single one: times are tuples, or all are closed.
+            NotYetClosed: none is closed, and nothing is staged.
+        """
+        state = self._shard.readable()
+        # What awaits a transaction is not in.
+        lasts = [part.seen_times[1] for one in state.staged for part in one.batch.parts()]
+        if not lasts or not self.domain.total_order:
+            return self._last_before(state.upper)
+        if not state.upper.less_equal(self.domain.minimum):
+            lasts.append(self._last_before(state.upper))
+        return max(lasts, key=times.parts)
+
+    def _last_before(self, upper: Frontier) -> Time:
         if not self.domain.total_order or upper.closed:
             raise UsageError(
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
@@ -89,20 +107,6 @@ class Handle:
             raise NotYetClosed(self.domain.minimum, upper.elements[0], 0)
         last: Time = upper.just_before().elements[0]
         return last
-
-    def last_staged(self) -> Time:
-        """The last time that has an update, closed or not, or else the last closed one. One log scan.
-
-        Raises:
-            UsageError: there is no single one: times are tuples, or all are closed.
-            NotYetClosed: none is closed, and nothing is staged.
-        """
-        state = self._shard.alive()
-        if not self.domain.total_order or not len(state.staged):
-            return self.last_time()
-        closed = 0 if state.upper.less_equal(0) else times.parts(self.last_time())[0]
-        lasts = [part.seen_times[1] for one in state.staged for part in one.batch.parts()]
-        return max(closed, *(times.parts(last)[0] for last in lasts))
 
     def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
         """A frontier from a time, a list of times or a frontier; the times are checked."""

@@ -1,20 +1,23 @@
-"""Reads between two times, as every reader of a collection has them."""
+"""Reads in several streams and between two times, as every reader of a collection has them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.spans import patience
 from tidelake.lake.wanted import streams, wanted
-from tidelake.model.query import Changes, Query, Updates
+from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time, TimeDomain
 
+R = TypeVar("R")
+
 
 class IntervalReads(ABC):
-    """Who reads what lies between two times."""
+    """Who reads the contents at a time, and what lies between two."""
 
     @property
     @abstractmethod
@@ -32,6 +35,43 @@ class IntervalReads(ABC):
         self, asked: Query, n: int, patience_s: float | None, rows: Wanted
     ) -> list[pa.RecordBatchReader]:
         """The answer in `n` streams."""
+
+    @abstractmethod
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R]) -> R:
+        """Ask for the contents at a time; None: the last closed one."""
+
+    def split_snapshot(
+        self,
+        n: int,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[pa.RecordBatchReader]:
+        """`snapshot` in `n` streams of about equal size, for as many threads.
+
+        All are of one version of the collection. Each is sorted and holds all rows of its keys; one after
+        the other they are the snapshot. Sizes are stored bytes, or, where those are few, rows. Where there
+        are fewer keys than streams, some are empty. What is read is kept until the last one ends. For other
+        processes see `Collection.plan`.
+
+        Args:
+            n: how many.
+            as_of: as `snapshot`, and so are the other arguments and errors.
+            columns: to give.
+            where: which rows.
+            timeout_s: how long to wait for the time to be closed.
+
+        Returns:
+            One log scan and a read or two of each part; of small ones the keys are read as well.
+        """
+        streams_, patience_s, asked_for = streams(n), patience(timeout_s), wanted(columns, where)
+
+        def ask(asked: Query) -> list[pa.RecordBatchReader]:
+            return self._split(asked, streams_, patience_s, asked_for)
+
+        return self._asked(as_of, ask)
 
     def changes(
         self,

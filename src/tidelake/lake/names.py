@@ -24,6 +24,17 @@ def check_name(name: object, what: str) -> str:
     return _short(name, what)
 
 
+def check_text(name: object) -> str:
+    """The name of a collection, as it is given to find one: any text.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"collection name {name!r} must be a text")
+    return name
+
+
 def check_token(token: object, hold: str) -> str:
     """The token itself: any text of at most 255 bytes, also none.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -11,13 +12,15 @@ from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_token
 from tidelake.lake.spans import patience
-from tidelake.lake.wanted import streams, wanted
+from tidelake.lake.wanted import wanted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading.critical import CriticalHold, Moved
 from tidelake.shard.reading.reader import Reader, Step
+
+R = TypeVar("R")
 
 
 class CollectionReader(IntervalReads):
@@ -63,26 +66,16 @@ class CollectionReader(IntervalReads):
         Raises:
             LeaseExpired: the hold is gone.
         """
-        at = self._last_time() if as_of is None else self._domain.check(as_of, "as_of")
-        return self._read(AsOf(at), patience(timeout_s), wanted(columns, where), staged=staged)
+        patience_s, asked_for = patience(timeout_s), wanted(columns, where)
+        return self._asked(as_of, lambda asked: self._read(asked, patience_s, asked_for, staged=staged))
+
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R]) -> R:
+        return ask(AsOf(self._last_time() if as_of is None else self._domain.check(as_of, "as_of")))
 
     def _read(
         self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
     ) -> pa.RecordBatchReader:
         return self._reader.stream(asked, patience_s, rows, staged=staged)
-
-    def split_snapshot(
-        self,
-        n: int,
-        as_of: Time | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        timeout_s: float | None = None,
-    ) -> list[pa.RecordBatchReader]:
-        """As `Collection.split_snapshot`; errors as `snapshot`."""
-        at = self._last_time() if as_of is None else self._domain.check(as_of, "as_of")
-        return self._split(AsOf(at), streams(n), patience(timeout_s), wanted(columns, where))
 
     def _split(
         self, asked: Query, n: int, patience_s: float | None, rows: Wanted

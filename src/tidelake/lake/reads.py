@@ -16,7 +16,7 @@ from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_name
 from tidelake.lake.readers import CollectionReader
 from tidelake.lake.spans import patience
-from tidelake.lake.wanted import streams, wanted
+from tidelake.lake.wanted import wanted
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
@@ -79,38 +79,6 @@ class Reads(Handle, IntervalReads):
 
         return self._asked(as_of, ask, staged=staged)
 
-    def split_snapshot(
-        self,
-        n: int,
-        as_of: Time | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        timeout_s: float | None = None,
-    ) -> list[pa.RecordBatchReader]:
-        """`snapshot` in `n` streams of about equal size, for as many threads; for other processes see `plan`.
-
-        All are of one version of the collection. Each is sorted and holds all rows of its keys; one after
-        the other they are the snapshot. Sizes are stored bytes, or, where those are few, rows. Where there
-        are fewer keys than streams, some are empty. What is read is kept until the last one ends.
-
-        Args:
-            n: how many.
-            as_of: as `snapshot`, and so are the other arguments and errors.
-            columns: to give.
-            where: which rows.
-            timeout_s: how long to wait for the time to be closed.
-
-        Returns:
-            One log scan and a read or two of each part; of small ones the keys are read as well.
-        """
-        streams_, patience_s, asked_for = streams(n), patience(timeout_s), wanted(columns, where)
-
-        def ask(asked: Query) -> list[pa.RecordBatchReader]:
-            return self._split(asked, streams_, patience_s, asked_for)
-
-        return self._at_last(ask) if as_of is None else ask(AsOf(self.domain.check(as_of, "as_of")))
-
     def lookup(
         self,
         keys: object,
@@ -146,7 +114,7 @@ class Reads(Handle, IntervalReads):
 
         return self._asked(as_of, ask, staged=staged)
 
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool) -> R:
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
         if as_of is not None:
             return ask(AsOf(self.domain.check(as_of, "as_of")))
         return ask(AsOf(self.last_staged())) if staged else self._at_last(ask)

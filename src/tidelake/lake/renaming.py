@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from tidelake.errors import CollectionExists, UsageError
-from tidelake.lake.names import check_name
+from tidelake.lake.names import check_name, check_text
 
 
 def check_renames(names: object) -> dict[str, str]:
@@ -20,9 +20,7 @@ def check_renames(names: object) -> dict[str, str]:
         raise UsageError(f"names={names!r} does not say which collection gets which name: give {{old: new}}")
     found: dict[str, str] = {}
     for old, new in names.items():
-        if not isinstance(old, str):
-            raise UsageError(f"collection name {old!r} must be a text")
-        found[old] = check_name(new, "collection name")
+        found[check_text(old)] = check_name(new, "collection name")
     for new in found.values():
         olds = [old for old, name in found.items() if name == new]
         if len(olds) > 1:

@@ -1,36 +1,23 @@
 """What a lake does to several collections at one instant."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TypeVar
 
-from tidelake.env import Env
 from tidelake.errors import TidelakeError, UpperMismatch, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.gate import Gate
-from tidelake.lake.groups import Groups
+from tidelake.lake.lakehandle import LakeHandle
 from tidelake.lake.names import check_name
 from tidelake.lake.transactions import Committed, Transaction
 from tidelake.model.time import TimeDomain
-from tidelake.shard.shard import Shard
 
 T = TypeVar("T")
 # Times of any collection in a group are whole numbers.
 _NUMBERS = TimeDomain("counter")
 
 
-class WritesTogether:
-    """Of a lake.
-
-    Args:
-        gate: that is shut when the lake is closed.
-        groups: of the lake.
-        opened: the shard of a collection, by its name.
-        env: of this process.
-    """
-
-    def __init__(self, gate: Gate, groups: Groups, opened: Callable[[str], Shard], env: Env) -> None:
-        self._open_gate, self._groups, self._opened, self._world = gate, groups, opened, env
+class WritesTogether(LakeHandle):
+    """A handle that writes to several collections."""
 
     def transaction(
         self,
@@ -53,13 +40,13 @@ class WritesTogether:
             token: any text of at most 249 bytes: run again under the same token, it is in once. The group
                 remembers it.
         """
-        self._open_gate.check()
+        self._gate.check()
         if token is not None:
             check_name(token, "token")
         return Transaction(
             self._groups,
-            self._opened,
-            self._world.ids.fresh,
+            self._shards.named,
+            self._env.ids.fresh,
             time=None if time is None else int(_NUMBERS.check(time, "time")),  # type: ignore[arg-type]
             lower=None if lower is None else frontier(lower, _NUMBERS, "lower"),
             upper=None if upper is None else frontier(upper, _NUMBERS, "upper"),
@@ -106,7 +93,7 @@ class WritesTogether:
 
         What transactions have decided stays in, what they have begun only is lost to it.
         """
-        return self._groups.leave(self._opened(name))
+        return self._groups.leave(self._shards.named(name))
 
 
 def _committed(transaction: Transaction) -> Committed:

@@ -18,6 +18,7 @@ from tidelake.model import names
 from tidelake.state import codec
 from tidelake.state.dropping import vanished
 from tidelake.state.edits import Delta, apply
+from tidelake.state.invariants import check_state
 from tidelake.state.state import FIRST, Rollup, ShardState
 from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
@@ -152,7 +153,12 @@ class History:
         return known
 
     def create(self, state: ShardState) -> Known:
-        """Write the first state unless the shard exists; the newest state of whoever was first."""
+        """Write the first state unless the shard exists; the newest state of whoever was first.
+
+        Raises:
+            InternalError: the state breaks a rule, as one of a fork or copy might. Nothing was written.
+        """
+        check_state(state)
         data = codec.encode_state(state)
         try:
             if self._stores.log.compare_and_set(self.shard_id, None, data):

@@ -24,6 +24,8 @@ from pyspark.sql.types import StructType
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _BYTES_MAX = "spark.sql.files.maxPartitionBytes"
+# Spark takes what it knows nothing of for as large as its numbers go, or for a share of that.
+_UNKNOWN_BYTES = 1 << 50
 _slots: "WeakKeyDictionary[SparkSession, int]" = WeakKeyDictionary()
 
 
@@ -106,15 +108,16 @@ def bytes_in(text: str) -> int:
 
 
 def estimated_bytes(frame: DataFrame) -> int | None:
-    """How large a frame is by Spark's own estimate, before anything runs; None where it does not tell.
+    """How large a frame is by Spark's own estimate, before anything runs; None where it does not know.
 
-    Of files it is their size, of what is not known far too much. Spark Connect does not tell.
+    Of files it is their size. Spark Connect does not tell.
     """
     if remote(frame.sparkSession):
         return None
     # PySpark has no other way to it.
     plan = frame._jdf.queryExecution().optimizedPlan()
-    return int(str(plan.stats().sizeInBytes()))
+    size = int(str(plan.stats().sizeInBytes()))
+    return size if size < _UNKNOWN_BYTES else None
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ _ANSWER = pa.schema(
     [
         pa.field("upload", pa.binary(), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
+        pa.field("taken_bytes", pa.int64(), nullable=False),
         pa.field("time_lower", pa.int64()),
         pa.field("time_upper", pa.int64()),
         pa.field("events", pa.int64(), nullable=False),
@@ -46,6 +47,7 @@ class Answer:
     Attributes:
         uploads: for `append_uploaded`.
         rows: updates read, before consolidation.
+        taken_bytes: of the rows that were worked on, in memory.
         time_lower: the least time of a row; None without rows, or if times are tuples.
         time_upper: the greatest time of a row, a change event or a heartbeat; likewise.
         events: change events read.
@@ -60,6 +62,7 @@ class Answer:
 
     uploads: tuple[bytes, ...] = field(default=(), repr=False)
     rows: int = 0
+    taken_bytes: int = 0
     time_lower: int | None = None
     time_upper: int | None = None
     events: int = 0
@@ -92,6 +95,7 @@ class Answer:
         self.uploads += other.uploads
         self.see_times(other.time_lower, other.time_upper)
         self.rows += other.rows
+        self.taken_bytes += other.taken_bytes
         self.events += other.events
         self.heartbeats += other.heartbeats
         self.tombstones += other.tombstones
@@ -131,6 +135,12 @@ def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
     counts = astuple(answer)[1:]
     row = dict(zip(_ANSWER.names, (stored, *counts, fault), strict=True))
     yield pa.RecordBatch.from_pylist([row], schema=_ANSWER)
+
+
+def weighing(answer: pa.RecordBatch, taken_bytes: int) -> pa.RecordBatch:
+    """In a worker: the answer's row, with the size of the rows that were worked on."""
+    at = _ANSWER.get_field_index("taken_bytes")
+    return answer.set_column(at, _ANSWER.field(at), pa.array([taken_bytes], pa.int64()))
 
 
 def collect(answers: DataFrame) -> Answer:

@@ -110,7 +110,9 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         staged = [
             cut for one in staged if (cut := replace(one, batch=_narrowed(one.batch, upper))).batch.runs
         ]
-        end = upper if not any(begins_before(one.batch, upper) for one in staged) else state.drained
+        # Of tuples, where the spine ends and where the fork does, each may be past the other somewhere.
+        waits = any(begins_before(one.batch, upper) for one in staged)
+        end = state.drained.meet(upper) if waits else upper
         spine = _extended(_cut(spine, upper), state, end)
     members = [replace(member, added=0) for member in spine]
     return replace(

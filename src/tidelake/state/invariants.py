@@ -1,7 +1,8 @@
 """The rules that every state and every step must keep, by name. Always on.
 
-`check_state` runs on every state that is read back whole, `check_step` before every compare-and-set;
-the latter looks only at what changes. docs/correctness.md lists each rule with its test.
+`check_state` runs on the first state of a shard before it is written, and on every state that is read back
+whole; `check_step` before every compare-and-set, and looks only at what changes. docs/correctness.md lists
+each rule with its test.
 """
 
 import itertools

@@ -8,7 +8,8 @@ INVARIANT: nothing below `LocalBlobStore` reaches the file system but through `F
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
 Flush = Callable[[int], None]
@@ -188,3 +189,33 @@ def is_file_at(files: Files, descriptor: int, path: str) -> bool:
 def refused(code: int, path: str) -> OSError:
     """The error that the operating system raises with the number `code`, a subclass where there is one."""
     return OSError(code, os.strerror(code), path)
+
+
+@contextmanager
+def locked(files: Files, path: str) -> Iterator[bool]:
+    """Keep a file locked, which is made if it is not there; False if it is locked by somebody else.
+
+    Raises:
+        OSError: it cannot be opened or locked.
+    """
+    descriptor = _opened(files, path)
+    try:
+        is_ours = files.lock(descriptor)
+        try:
+            yield is_ours
+        finally:
+            # Closing does not do it: a child that was forked meanwhile has the file open as well.
+            if is_ours:
+                files.unlock(descriptor)
+    finally:
+        files.close(descriptor)
+
+
+def _opened(files: Files, path: str) -> int:
+    try:
+        return files.open(path)
+    except FileNotFoundError:
+        try:
+            return files.create(path)
+        except FileExistsError:  # another process was quicker
+            return files.open(path)

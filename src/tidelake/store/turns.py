@@ -10,10 +10,10 @@ can be kept, everybody has it.
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Protocol
 
-from tidelake.store.files import SYSTEM_FILES, Files
+from tidelake.store.files import SYSTEM_FILES, Files, locked
 
 
 class Turns(Protocol):
@@ -52,37 +52,14 @@ class FileTurns:
     def take(self, key: str, name: str) -> Iterator[bool]:
         """Lock the file of a turn; see `Turns.take`."""
         path = os.path.join(self._root, key.replace("/", "~"), f"{name}.turn")
+        held = ExitStack()
         try:
-            descriptor = self._opened(path)
-        except OSError:  # no such key any more, a full disk, no permission: it will show where it matters
-            yield True
-            return
+            is_ours = held.enter_context(locked(self._files, path))
+        except OSError:
+            # No such key any more, a full disk, no permission, or no locks: it will show where it matters.
+            is_ours = True
         try:
-            is_ours = self._is_locked(descriptor)
-            try:
-                yield is_ours
-            finally:
-                # Closing does not do it: a child that was forked meanwhile has the file open as well.
-                if is_ours:
-                    self._unlock(descriptor)
+            yield is_ours
         finally:
-            self._files.close(descriptor)
-
-    def _opened(self, path: str) -> int:
-        try:
-            return self._files.open(path)
-        except FileNotFoundError:
-            try:
-                return self._files.create(path)
-            except FileExistsError:  # another process was quicker
-                return self._files.open(path)
-
-    def _is_locked(self, descriptor: int) -> bool:
-        try:
-            return self._files.lock(descriptor)
-        except OSError:  # a file system without locks
-            return True
-
-    def _unlock(self, descriptor: int) -> None:
-        with suppress(OSError):  # likewise
-            self._files.unlock(descriptor)
+            with suppress(OSError):  # likewise
+                held.close()

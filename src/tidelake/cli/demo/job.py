@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 import tidelake
-from tidelake.cli import output
+from tidelake.cli import maintenance, output
 from tidelake.cli.demo import replay, truth
 from tidelake.cli.demo.export import COMMITS_PER_FILE
 from tidelake.cli.demo.rows import KEY, SCHEMA
@@ -211,7 +211,7 @@ class Job:
         with self.console.status("Merging as a Spark job ..."):
             report = merge(session, self._lake())
         click.echo()
-        output.table(output.merge_rows(report), False, "Merge of all batches, a Spark job")
+        output.table(maintenance.merged(report), False, "Merge of all batches, a Spark job")
 
     def _lake(self) -> Collection:
         if self.collection is None:

@@ -8,7 +8,8 @@ others wrote in vain is deleted.
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -76,7 +77,7 @@ class Drainer:
             count = sum(part.rows for part in staged_parts(state, names))
             if rows_max is not None and rows_read + count > rows_max:
                 return Drained(moves, rows_read)
-            moves += self._put(self._split(state, names, state.upper))
+            moves += self._put(self._drained(state, names))
             rows_read += count
 
     def make_room(self) -> None:
@@ -134,7 +135,9 @@ class Drainer:
             group = few[start : start + _GATHERED]
             if len(group) > 1:
                 state = self._shard.known()
-                self._put(self._split(state, tuple(one.name for one in group), state.drained))
+                # Where a sum does not fit they stay as they are, for what puts it right may still come.
+                with suppress(InvalidUpdates):
+                    self._put(self._split(state, tuple(one.name for one in group), state.drained))
 
     def _put(self, split: Split | None) -> bool:
         if split is None:
@@ -146,20 +149,34 @@ class Drainer:
             discard(self._shard.stores.blobs, self._shard.env, (*split.below, *split.above))
         return applied
 
-    def _split(self, state: ShardState, names: tuple[str, ...], upper: Frontier) -> Split | None:
-        """Read staged batches and write them in two; None if they are no longer there."""
+    def _split(
+        self, state: ShardState, names: tuple[str, ...], upper: Frontier, *, apart: bool = False
+    ) -> Split | None:
+        """Read staged batches and write them in two, each run `apart` or all together.
+
+        Returns:
+            None if they are no longer there.
+
+        Raises:
+            InvalidUpdates: a sum over all of them does not fit.
+        """
         if not _has(state, names):
             return None
         batches = [state.staged.batches[name].batch for name in names]
+        groups = [[replace(batch, runs=(run,))] for batch in batches for run in batch.runs]
         try:
-            return self._written([batches], names, state.drained, upper)
-        except InvalidUpdates:
-            # A sum over all of them does not fit; over each it does, or it would not have been staged.
-            return self._written([[batch] for batch in batches], names, state.drained, upper)
+            return self._written(groups if apart else [batches], names, state.drained, upper)
         except BlobNotFound:
             if _has(self._shard.state(), names):
                 raise
             return None
+
+    def _drained(self, state: ShardState, names: tuple[str, ...]) -> Split | None:
+        """All that is closed, also where a sum does not fit: it does over each run."""
+        try:
+            return self._split(state, names, state.upper)
+        except InvalidUpdates:
+            return self._split(state, names, state.upper, apart=True)
 
     def _written(
         self, groups: Sequence[Sequence[HollowBatch]], names: tuple[str, ...], end: Frontier, upper: Frontier

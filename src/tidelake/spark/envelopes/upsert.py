@@ -14,6 +14,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from tidelake.arrangement.oldrows import old_rows_in
+from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.config import MIB
 from tidelake.data.events import EventColumns
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
@@ -25,6 +27,9 @@ from tidelake.spark.envelopes.append import TakeTime, check_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
+
+# Rows take up to four times as much memory as in the store, and merges and indexes need room beside them.
+_GROWTH = 8
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,8 @@ class Upsert:
             `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
             happen at the least time that is open, in their order.
-        state_bytes: a collection that is stored in at most so many bytes is kept as an arrangement by each
-            worker process, which then looks old rows up there: for streams, whose workers stay. 0: none is.
+        state_bytes: memory in which each process that looks old rows up, this one or a worker, may keep an
+            arrangement of the collection for that, if it fits. 0: none is kept.
     """
 
     order_by: str | None = None
@@ -57,8 +62,8 @@ class Upsert:
 
     def __post_init__(self) -> None:
         check_late(self.late)
-        if self.state_bytes < 0:
-            raise UsageError(f"state_bytes={self.state_bytes!r} must be a whole number that is not negative")
+        if self.state_bytes and self.state_bytes < MIB:
+            raise UsageError(f"state_bytes={self.state_bytes!r} must be 0 or at least {MIB}, one MiB")
 
     @property
     def rebases(self) -> bool:
@@ -130,10 +135,12 @@ class Upsert:
         )
 
     def _state(self, collection: Collection) -> ArrangementReference | None:
-        """The arrangement that workers keep; None: the collection is too large, or none is wanted."""
-        if not self.state_bytes or self.looks_up_bytes(collection) > self.state_bytes:
+        """The arrangement that is kept; None: the collection is too large, or none is wanted."""
+        if not self.state_bytes or self.looks_up_bytes(collection) > self.state_bytes // _GROWTH:
             return None
-        return arrangement_reference(collection)
+        # All of it in memory: a block on disk is read whole for each of its keys that is looked up.
+        config = ArrangementConfig(memory_budget_bytes=self.state_bytes, large_share=1.0)
+        return arrangement_reference(collection, config=config)
 
     def _events(self) -> EventColumns:
         return EventColumns(self.order_by, self.delete_column)

@@ -199,7 +199,8 @@ def _write(frame: DataFrame, path: str, format_: str, mode: str) -> None:
         table = frame.writeTo(path).using(format_)
         {"error": table.create, "overwrite": table.createOrReplace, "append": table.append}[mode]()
     except AnalysisException as error:
-        if "ALREADY_EXISTS" in (error.getCondition() or "") or "already exists" in str(error):
+        # Spark and Iceberg say ALREADY_EXISTS, Delta Lake PATH_EXISTS.
+        if "EXISTS" in (error.getCondition() or "") or "already exists" in str(error):
             raise _exists(path) from error
         raise
 

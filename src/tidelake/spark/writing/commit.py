@@ -69,6 +69,7 @@ def write(
     numbered: Numbered | None = None,
     title: str = "",
     by_tasks: bool = False,
+    expected_bytes: int | None = None,
 ) -> Written:
     """Append a DataFrame in one commit.
 
@@ -83,6 +84,7 @@ def write(
         numbered: append under this number.
         title: of the jobs, for Spark's own pages.
         by_tasks: let tasks do the work however few the rows are: the caller has said which rows are whose.
+        expected_bytes: how large the rows may be in memory, if Spark does not know: a guess.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -101,7 +103,9 @@ def write(
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
             if stored is None:
                 if rows is None:
-                    rows = rows_of(frame, envelope, collection, by_tasks=by_tasks)
+                    rows = rows_of(
+                        frame, envelope, collection, by_tasks=by_tasks, expected_bytes=expected_bytes
+                    )
                 answer = rows.answer(envelope.work(collection, rows.names, start))
             if isinstance(envelope, Compared):
                 stored = answer if stored is None else stored

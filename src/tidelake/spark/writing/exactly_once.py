@@ -98,6 +98,8 @@ class Sink:
     error: Exception | None = None
     _opened: tuple[str, Writer] | None = None
     _failed: int | None = None
+    # Of most streams Spark cannot say how large a micro-batch is: probably as the last one.
+    _taken_bytes: int | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Append one micro-batch, unless it is in."""
@@ -131,12 +133,26 @@ class Sink:
             return WrittenBatch(batch, True, self.collection.upper, late=late)
         if self.mark is not None:
             staged = stage_batch(
-                self.collection, frame, self.envelope, self.mark, Numbered(writer, batch, lambda _: content)
+                self.collection,
+                frame,
+                self.envelope,
+                self.mark,
+                Numbered(writer, batch, lambda _: content),
+                expected_bytes=self._taken_bytes,
             )
+            self._taken_bytes = staged.taken_bytes
             return WrittenBatch(batch, False, self.collection.upper, staged.rows, staged.late)
         title = f"tidelake: batch {batch} into {self.collection.name}"
         numbered = Numbered(writer, batch, lambda _answer: content)
-        done = write(self.collection, frame, self.envelope, numbered=numbered, title=title)
+        done = write(
+            self.collection,
+            frame,
+            self.envelope,
+            numbered=numbered,
+            title=title,
+            expected_bytes=self._taken_bytes,
+        )
+        self._taken_bytes = done.answer.taken_bytes
         return WrittenBatch(
             batch, done.appended.already, done.appended.upper, done.answer.rows, done.answer.late
         )

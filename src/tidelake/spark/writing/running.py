@@ -3,12 +3,12 @@
 Owns that choice, and how few rows get here. A job with Python workers takes about a tenth of a second before
 it has done anything, and its tasks use one thread each; the driver takes some rows by a job without them.
 
-INVARIANT: who works gets every row once, or nothing is worked on here. Spark's estimate is a guess: of files
-it is their compressed size. So what comes here is bounded by its own size, and if there is more the tasks do
-all of it.
+INVARIANT: who works gets every row once, or nothing is worked on here. How large rows are is a guess: of
+files Spark knows their compressed size, of most streams nothing, but the caller has seen the micro-batch
+before. So what comes here is bounded by its own size, and if there is more the tasks do all of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,8 +19,8 @@ from pyspark.sql import types as t
 from tidelake.lake.collection import Collection
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
-from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes
-from tidelake.spark.uploads import Answer, answer_schema, collect, total
+from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes, remote
+from tidelake.spark.uploads import Answer, answer_schema, collect, total, weighing
 
 BYTES_MAX = "spark.tidelake.driverBytesMax"
 _BYTES_MAX = "16m"
@@ -50,12 +50,40 @@ class Rows:
 
     def answer(self, work: ArrowMap) -> Answer:
         """What the work on all rows came to. Errors as `uploads.total`."""
+        weighed = _Weighed(work)
         if self.few is None:
-            return collect(self.frame.mapInArrow(work, answer_schema()))
-        return total(pa.Table.from_batches(work(iter(self.few))))
+            return collect(self.frame.mapInArrow(weighed, answer_schema()))
+        return total(pa.Table.from_batches(weighed(iter(self.few))))
 
 
-def rows_of(frame: DataFrame, envelope: Envelope, collection: Collection, *, by_tasks: bool = False) -> Rows:
+@dataclass(frozen=True)
+class _Weighed:
+    """Work that says how large the rows were."""
+
+    work: ArrowMap
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ArrowMap`."""
+        taken_bytes = 0
+
+        def seen() -> Iterator[pa.RecordBatch]:
+            nonlocal taken_bytes
+            for batch in batches:
+                taken_bytes += batch.nbytes
+                yield batch
+
+        for answer in self.work(seen()):
+            yield weighing(answer, taken_bytes)
+
+
+def rows_of(
+    frame: DataFrame,
+    envelope: Envelope,
+    collection: Collection,
+    *,
+    by_tasks: bool = False,
+    expected_bytes: int | None = None,
+) -> Rows:
     """The rows of a frame that was checked; runs a job if they are few.
 
     Args:
@@ -63,12 +91,16 @@ def rows_of(frame: DataFrame, envelope: Envelope, collection: Collection, *, by_
         envelope: what the rows mean.
         collection: to write to.
         by_tasks: leave them to the tasks, however few they are.
+        expected_bytes: how large they may be, if Spark does not know.
     """
     prepared = envelope.prepare(frame, collection)
     names = prepared.columns
+    by_tasks = by_tasks or remote(frame.sparkSession)
     most = 0 if by_tasks else bytes_in(frame.sparkSession.conf.get(BYTES_MAX, _BYTES_MAX) or "")
     size = estimated_bytes(frame) if most else None
-    if size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
+    if size is None:
+        size = expected_bytes
+    if most and size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
         few = taken(prepared, most * _GROWTH)
         if few is not None:
             return Rows(names, prepared, few)

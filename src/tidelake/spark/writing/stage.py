@@ -101,10 +101,12 @@ class StagedBatch:
     Attributes:
         rows: that were staged.
         late: that came too late, and are staged in the other collection.
+        taken_bytes: of all of them, in memory.
     """
 
     rows: int
     late: int
+    taken_bytes: int
 
 
 def stage_batch(
@@ -113,13 +115,17 @@ def stage_batch(
     envelope: Envelope,
     mark: Watermark,
     numbered: Numbered,
+    *,
+    expected_bytes: int | None = None,
 ) -> StagedBatch:
     """Stage a micro-batch, and seal at the watermark that it moves, in one commit; then what came too late.
+
+    `expected_bytes` is how large it may be, if Spark does not know.
 
     Raises:
         UpdateNotBeyondLower: a row is late, and there is no collection for such rows. Nothing is kept.
     """
-    rows = _rows(collection, frame, envelope)
+    rows = _rows(collection, frame, envelope, expected_bytes)
     writer, number = numbered.writer, numbered.sequence
     while True:
         upper = open_upper(collection)
@@ -137,7 +143,7 @@ def stage_batch(
                 raise
             continue
         late = _finish(rows, envelope, mark, writer, content)
-        return StagedBatch(answer.rows, late)
+        return StagedBatch(answer.rows, late, answer.taken_bytes)
 
 
 def finish_batch(
@@ -178,11 +184,13 @@ def _finish(rows: Rows, envelope: Envelope, mark: Watermark, writer: Writer, con
     return late[1]
 
 
-def _rows(collection: Collection, frame: DataFrame, envelope: Envelope) -> Rows:
+def _rows(
+    collection: Collection, frame: DataFrame, envelope: Envelope, expected_bytes: int | None = None
+) -> Rows:
     # Asked for first: its schema is the one that the store knows now.
     collection.state()
     envelope.check(frame.schema, collection)
-    return rows_of(frame, envelope, collection)
+    return rows_of(frame, envelope, collection, expected_bytes=expected_bytes)
 
 
 def _work(collection: Collection, envelope: Envelope, rows: Rows, half: Half | None = None) -> ArrowMap:

@@ -42,8 +42,10 @@ def upsert(
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
             happen at the least time that is open.
         token: see `tidelake.spark.write`.
-        state_bytes: a collection that is stored in at most so many bytes is kept as an arrangement by each
-            worker process, for look-ups without the store. It pays where workers upsert again and again.
+        state_bytes: memory in which an arrangement of the collection is kept, for look-ups without the store,
+            by this process or, where tasks do the work, by each worker process, until it ends. The first
+            upsert loads it, so it pays for those that come again and again. A collection that takes more
+            than an eighth of that in the store is read as without.
 
     Returns:
         The times written, and the upper after it. Each task costs an `open` and some reads for each part

@@ -1,0 +1,84 @@
+"""What `merge` and `maintain` say while they are at it, and of what they did."""
+
+import queue
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from tidelake.cli import jsonlines, output, show
+from tidelake.errors import TidelakeError
+from tidelake.lake.collection import Collection
+from tidelake.lake.lake import Lake
+from tidelake.shard.upkeep.compactor import MergeReport
+from tidelake.shard.upkeep.maintain import MaintenanceReport
+from tidelake.state.merging import MergeRequest
+
+
+def merged(report: MergeReport) -> list[dict[str, Any]]:
+    """A merge, before and after."""
+    return [
+        {"": when, **show.counts(shape)}
+        for when, shape in (("before", report.before), ("after", report.after))
+    ]
+
+
+def maintained(collection: Collection) -> dict[str, Any]:
+    """Bring a collection to rest, with a line on each merge in a terminal; one line on what was done."""
+    with output.status() as say:
+
+        def watch(request: MergeRequest) -> None:
+            say(f"{collection.name}: merging {request.rows:,} updates of {request.sources} runs")
+
+        report = collection.maintain(watch=watch)
+    return maintained_as(collection, report)
+
+
+def maintained_as(collection: Collection, report: MaintenanceReport) -> dict[str, Any]:
+    """One line on what was done for a collection, and how it is now."""
+    return {**_maintained(collection.name, report), **_at_rest(collection)}
+
+
+def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json: bool) -> None:
+    """Maintain until interrupted; a line for each look that merged or deleted something."""
+    # Printed here and not by the worker: a closed pipe has to end the command.
+    reports = queue.SimpleQueue[tuple[str, MaintenanceReport]]()
+    told: TidelakeError | None = None
+    with lake.upkeep(names, interval_s=interval_s, seen=lambda *seen: reports.put(seen)) as upkeep:
+        # Until an interrupt or a signal ends the process.
+        while True:
+            if upkeep.last_error is not told:
+                told = upkeep.last_error
+                click.echo(f"tidelake: {told}", err=True)
+            try:
+                name, report = reports.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            if (report.merges or report.collected.total) and as_json:
+                click.echo(jsonlines.dump(output.with_lists(_maintained(name, report))))
+                continue
+            if report.merges:
+                done = f"{report.rows_read:,} updates became {report.rows_written:,}"
+                click.echo(f"{name}: {report.merges} merges, {done}, {report.seconds:.1f} s")
+            if report.collected.total:
+                gone = report.collected
+                click.echo(f"{name}: {gone.objects:,} objects and {gone.entries:,} log entries deleted")
+            sys.stdout.flush()
+
+
+def _maintained(name: str, report: MaintenanceReport) -> dict[str, Any]:
+    return {
+        "collection": name,
+        "merges": report.merges,
+        "updates read": report.rows_read,
+        "updates written": report.rows_written,
+        "bytes written": report.bytes_written,
+        "objects deleted": report.collected.objects,
+        "complete": report.complete,
+    }
+
+
+def _at_rest(collection: Collection) -> dict[str, Any]:
+    state = collection.state()
+    return {"runs": state.spine.totals.runs, "updates": state.spine.totals.rows, **show.amplification(state)}

@@ -1,0 +1,248 @@
+"""What `show` and `ls` say of a collection: what its state holds, list by list.
+
+Must not know how lines are printed, which is `tidelake.cli.output`.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import click
+
+from tidelake.cli import jsonlines, output
+from tidelake.lake.collection import Collection
+from tidelake.model import time as times
+from tidelake.model.time import Time
+from tidelake.shard.upkeep.compactor import Shape
+from tidelake.state.forking import borrowed_parts
+from tidelake.state.space import live_rows_min
+from tidelake.state.state import ShardState
+
+_LINES_MAX = 40
+
+Line = dict[str, Any]
+"""Values by column."""
+
+Names = Callable[[], dict[str, str]]
+"""Gives the names of collections by their ids."""
+
+
+def summary(collection: Collection) -> Line:
+    """One line on a collection."""
+    state = collection.state()
+    return {
+        "collection": collection.name,
+        "time": str(state.domain),
+        "since": state.since,
+        # Of one in a group, where the group has closed its times.
+        "upper": collection.upper if state.group else state.upper,
+        **counts(Shape.of([item.batch for item in state.spine])),
+    }
+
+
+def counts(shape: Shape) -> Line:
+    """How much there is."""
+    return {
+        "batches": shape.batches,
+        "runs": shape.runs,
+        "parts": shape.parts,
+        "updates": shape.rows,
+        "bytes": shape.size_bytes,
+    }
+
+
+def amplification(state: ShardState) -> dict[str, float | None]:
+    """How much was written for what was appended, and is at most stored for what is live.
+
+    The latter by the counts in the state; None if they show no bound.
+    """
+    written, live = state.written, live_rows_min(state.spine, state.since)
+    appended, stored = written.appended_bytes, state.spine.totals.rows
+    return {
+        "write amplification": round((appended + written.merged_bytes) / appended, 2) if appended else None,
+        "space amplification at most": round(stored / live, 2) if live else None,
+    }
+
+
+def show_collection(collection: Collection, as_json: bool, names: Names = dict) -> None:
+    """Print everything that a collection's state says.
+
+    Args:
+        collection: to show.
+        as_json: one JSON document.
+        names: gives the names of collections by their ids, for those that share parts with this one.
+    """
+    state = collection.state()
+    group, awaited = _group(collection, names)
+    lists = [
+        # In JSON, in the title of a table, and the lines.
+        ("columns", "columns", _columns(state)),
+        ("spine", "batches", _batches(state)),
+        ("staged", "staged batches", _staged(state)),
+        ("writers", "writers", _writers(state)),
+        ("holds", "holds", _holds(state)),
+        ("claims", "merges under way", _claims(state)),
+        ("shared", "shared parts", _shared(state, names)),
+        ("group", "group", group),
+        ("awaiting", "awaiting transactions", awaited),
+    ]
+    waits = {"drained": state.drained, "staged updates": state.staged.totals.rows}
+    head = {
+        **summary(collection),
+        "id": collection.id,
+        "seqno": state.seqno,
+        # The table is wide enough without.
+        **(waits if as_json or len(state.staged) else {}),
+        **amplification(state),
+    }
+    if as_json:
+        garbage = len(state.garbage) + len(state.doomed)
+        kept = {"retention": state.retention.window, "garbage": garbage}
+        parts = {name: [output.with_lists(line) for line in lines] for name, _, lines in lists}
+        click.echo(jsonlines.dump({**output.with_lists(head), **kept, **parts}))
+        return
+    output.table([head], False)
+    if state.retention.window is not None:
+        click.echo(f"retention: since follows upper at a distance of {state.retention.window:,}")
+    for _, title, lines in lists:
+        _print_last(title, lines)
+    if state.garbage or state.doomed:
+        waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
+        _print_last("garbage", [waiting])
+
+
+def _print_last(title: str, lines: list[Line]) -> None:
+    """Print the last lines of a list, as a table; nothing if there are none."""
+    if lines:
+        click.echo()
+        shown = title if len(lines) <= _LINES_MAX else f"last {_LINES_MAX} {title}"
+        output.table(lines[-_LINES_MAX:], False, shown)
+
+
+def _columns(state: ShardState) -> list[Line]:
+    return [
+        {"column": c.name, "type": str(c.type), "role": role, "nullable": c.nullable}
+        for role, columns in (("key", state.schema.key), ("value", state.schema.value))
+        for c in columns
+    ]
+
+
+def _batches(state: ShardState) -> list[Line]:
+    return [
+        {
+            "ids": f"[{item.id.lo}, {item.id.hi})",
+            "lower": item.batch.bounds.lower,
+            "upper": item.batch.bounds.upper,
+            "since": item.batch.bounds.since,
+            "runs": len(item.batch.runs),
+            "parts": sum(1 for _ in item.batch.parts()),
+            "updates": item.batch.rows,
+            "bytes": item.batch.size_bytes,
+            "inline": item.batch.inline_bytes,
+            "level": getattr(state.spine.holder(item.id), "level", None),
+        }
+        for item in state.spine
+    ]
+
+
+def _staged(state: ShardState) -> list[Line]:
+    return [
+        {
+            "staged": one.name,
+            "first time": _as_json(reduce(times.meet, (part.seen_times[0] for part in one.batch.parts()))),
+            "last time": _as_json(reduce(times.join, (part.seen_times[1] for part in one.batch.parts()))),
+            "runs": len(one.batch.runs),
+            "updates": one.batch.rows,
+            "bytes": one.batch.size_bytes,
+            "inline": one.batch.inline_bytes,
+        }
+        for one in state.staged
+    ]
+
+
+def _as_json(time: Time) -> object:
+    return list(time) if isinstance(time, tuple) else time
+
+
+def _writers(state: ShardState) -> list[Line]:
+    return [
+        {"writer": name, "epoch": w.epoch, "sequence": w.sequence, "owner": w.owner, "upper": w.upper}
+        for name, w in sorted(state.writers.items())
+    ]
+
+
+def _holds(state: ShardState) -> list[Line]:
+    """A line for each hold, leased ones first."""
+    leased = [
+        {"hold": key, "kind": "leased", "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
+        for key, h in sorted(state.holds.items())
+    ]
+    critical = [
+        {"hold": name, "kind": "critical", "purpose": "", "since": h.since, "opened_ms": h.opened_ms}
+        for name, h in sorted(state.critical.items())
+    ]
+    return leased + critical
+
+
+def _claims(state: ShardState) -> list[Line]:
+    """A line for each merge that somebody is at."""
+    return [
+        {
+            "claim": f"[{claim.id.lo}, {claim.id.hi})",
+            "runner": claim.runner,
+            "chunks": len(claim.cuts) + 1,
+            "done": sum(1 for key in state.chunks if key.startswith(f"{claim.name}/")),
+            "expires_ms": claim.expires_ms,
+        }
+        for claim in sorted(state.claims.values(), key=lambda claim: claim.id)
+    ]
+
+
+def _shared(state: ShardState, names: Names) -> list[Line]:
+    """A line for each shard that a collection shares parts with: the one it was forked from, and its forks.
+
+    Of the former, how much of what the collection holds is still the other's; of the latter, how many
+    objects are kept for it only.
+    """
+    if state.origin is None and not state.forks:
+        return []
+    named = names()
+    lines = []
+    if state.origin is not None:
+        parts = list(borrowed_parts(state))
+        lines.append(("forked from", state.origin.shard_id, state.origin.seqno, len(parts)))
+    for id_, fork in sorted(state.forks.items()):
+        kept = sum(1 for lost in state.garbage.values() if lost.read_by(fork.seqno))
+        lines.append(("fork", id_, fork.seqno, kept))
+    return [
+        {"is": what, "collection": named.get(id_), "id": id_, "version": seqno, "parts": parts}
+        for what, id_, seqno, parts in lines
+    ]
+
+
+def _group(collection: Collection, names: Names) -> tuple[list[Line], list[Line]]:
+    """A line for each collection of its group, and one for each transaction that is not applied to it yet."""
+    found = collection.group()
+    if found is None:
+        return [], []
+    named = names()
+    members = [
+        {
+            "collection": named.get(id_),
+            "id": id_,
+            "upper": member.upper.join(found.upper),
+            "leaving": member.leaving,
+        }
+        for id_, member in sorted(found.memberships.items())
+    ]
+    awaited = [
+        {
+            "transaction": awaited.transaction,
+            "staged": one.name,
+            "updates": one.batch.rows,
+            "decided": awaited.transaction in found.decisions,
+            "noted_ms": awaited.noted_ms,
+        }
+        for one, awaited in collection.state().staged.awaiting()
+    ]
+    return members, awaited

@@ -1,0 +1,68 @@
+"""New collections: a shard that is made first, and then named, by one of all who want the name."""
+
+from tidelake.errors import CollectionDropped, IncompatibleSchema
+from tidelake.lake.catalog import Catalog
+from tidelake.lake.leftovers import Leftovers
+from tidelake.lake.renaming import refuse_gone
+from tidelake.lake.shards import Shards
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+
+
+def create_collection(
+    name: str,
+    spec: ShardSpec,
+    catalog: Catalog,
+    shards: Shards,
+    leftovers: Leftovers,
+    *,
+    allow_recreate: bool,
+) -> Shard:
+    """Make a shard and give it a name, or open the one that has the name. See `Lake.create`.
+
+    Args:
+        name: of the collection.
+        spec: of the shard that is made, if none has the name.
+        catalog: of the lake.
+        shards: of the lake.
+        leftovers: of the lake; know whether the shard was taken for what a crash has left.
+        allow_recreate: also take a name that was dropped or given up.
+    """
+    made: Shard | None = None
+    while True:
+        listing = catalog.look([name])
+        present = listing.shards.get(name)
+        found = None if present is None else _alive(shards, name, present)
+        if made is not None and found is not None:
+            # Losing the name leaves an empty shard.
+            shards.unmake(spec.shard_id)
+        if found is not None:
+            _check_same(name, found.spec, spec)
+            return found
+        if name in listing.shards and not allow_recreate:
+            refuse_gone(name)
+        # The shard first: a name never leads to nothing.
+        made = made or shards.make(spec)
+        if not leftovers.ending(spec.shard_id).is_alive():
+            # This process slept, and it was taken for what a crash has left.
+            raise CollectionDropped(name)
+        if catalog.set(listing, name, spec.shard_id):
+            return made
+
+
+def _alive(shards: Shards, name: str, shard_id: str) -> Shard | None:
+    """The shard that a name led to a moment ago, or None if it is being dropped."""
+    try:
+        return shards.led_to(name, shard_id)
+    except CollectionDropped:
+        return None
+
+
+def _check_same(name: str, spec: ShardSpec, wanted: ShardSpec) -> None:
+    if spec.domain != wanted.domain or not spec.schema.same_columns(wanted.schema):
+        was = any(schema.same_columns(wanted.schema) for schema in spec.schemas.values())
+        raise IncompatibleSchema(
+            f"collection {name!r} exists with {spec.schema} time {spec.domain}, "
+            f"which does not equal {wanted.schema} time {wanted.domain}"
+            + (", a schema that it had: open it with lake.collection(...)" if was else "")
+        )

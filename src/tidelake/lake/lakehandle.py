@@ -1,0 +1,38 @@
+"""What every part of a lake's handle knows: its stores, its catalog, and who finds and ends its shards."""
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.lake.catalog import Catalog
+from tidelake.lake.gate import Gate, GatedBlobStore, GatedVersionLog
+from tidelake.lake.groups import Groups
+from tidelake.lake.leftovers import Leftovers
+from tidelake.lake.shards import Shards
+from tidelake.lake.sinces import Sinces
+from tidelake.shard.machine import Together
+from tidelake.shard.shard import keeper_of
+from tidelake.store.url import Stores
+
+
+class LakeHandle:
+    """Of one lake.
+
+    Attributes:
+        url: where it is, for other processes.
+    """
+
+    def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
+        self.url = url
+        self._gate = gate = Gate(url)
+        self._stores = Stores(
+            GatedBlobStore(stores.blobs, gate), GatedVersionLog(stores.log, gate), stores.turns
+        )
+        self._config = config
+        self._env = env
+        self._keeper = keeper_of(env, config)
+        self._catalog = Catalog(self._stores, env, url, config, Together(env.clock, gate.command))
+        self._shards = Shards(
+            self._stores, env, url, config, catalog=self._catalog, gate=gate, keeper=self._keeper
+        )
+        self._leftovers = Leftovers(self._stores, env, config, self._catalog)
+        self._sinces = Sinces(self._catalog, self._shards.led_to, self._shards.open, env)
+        self._groups = Groups(self._stores, env, url, config, self._shards.open)

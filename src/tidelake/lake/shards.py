@@ -1,0 +1,119 @@
+"""The shards of a lake: found by the names of its collections, opened by their ids.
+
+Owns what is said of a name that leads nowhere, or not any more. Must not know what is done with a shard.
+"""
+
+from weakref import WeakValueDictionary
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import CollectionDropped, CollectionNotFound, CorruptionError
+from tidelake.lake.catalog import Catalog
+from tidelake.lake.gate import Gate
+from tidelake.lake.names import check_text, not_found
+from tidelake.shard.keeper import Keeper
+from tidelake.shard.machine import Together
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.store.url import Stores
+
+
+class Shards:
+    """Opens and makes the shards of one lake. Those of one id are committed to together.
+
+    Args:
+        stores: of the lake.
+        env: of this process.
+        url: of the lake.
+        config: settings.
+        catalog: of the lake.
+        gate: that is shut when the lake is closed.
+        keeper: of reads that take long.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        env: Env,
+        url: str,
+        config: Config,
+        *,
+        catalog: Catalog,
+        gate: Gate,
+        keeper: Keeper,
+    ) -> None:
+        self._stores, self._env, self._url, self._config = stores, env, url, config
+        self._catalog, self._gate, self._keeper = catalog, gate, keeper
+        self._together: WeakValueDictionary[str, Together] = WeakValueDictionary()
+
+    def id_of(self, name: str) -> str:
+        """The id of the shard that a name leads to now; see `Lake.id_of`."""
+        self._gate.check()
+        check_text(name)
+        shard_id = self._catalog.look([name]).shards.get(name)
+        if shard_id is None:
+            raise self.not_found(name)
+        return shard_id
+
+    def named(self, name: str) -> Shard:
+        """Open the shard that a name leads to now.
+
+        Raises:
+            CollectionNotFound: there is none; names the nearest ones.
+            CollectionDropped: it is being dropped.
+        """
+        return self.led_to(name, self.id_of(name))
+
+    def led_to(self, name: str, shard_id: str | None) -> Shard:
+        """Open the shard that a name led to a moment ago.
+
+        Raises:
+            CollectionNotFound: it led nowhere; names the nearest ones.
+            CollectionDropped: it was dropped since, or is being dropped.
+            CorruptionError: the name still leads to it, and its log is gone.
+        """
+        if shard_id is None:
+            raise self.not_found(name)
+        try:
+            return self.open(shard_id)
+        except CollectionDropped as error:
+            raise CollectionDropped(name) from error
+        except CollectionNotFound as error:
+            # A drop takes the name away before the log; nothing else deletes a log that has a name.
+            if self._catalog.look([name]).shards.get(name) == shard_id:
+                raise CorruptionError(shard_id, f"collection {name!r} has lost its log") from error
+            raise CollectionDropped(name) from error
+
+    def open(self, shard_id: str) -> Shard:
+        """Open the shard of an id.
+
+        Raises:
+            CollectionNotFound: there is none.
+            CollectionDropped: it is being dropped.
+        """
+        return Shard.open(
+            self._stores,
+            self._env,
+            self._url,
+            shard_id,
+            self._config,
+            keeper=self._keeper,
+            together=self._together_on(shard_id),
+        )
+
+    def make(self, spec: ShardSpec) -> Shard:
+        """Make a shard, to which no name leads yet."""
+        together = self._together_on(spec.shard_id)
+        return Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
+
+    def unmake(self, shard_id: str) -> None:
+        """Delete an empty shard that was made for a name which leads to another one."""
+        self._stores.log.delete(shard_id)
+
+    def not_found(self, name: str) -> CollectionNotFound:
+        """Says which names are near. Reads the whole list of them."""
+        return CollectionNotFound(not_found(name, self._catalog.read().shards))
+
+    def _together_on(self, shard_id: str) -> Together:
+        # Of two threads that come at once one may get its own, which only means more log writes.
+        return self._together.setdefault(shard_id, Together(self._env.clock, self._gate.command))
