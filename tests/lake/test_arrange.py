@@ -1,6 +1,7 @@
 """Arrangements of a collection: they follow, and what they answer is what a snapshot of that time says."""
 
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -126,6 +127,37 @@ def test_a_wait_that_is_interrupted_loses_and_doubles_nothing(collection, arrang
                 arrangement.catch_up()
     assert arrangement.catch_up() == 3
     assert counted(arrangement.range()) == snapshot(collection)
+
+
+def test_an_interrupt_right_after_updates_came_in_doubles_none(collection, arrange):
+    arrangement = arrange(collection)
+    collection.append(at(0, 1), upper=1)
+    looking, over = threading.Event(), threading.Event()
+
+    def look(_):
+        looking.set()
+        over.wait(30)
+
+    def interrupt():
+        looking.wait(30)
+        while not len(arrangement._spine.held()[0]) and not over.wait(0.01):
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    others = [threading.Thread(target=arrangement._follower.seen, args=(look,))]
+    others.append(threading.Thread(target=interrupt))
+    others[0].start()
+    looking.wait(30)
+    others[1].start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            arrangement.catch_up()
+    finally:
+        over.set()
+        for other in others:
+            other.join()
+    arrangement.catch_up()
+    assert counted(arrangement.range()) == {(1, "x"): 1}
 
 
 def test_staged_updates_are_followed_once_their_times_are_sealed(collection, arrange):

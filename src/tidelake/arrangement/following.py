@@ -123,9 +123,10 @@ class Follower:
             if end == start:
                 return False
             self._sink.take(self._tail.read(Updates(start, end), start))
-            with self._view:
-                self._position = end
-                if not self._keeps_history:
+            # SUBTLE: not in a wait for the view: interrupted there, the next step would take them in again.
+            self._position = end
+            if not self._keeps_history:
+                with self._view:
                     self._sink.fold(Frontier.of(last_before(end)))
             self._tail.move(end if self._floor is None else self._floor)
             self._sink.wait()
