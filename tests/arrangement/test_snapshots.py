@@ -169,6 +169,20 @@ def test_a_time_before_the_frontier_is_refused(tmp_path: Path) -> None:
         assert snapshot.fetch(pa.table({"k0": [1]}), 3).num_rows == 1
 
 
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda snapshot: snapshot.sample_keys(-1), "n=-1 must be"),
+        (lambda snapshot: snapshot.partition_keys(1.5), "n=1.5 must be"),
+        (lambda snapshot: snapshot.range(limit=-1), "limit=-1 must be"),
+        (lambda snapshot: snapshot.range(5), "a bound is a tuple .* not 5"),
+    ],
+)
+def test_wrong_numbers_and_bounds_are_refused(ask, message) -> None:
+    with Snapshot(layout("int"), []) as snapshot, pytest.raises(UsageError, match=message):
+        ask(snapshot)
+
+
 def test_keys_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     of = layout("pair")
     with taken([], of, tmp_path) as snapshot:
