@@ -23,7 +23,8 @@ from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
 from tidelake.arrangement.spine import Spine
 from tidelake.data.selection import bind
-from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.errors import HistoryCompacted, IncompatibleSchema, UsageError
+from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Wanted
@@ -99,7 +100,9 @@ class FollowedArrangement(Arrangement):
         Raises:
             NotYetClosed: it is still open then.
             HistoryCompacted: this process was away for longer than its hold lasts: arrange anew.
+            IncompatibleSchema: a column was dropped or widened: arrange anew.
             CollectionDropped: nothing new will come.
+            Closed: this arrangement was closed, or its lake.
         """
         at = None if through is None else self.layout.domain.check(through, "through")
         return self._follower.catch_up(at, self._patience_s(timeout_s))
@@ -190,6 +193,7 @@ class FollowedArrangement(Arrangement):
             # In the order of other columns, and perhaps no longer distinct.
             for batch in contents:
                 self._spine.insert(self._rows(batch))
+            self._check_columns()
             return
         # With what is staged for later times, as long as nobody has moved it: more than there is to load.
         stored = list(self._shard.last_readable().batches())
@@ -197,10 +201,13 @@ class FollowedArrangement(Arrangement):
         size_bytes = _UNPACKED * sum(batch.size_bytes for batch in stored)
         if self._spine.load(map(self._rows, contents), plan, size_bytes):
             self._spine.wait()
+        self._check_columns()
 
     def take(self, updates: pa.RecordBatchReader) -> None:
         """As `following.Sink`; not for users."""
-        self._spine.insert_nowait(pa.Table.from_batches(map(self._rows, updates), self.layout.arrow))
+        table = pa.Table.from_batches(map(self._rows, updates), self.layout.arrow)
+        self._check_columns()
+        self._spine.insert_nowait(table)
 
     def fold(self, frontier: Frontier) -> None:
         """As `following.Sink`; not for users."""
@@ -212,6 +219,14 @@ class FollowedArrangement(Arrangement):
     def _resume(self, followed: Followed) -> None:
         self._follower.resume(followed.position)
         self._before = followed.hold
+
+    def _check_columns(self) -> None:
+        # After a read: the schema that is known now is none before that of any row that was read.
+        reason = _outgrown(self._shard.spec, self._followed)
+        if reason:
+            raise IncompatibleSchema(
+                f"rows of {self._followed.name!r} no longer fit this arrangement: {reason}; arrange anew"
+            )
 
     def _retains_all(self) -> bool:
         return self._spine.retention.empty
@@ -245,8 +260,8 @@ def arranged(
         wanted: which rows, and which value columns beside the key.
         options: how.
         as_of: from when on history is kept; None: none is.
-        restore: a directory of checkpoints of the same rows; loaded anew if there is none, or if what
-            came after it is no longer known.
+        restore: a directory of checkpoints of the same rows; loaded anew if there is none, if what came
+            after it is no longer known, or if a column of it was dropped or widened since.
 
     Raises:
         UsageError: times are tuples, a column or condition is wrong, or the checkpoint is of other rows.
@@ -311,6 +326,22 @@ def _schema(shard: Shard, followed: Followed) -> Schema:
     return Schema(schema.key, tuple(column for column in schema.value if column.name in followed.columns))
 
 
+def _outgrown(spec: ShardSpec, followed: Followed) -> str:
+    """Why rows of today are none of those that an arrangement of earlier columns has; empty if they are.
+
+    A row that goes after one of its columns was dropped has null there: it would not be found.
+    """
+    schema = spec.schemas[followed.schema_id]
+    kept = schema.columns
+    # Whether a row is wanted may hang on any column.
+    if followed.columns is not None and followed.where is None:
+        kept = (*schema.key, *(column for column in schema.value if column.name in followed.columns))
+    gone = [column.name for column in kept if column.id not in spec.live]
+    if gone:
+        return f"column {gone[0]!r} was dropped since"
+    return why_not_readable_as(spec.schemas[max(spec.schemas)], schema)
+
+
 def _follower(
     shard: Shard, followed: Followed, options: FollowOptions
 ) -> Callable[[FollowedArrangement], Follower]:
@@ -328,7 +359,14 @@ def _follower(
     )
 
     def make(sink: FollowedArrangement) -> Follower:
-        return Follower(tail, sink, shard.env, poll_s=options.poll_s, keeps_history=followed.keeps_history)
+        return Follower(
+            tail,
+            sink,
+            shard.env,
+            shard.keeper,
+            poll_s=options.poll_s,
+            keeps_history=followed.keeps_history,
+        )
 
     return make
 
@@ -336,11 +374,14 @@ def _follower(
 def _restored(
     shard: Shard, followed: Followed, path: str | os.PathLike[str], options: FollowOptions
 ) -> FollowedArrangement | None:
-    """The arrangement of the newest checkpoint; None if there is none, or what came after it is not known."""
+    """The arrangement of the newest checkpoint; None if there is none, or it cannot be gone on from."""
     there = CheckpointDirectory(path).checkpoints()
     if not there:
         return None
     before = _same(there[-1], followed, path)
+    if _outgrown(shard.spec, before):
+        shard.env.recorder.count("arrangement.restore.outgrown")
+        return None
     spine, home, found = restored(
         path, there[-1].number, directory=options.directory, config=options.config, env=shard.env
     )
