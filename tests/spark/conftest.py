@@ -1,6 +1,7 @@
 """One Spark session for all tests of this folder."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,16 @@ def by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def killed_jvms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory for the JVMs that a test starts in other processes, which it kills.
+
+    A JVM that is killed does not clean up, and knows no TMPDIR. It puts sockets there, whose paths must be
+    short: pytest's own directories are not.
+    """
+    with tempfile.TemporaryDirectory(prefix="killed-") as folder:
+        there = os.environ.get("JDK_JAVA_OPTIONS", "")
+        monkeypatch.setenv("JDK_JAVA_OPTIONS", f"{there} -Djava.io.tmpdir={folder}".strip())
+        yield Path(folder)
