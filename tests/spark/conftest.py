@@ -33,12 +33,15 @@ def spark() -> Iterator[object]:
 
 
 @pytest.fixture(params=["tasks", "driver"])
-def both_ways(request: pytest.FixtureRequest, spark: Any) -> Iterator[None]:
-    """Lets tasks do the work of every write, then the driver."""
-    # Of frames that are made of Python's values Spark knows no size, and takes them for endless.
+def both_ways(request: pytest.FixtureRequest, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Lets tasks do the work of every write, then the driver; which of them it is."""
+    from tidelake.spark import tasks
+
+    # Frames that are made of Python's values are of unknown size, which is left to tasks.
+    monkeypatch.setattr(tasks, "_UNKNOWN_BYTES", 2**64)
     most = {"tasks": "0", "driver": str(2**63)}[request.param]
     spark.conf.set("spark.tidelake.driverBytesMax", most)
-    yield
+    yield request.param
     spark.conf.unset("spark.tidelake.driverBytesMax")
 
 
