@@ -11,7 +11,7 @@ from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.spine import Spine
 from tidelake.config import MIB
 from tidelake.data.merge import merge
-from tidelake.env import Env, IdSource, RandomIds, Spawned, Stop
+from tidelake.env import Clock, Env, IdSource, RandomIds, Spawned, Stop, SystemClock
 from tidelake.model.query import AsOf
 
 LAYOUT = layout("int")
@@ -86,6 +86,7 @@ class Rig:
         ids: IdSource | None = None,
         machine: SetMachine | None = None,
         spawner: NoThreads | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
@@ -95,7 +96,11 @@ class Rig:
             LAYOUT,
             config if config is not None else tiny(),
             directory=str(folder),
-            env=Env(spawner=self.spawner, ids=ids if ids is not None else RandomIds()),
+            env=Env(
+                clock=clock if clock is not None else SystemClock(),
+                spawner=self.spawner,
+                ids=ids if ids is not None else RandomIds(),
+            ),
             machine=self.machine,
         )
 

@@ -1,11 +1,14 @@
 """What goes wrong beside and below an arrangement is told to whom it concerns, and no row comes twice."""
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.arrangement.arrangement_rows import sorted_rows
 from tests.arrangement.spine_rig import LAYOUT, NoThreads, Rig, SetMachine, row, tiny
 
 from tidelake.arrangement.batch import FilterPlan
-from tidelake.errors import CorruptionError, StoreUnavailable
+from tidelake.arrangement.snapshot import Snapshot
+from tidelake.errors import CorruptionError, StoreUnavailable, UsageError
 
 
 class FailingMachine(SetMachine):
@@ -172,3 +175,28 @@ def test_a_thread_whose_merges_fail_pauses_longer_each_time(tmp_path):
     rig.settle()
     assert len(rig.held_keys()) == 300
     rig.spine.close()
+
+
+def test_a_filter_that_cannot_be_computed_is_named_until_another_one_is_set(tmp_path):
+    rig = Rig(tmp_path)
+    rig.insert_keys([1])
+    rig.spine.retain_values(pc.field("v").cast(pa.int64()) > 3)
+    rig.insert_keys([2])
+    rig.settle()
+    with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
+        rig.insert_keys([3])
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
+            seen(rig)
+    rig.spine.retain_values(pc.field("v") == "a")
+    rig.settle()
+    assert seen(rig) == [1, 2]
+    rig.spine.close()
+
+
+def seen(rig):
+    batches, rules = rig.spine.held()
+    with Snapshot(LAYOUT, batches, rules.retention) as snapshot:
+        for batch in batches:
+            batch.release()
+        return snapshot.range()["k0"].to_pylist()

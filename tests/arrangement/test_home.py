@@ -1,9 +1,11 @@
 """Folders of batch files: they go with their last user, and what a process that was killed left goes too."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from tidelake.arrangement.home import Home
@@ -55,3 +57,28 @@ def test_strangers_are_left_alone(tmp_path):
     (tmp_path / "tidelake-arrangement-no-lock").mkdir()
     Home(tmp_path, "a").release()
     assert sorted(os.listdir(tmp_path)) == ["tidelake-arrangement-no-lock", "tidelake-else"]
+
+
+def test_a_folder_that_others_removed_is_gone_without_a_word(tmp_path):
+    home = Home(tmp_path, "a")
+    shutil.rmtree(home.path)
+    home.release()
+
+
+def test_files_may_go_while_their_folder_is_removed(tmp_path):
+    for i in range(60):
+        home = Home(tmp_path, str(i))
+        paths = [Path(home.path, str(n)) for n in range(300)]
+        for path in paths:
+            path.touch()
+        found = [Path(home.path, name) for name in os.listdir(home.path)]
+        others = [
+            threading.Thread(target=lambda part=part: [path.unlink(missing_ok=True) for path in part])
+            for part in (found[::-1], found[150:])
+        ]
+        for other in others:
+            other.start()
+        home.release()
+        for other in others:
+            other.join()
+    assert folders(tmp_path) == []

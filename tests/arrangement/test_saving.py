@@ -1,5 +1,6 @@
 """Saving, restoring and forking: what comes back is what was there, and no file goes that somebody needs."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -12,14 +13,20 @@ import pyarrow.compute as pc
 import pytest
 from tests.arrangement.saving_child import contents as child_contents
 from tests.arrangement.saving_child import rows_of
+from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
 
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.checkpoint import CheckpointDirectory
+from tidelake.arrangement.home import Home
+from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.spine import Spine
 from tidelake.config import MIB
+from tidelake.data.types import schema_from_arrow
 from tidelake.env import Counters, Env
 from tidelake.errors import Closed, CorruptionError, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
 # From the first row on batches are on disk.
@@ -278,3 +285,56 @@ def test_nothing_is_lost_when_the_process_is_killed_while_it_saves(tmp_path, rng
 @pytest.mark.full
 def test_nothing_is_lost_in_many_kills(tmp_path, rng, record_property):
     record_property("figures", f"{killed_while_saving(tmp_path, 60, rng)} saves, 60 kills")
+
+
+def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
+    class Interrupting(SetMachine):
+        """At the next look at memory another thread's insert is in."""
+
+        def resident_bytes(self):
+            if work := interrupted.pop() if interrupted else None:
+                work()
+            return super().resident_bytes()
+
+    interrupted = []
+    # A thread that merges would look at memory too.
+    env = Env(spawner=NoThreads())
+    layout = Layout(schema_from_arrow(SCHEMA, ["k"]), TimeDomain())
+    home = Home(tmp_path / "live", env.ids.fresh())
+    spine = Spine(layout, tiny(), directory=home.path, env=env, machine=Interrupting())
+    with Arrangement(spine, home, env, env.ids.fresh()) as arrangement:
+        arrangement.insert(rows(0))
+        arrangement.save(tmp_path / "saved")
+        arrangement.insert(rows(1))
+        interrupted.append(lambda: arrangement.insert(rows(2)))
+        with arrangement.fork() as fork:
+            assert (len(fork), len(arrangement)) == (2, 3)
+            fork.save(tmp_path / "saved")
+        assert arrangement.save(tmp_path / "saved").is_new
+    with Arrangement.restore(tmp_path / "saved") as again:
+        assert len(again) == 3
+
+
+def _close_in_child(arrangement, answers):
+    arrangement.resume()
+    arrangement.consolidate()
+    answers.put(arrangement.key_count())
+    arrangement.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_process_takes_no_file_from_its_parent(made, tmp_path):
+    arrangement = made()
+    arrangement.pause()
+    for i in range(3):
+        arrangement.insert(rows(*range(10 * i, 10 * i + 10)))
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_close_in_child, args=(arrangement, answers))
+    child.start()
+    assert answers.get(timeout=60) == 30
+    child.join()
+    assert child.exitcode == 0
+    arrangement.save(tmp_path / "saved")
+    with made(Arrangement.restore, tmp_path / "saved") as again:
+        assert again.key_count() == 30

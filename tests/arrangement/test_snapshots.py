@@ -23,6 +23,7 @@ from arrangement_rows import (
 from hypothesis import HealthCheck, given, settings
 
 from tidelake.arrangement import filebuilder, memory, windows
+from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.retention import Retention
@@ -168,6 +169,20 @@ def test_a_time_before_the_frontier_is_refused(tmp_path: Path) -> None:
         assert snapshot.fetch(pa.table({"k0": [1]}), 3).num_rows == 1
 
 
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda snapshot: snapshot.sample_keys(-1), "n=-1 must be"),
+        (lambda snapshot: snapshot.partition_keys(1.5), "n=1.5 must be"),
+        (lambda snapshot: snapshot.range(limit=-1), "limit=-1 must be"),
+        (lambda snapshot: snapshot.range(5), "a bound is a tuple .* not 5"),
+    ],
+)
+def test_wrong_numbers_and_bounds_are_refused(ask, message) -> None:
+    with Snapshot(layout("int"), []) as snapshot, pytest.raises(UsageError, match=message):
+        ask(snapshot)
+
+
 def test_keys_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     of = layout("pair")
     with taken([], of, tmp_path) as snapshot:
@@ -196,6 +211,21 @@ def test_a_closed_snapshot_answers_no_more_and_its_files_go(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(Closed, match="the snapshot is closed"):
         snapshot.fetch(pa.table({"k0": [1]}))
+
+
+def test_what_is_still_read_of_a_closed_snapshot_says_so_and_reads_no_other_file(tmp_path: Path) -> None:
+    of = layout("int")
+    batch = file_batch(sorted_rows([((1, "a", 0.5), 0, 1)], of), of, tmp_path, "one", BlockCache(0))
+    assert batch is not None
+    snapshot = Snapshot(of, [batch])
+    batch.release()
+    cursor = snapshot.cursor()
+    snapshot.close()
+    other = file_batch(sorted_rows([((2, "b", 1.5), 0, 1)], of), of, tmp_path, "two")
+    with pytest.raises(Closed, match="closed meanwhile"):
+        cursor.rewind()
+    assert other is not None
+    other.release()
 
 
 @pytest.mark.parametrize("kind", ["int", "text"])

@@ -14,7 +14,7 @@ from tidelake.arrangement.retention import last_n
 from tidelake.arrangement.room import Room, SystemMachine
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.spine import Spine
-from tidelake.env import RandomIds
+from tidelake.env import RandomIds, SystemClock
 from tidelake.errors import (
     Closed,
     CorruptionError,
@@ -168,6 +168,25 @@ def test_an_insert_that_waits_merges_until_it_need_not(tmp_path):
     rig.spine.close()
 
 
+def test_the_time_that_inserts_waited_is_reported(tmp_path):
+    class Clock(SystemClock):
+        """A second passes between any two looks."""
+
+        def monotonic_s(self) -> float:
+            looks.append(float(len(looks)))
+            return looks[-1]
+
+    looks: list[float] = []
+    rig = Rig(tmp_path, tiny(batches_max=10), clock=Clock())
+    for key in range(9):
+        rig.spine.insert(sorted_rows([row(key)], LAYOUT))
+    assert (rig.spine.report().waits, rig.spine.report().waited_s, looks) == (0, 0.0, [])
+    rig.spine.insert(sorted_rows([row(9)], LAYOUT))
+    assert rig.spine.report().waits == 1
+    assert rig.spine.report().waited_s == looks[-1] - looks[0] > 0
+    rig.spine.close()
+
+
 def test_nobody_waits_for_merging_that_is_paused(tmp_path):
     rig = Rig(tmp_path, tiny(batches_max=10))
     rig.spine.pause()
@@ -203,6 +222,16 @@ def test_at_moderate_pressure_what_is_in_memory_stays_until_it_is_merged(rig):
     rig.insert_keys(range(10, 20))
     assert not rig.spine.step()
     assert rig.spine.report().levels[0].rows_in_memory == 1
+
+
+def test_what_is_on_disk_stays_there_when_the_pressure_falls(rig):
+    rig.machine.share = 0.6
+    rig.insert_keys([1])
+    rig.machine.share = 0.0
+    rig.insert_keys([2])
+    rig.settle()
+    level = rig.spine.report().levels[0]
+    assert (level.rows_in_memory, level.rows_on_disk) == (0, 2)
 
 
 def test_at_high_pressure_what_is_in_memory_is_merged_out_at_once(rig):

@@ -98,7 +98,7 @@ def test_encodings_are_undone(value: Any, kind: pa.DataType, form: Encoding, exp
         ("1_0", pa.decimal128(6, 2), Encoding(), "is not a decimal number"),
         ("١", pa.decimal128(6, 2), Encoding(), "is not a decimal number"),
         (loads("1e9999999999999999999"), pa.float64(), Encoding(), "too large an exponent"),
-        (loads("1" * 5000), pa.int64(), Encoding(), "too many digits"),
+        (loads("1" * 5000), pa.int64(), Encoding(), "a value is a number of too many digits, not int64"),
         (loads('{"a":1,"a":2}'), pa.struct([("a", pa.int64())]), Encoding(), "given twice"),
     ],
 )

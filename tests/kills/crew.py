@@ -172,14 +172,14 @@ class Crew:
         with tidelake.open(self.place, config=CONFIG) as lake:
             drop_others(lake, "drop")
             drop_others(lake, "fork")
-            _bring_to_rest(lake)
+            bring_to_rest(lake)
             state = lake.collection("c").state()
             assert state.spine.totals.runs <= 1
             assert not state.claims and not state.chunks and not state.holds and not state.forks
             _check_no_leak(lake, self.place)
         if copies_of(self.place).exists():
             with tidelake.open(copies_of(self.place), config=CONFIG) as copies:
-                _bring_to_rest(copies)
+                bring_to_rest(copies)
                 _check_no_leak(copies, copies_of(self.place))
         self.check()
 
@@ -216,15 +216,16 @@ def _check_whole(lake, leaks=LEAKS):
     assert not found
 
 
-def _bring_to_rest(lake):
+def bring_to_rest(lake):
     """Maintain until a check has nothing to tell: the killed left claims, holds and uploads to grow old."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         lake.collect()  # first: what is half dropped is in the list, and cannot be opened
+        complete = True
         for name in lake.list():
             c = lake.collection(name)
             c.advance_since(c.last_time())
-            complete = c.maintain().complete
+            complete &= c.maintain().complete
             c.collect(thorough=True)
         findings, left = lake.fsck().findings, _beside(lake)
         if complete and not findings and not left:

@@ -4,8 +4,10 @@ import time
 from collections import Counter
 
 import pytest
-from crew import Crew
-from kills_child import WORKS, contents_of, updates_of
+from crew import Crew, bring_to_rest
+from kills_child import CONFIG, WORKS, contents_of, updates_of
+
+import tidelake
 
 CREW = [("append", "a"), ("append", "b"), *((kind, kind) for kind in WORKS if kind != "append")]
 CHECK_EVERY = 5
@@ -37,6 +39,12 @@ def test_the_books_are_the_sum_of_the_appends():
         for row, diff in updates_of("a", last):
             found[row] += diff
         assert (+found == Counter(contents_of("a", last)) and min(found.values()) == 0) or last == 0
+
+
+def test_a_lake_in_which_no_copy_came_to_its_end_is_brought_to_rest(tmp_path):
+    with tidelake.open(tmp_path / "copies", config=CONFIG) as lake:
+        bring_to_rest(lake)
+        assert lake.list() == []
 
 
 def test_processes_that_are_killed_lose_and_double_nothing(tmp_path, rng, record_property):

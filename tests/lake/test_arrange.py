@@ -1,10 +1,14 @@
 """Arrangements of a collection: they follow, and what they answer is what a snapshot of that time says."""
 
 import random
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from lakes import SCHEMA, at, rows
 
@@ -12,8 +16,10 @@ import tidelake
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.config import MIB, Config
 from tidelake.errors import (
+    Closed,
     CollectionDropped,
     HistoryCompacted,
+    IncompatibleSchema,
     NotYetClosed,
     TidelakeError,
     UsageError,
@@ -121,6 +127,37 @@ def test_a_wait_that_is_interrupted_loses_and_doubles_nothing(collection, arrang
                 arrangement.catch_up()
     assert arrangement.catch_up() == 3
     assert counted(arrangement.range()) == snapshot(collection)
+
+
+def test_an_interrupt_right_after_updates_came_in_doubles_none(collection, arrange):
+    arrangement = arrange(collection)
+    collection.append(at(0, 1), upper=1)
+    looking, over = threading.Event(), threading.Event()
+
+    def look(_):
+        looking.set()
+        over.wait(30)
+
+    def interrupt():
+        looking.wait(30)
+        while not len(arrangement._spine.held()[0]) and not over.wait(0.01):
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    others = [threading.Thread(target=arrangement._follower.seen, args=(look,))]
+    others.append(threading.Thread(target=interrupt))
+    others[0].start()
+    looking.wait(30)
+    others[1].start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            arrangement.catch_up()
+    finally:
+        over.set()
+        for other in others:
+            other.join()
+    arrangement.catch_up()
+    assert counted(arrangement.range()) == {(1, "x"): 1}
 
 
 def test_staged_updates_are_followed_once_their_times_are_sealed(collection, arrange):
@@ -463,3 +500,134 @@ def test_an_evolved_collection_no_longer_asks_a_state_of_old_columns(collection,
     collection.evolve(SCHEMA.append(pa.field("more", pa.int64())))
     with pytest.raises(TidelakeError, match="state"):
         collection.upsert(rows(1, v="b", more=pa.array([1], pa.int64())), state=state)
+
+
+# Columns that change, and ends
+
+
+WIDENED = pa.schema([SCHEMA.field("id"), ("n", pa.int32())])
+
+
+@pytest.mark.parametrize("kept", [{}, {"columns": ["a", "b"]}, {"columns": ["a"], "where": "b > 0"}])
+def test_a_column_that_is_dropped_ends_an_arrangement_that_has_it(lake, arrange, kept, tmp_path):
+    """The rows that go would have null there, and take nothing away."""
+    collection = lake.create("wide", WIDE, key=["id"])
+    collection.append(pa.table({"id": [1, 2], "a": ["x", "y"], "b": [7, 8], "_time": [0, 0]}), upper=1)
+    arrangement = arrange(collection, **kept)
+    arrangement.save(tmp_path / "saved")
+    without = arrange(collection, columns=["a"])
+    had = arrangement.range()
+    collection.evolve(pa.schema([WIDE.field("id"), WIDE.field("a")]))
+    collection.append(pa.table({"id": [1], "a": ["x"], "_time": [1], "_diff": [-1]}), upper=2)
+
+    with pytest.raises(IncompatibleSchema, match="'b' was dropped since; begin anew"):
+        arrangement.catch_up()
+    assert arrangement.range() == had
+    without.catch_up()
+    assert counted(without.range(), ("id", "a")) == {(2, "y"): 1}
+    if "where" not in kept:
+        asked = {"columns": kept["columns"][:1]} if kept else {}
+        assert counted(arrange(collection, **asked).range(), ("id", "a")) == {(2, "y"): 1}
+
+
+def test_a_checkpoint_of_other_columns_than_today_is_loaded_anew(lake, arrange, tmp_path):
+    collection = lake.create("wide", WIDENED, key=["id"])
+    collection.append(pa.table({"id": [1], "n": pa.array([1], pa.int32()), "_time": [0]}), upper=1)
+    arrangement = arrange(collection)
+    arrangement.save(tmp_path / "saved")
+    collection.evolve(pa.schema([SCHEMA.field("id"), ("n", pa.int64())]))
+    collection.append(pa.table({"id": [2], "n": [2**40], "_time": [1]}), upper=2)
+    with pytest.raises(IncompatibleSchema, match="widened"):
+        arrangement.catch_up()
+    again = arrange(collection, restore=tmp_path / "saved")
+    assert counted(again.range(), ("id", "n")) == {(1, 1): 1, (2, 2**40): 1}
+
+
+def test_history_that_goes_while_nobody_follows_ends_an_arrangement(collection, arrange):
+    collection.append(at(0, 1), upper=1)
+    arrangement = arrange(collection)
+    for hold in list(collection.state().holds):
+        collection.release(hold)
+    collection.append(at(1, 2), upper=9)
+    collection.advance_since(5)
+    for _ in range(2):
+        with pytest.raises(HistoryCompacted):
+            arrangement.catch_up()
+    assert counted(arrangement.range()) == {(1, "x"): 1}
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_lake_that_is_closed_takes_the_hold_and_the_thread_along(tmp_path, follow):
+    before = set(threading.enumerate())
+    with tidelake.open(tmp_path / "lake") as lake:
+        collection = lake.create("c", SCHEMA, key=["id"])
+        collection.append(at(0, 1), upper=1)
+        arrangement = collection.arrange(follow=follow, poll_s=0.01, directory=tmp_path / "batches")
+    assert set(threading.enumerate()) <= before
+    if follow:
+        with pytest.raises(Closed, match="the lake was closed"):
+            arrangement.fetch(keys(1))
+    assert counted(arrangement.range()) == {(1, "x"): 1}
+    with pytest.raises(Closed):
+        arrangement.catch_up()
+    arrangement.close()
+    assert list((tmp_path / "batches").iterdir()) == []
+    with tidelake.open(tmp_path / "lake") as lake:
+        assert not lake.collection("c").state().holds
+
+
+def test_a_lake_that_is_closed_keeps_the_history_of_a_checkpoint(tmp_path):
+    with tidelake.open(tmp_path / "lake") as lake:
+        collection = lake.create("c", SCHEMA, key=["id"])
+        collection.append(at(0, 1), upper=1)
+        collection.arrange(follow=False).save(tmp_path / "saved")
+    with tidelake.open(tmp_path / "lake") as lake:
+        collection = lake.collection("c")
+        assert len(collection.state().holds) == 1
+        with collection.arrange(follow=False, restore=tmp_path / "saved") as again:
+            assert counted(again.range()) == {(1, "x"): 1}
+
+
+def test_a_closed_arrangement_says_so_and_holds_nothing_again(collection, arrange, tmp_path):
+    collection.append(at(0, 1), upper=1)
+    arrangement = arrange(collection)
+    arrangement.close()
+    collection.append(at(1, 2), upper=2)
+    for call in (
+        arrangement.catch_up,
+        arrangement.follow,
+        arrangement.range,
+        arrangement.snapshot_at,
+        arrangement.compact,
+        arrangement.pause,
+        arrangement.fork,
+        arrangement.report,
+        lambda: arrangement.is_compact,
+        lambda: arrangement.set_frontier(0),
+        lambda: arrangement.retain_keys(pc.field("id") > 3),
+        lambda: arrangement.save(tmp_path / "saved"),
+        lambda: collection.upsert(rows(1, v="a"), state=arrangement),
+    ):
+        with pytest.raises(Closed):
+            call()
+    assert not collection.state().holds
+    arrangement.stop_following()
+    arrangement.close()
+
+
+def test_a_process_that_ends_without_closing_leaves_no_batches(tmp_path):
+    program = f"""
+import tidelake
+from tidelake.arrangement.settings import ArrangementConfig
+from tests.lake.lakes import SCHEMA, at
+config = ArrangementConfig(memory_budget_bytes=1 << 20, large_share=1e-9)
+collection = tidelake.open({str(tmp_path / "lake")!r}).create("c", SCHEMA, key=["id"])
+collection.append(at(0, 1), upper=1)
+index = collection.arrange(directory={str(tmp_path / "batches")!r}, config=config)
+print(index.report().bytes_on_disk > 0)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
+    assert list((tmp_path / "batches").iterdir()) == []

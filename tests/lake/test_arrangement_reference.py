@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import threading
 
+import pyarrow as pa
 import pytest
 from lakes import SCHEMA, at
 
@@ -78,6 +79,15 @@ def test_an_arrangement_whose_history_is_gone_is_made_anew(stored, reference):
     stored.advance_since(15)
     again = reference.here()
     assert again is not first and ids(again) == [1, 2, 3]
+
+
+def test_an_arrangement_whose_columns_have_changed_is_made_anew(stored, reference):
+    first = reference.here()
+    stored.evolve(pa.schema([SCHEMA.field("id")]))
+    stored.append(pa.table({"id": [1], "_time": [stored.upper.elements[0]], "_diff": [-1]}))
+    again = reference.here()
+    assert again is not first and again.schema.names == ["id"]
+    assert ids(again) == [2]
 
 
 def test_it_begins_with_a_checkpoint(stored, tmp_path):

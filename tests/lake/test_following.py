@@ -98,6 +98,10 @@ def test_what_can_no_longer_be_told_is_refused_at_once(collection):
         with pytest.raises(HistoryCompacted):
             call()
     assert collection.state().seqno == before
+    # To ask for updates "at since" is what was refused.
+    for call in (lambda: collection.updates(2, 4), lambda: collection.listen(lower=2)):
+        with pytest.raises(HistoryCompacted, match="begin after it"):
+            call()
     assert told(collection.subscribe(2, until=4))[1] == ("[3]", "[4]", [(3, 3, 1)])
     assert told(collection.listen(lower=3, until=4)) == [("[3]", "[4]", [(3, 3, 1)])]
 

@@ -1,6 +1,7 @@
 """One Spark session for all tests of this folder."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,15 @@ def spark() -> Iterator[object]:
 
 
 @pytest.fixture(params=["tasks", "driver"])
-def both_ways(request: pytest.FixtureRequest, spark: Any) -> Iterator[None]:
-    """Lets tasks do the work of every write, then the driver."""
-    # Of frames that are made of Python's values Spark knows no size, and takes them for endless.
+def both_ways(request: pytest.FixtureRequest, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Lets tasks do the work of every write, then the driver; which of them it is."""
+    from tidelake.spark import tasks
+
+    # Frames that are made of Python's values are of unknown size, which is left to tasks.
+    monkeypatch.setattr(tasks, "_UNKNOWN_BYTES", 2**64)
     most = {"tasks": "0", "driver": str(2**63)}[request.param]
     spark.conf.set("spark.tidelake.driverBytesMax", most)
-    yield
+    yield request.param
     spark.conf.unset("spark.tidelake.driverBytesMax")
 
 
@@ -57,3 +61,16 @@ def by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def killed_jvms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory for the JVMs that a test starts in other processes, which it kills.
+
+    A JVM that is killed does not clean up, and knows no TMPDIR. It puts sockets there, whose paths must be
+    short: pytest's own directories are not.
+    """
+    with tempfile.TemporaryDirectory(prefix="killed-") as folder:
+        there = os.environ.get("JDK_JAVA_OPTIONS", "")
+        monkeypatch.setenv("JDK_JAVA_OPTIONS", f"{there} -Djava.io.tmpdir={folder}".strip())
+        yield Path(folder)

@@ -21,7 +21,7 @@ import stream_source
 import tidelake
 from tidelake.testing import tables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200), pytest.mark.usefixtures("killed_jvms")]
 
 DRIVER = Path(__file__).with_name("stream_driver.py")
 Row: TypeAlias = dict[str, Any]

@@ -20,7 +20,7 @@ import tidelake
 from tidelake.model.frontier import Frontier
 from tidelake.testing import tables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.usefixtures("killed_jvms")]
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("n", pa.float64())])
 DRIVER = Path(__file__).with_name("ingest_driver.py")
@@ -121,12 +121,14 @@ def check(root: Path, source: Source) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str) -> None:
+def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str, killed_jvms: Path) -> None:
     source, driver = set_up(tmp_path, rng, 3)
     process = driver.start(moment, "1")
     said, _ = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL, driver.log.read_text()[-4000:]
     assert said.splitlines() == ["ready", "batch 0 False"]
+    # What the JVM could not take away is not in the system's directory.
+    assert list(killed_jvms.glob("blockmgr-*"))
     again = driver.finish()
     assert again == ["ready", f"batch 1 {moment == 'after'}", "batch 2 False", "done"]
     check(tmp_path, source)

@@ -213,3 +213,8 @@ def test_of_what_is_too_large_little_leaves_the_jvm(spark: Any, monkeypatch: pyt
     monkeypatch.setattr(DataFrame, "_collect_as_arrow", collect)
     assert taken(spark.range(0, 5_000, 1, 1).selectExpr("id", "repeat('x', 100) AS v"), 20_000) is None
     assert came[0] < 60_000
+
+
+def test_tests_of_both_ways_go_both_ways(spark: Any, c: tidelake.Collection, both_ways: str) -> None:
+    rows = rows_of(spark.createDataFrame([(1, "a")], "id bigint, v string"), Append(), c)
+    assert (rows.few is not None) == (both_ways == "driver")

@@ -17,7 +17,7 @@ from tail_source import NAME, SCHEMA, expected, offsets, random_updates, sink
 import tidelake
 from tidelake.config import Config
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.usefixtures("killed_jvms")]
 
 DRIVER = Path(__file__).with_name("tail_driver.py")
 

@@ -18,7 +18,7 @@ from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.overview import Metrics
 from tidelake.arrangement.reading import Reads
 from tidelake.arrangement.report import SpineReport
-from tidelake.arrangement.retention import Ranked
+from tidelake.arrangement.retention import Ranked, Retention
 from tidelake.arrangement.saving import Captured, let_go, restored, save
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
@@ -53,9 +53,7 @@ class Arrangement(Reads):
         self.layout = spine.layout
         self._spine, self._home, self._env = spine, home, env
         self._content = (spine.contents, content)
-        # Rules of the spine are read, changed and written back.
-        self._rules_turn = threading.Lock()
-        self._save_turn = threading.Lock()
+        self._turn = threading.Lock()
         self._metrics = Metrics(env.recorder)
         self._closed = False
 
@@ -172,8 +170,7 @@ class Arrangement(Reads):
         """
         domain = self.layout.domain
         wanted = frontier if isinstance(frontier, Frontier) else Frontier.of(domain.check(frontier))
-        with self._rules_turn:
-            self._spine.set_frontier(wanted)
+        self._spine.set_frontier(wanted)
 
     def retain_keys(self, predicate: pc.Expression) -> None:
         """Drop all keys that do not satisfy a condition: for every read from now on, physically at merges.
@@ -184,8 +181,7 @@ class Arrangement(Reads):
         Raises:
             UsageError: it is no condition over key columns.
         """
-        with self._rules_turn:
-            self._spine.retain_keys(predicate)
+        self._spine.retain_keys(predicate)
 
     def retain_values(self, rule: pc.Expression | Ranked) -> None:
         """Drop all values that do not satisfy a condition or rank, as `retain_keys`.
@@ -197,8 +193,7 @@ class Arrangement(Reads):
         Raises:
             UsageError: it is no such condition, or ranks by columns that are not there.
         """
-        with self._rules_turn:
-            self._spine.retain_values(rule)
+        self._spine.retain_values(rule)
 
     # Reading
 
@@ -275,8 +270,24 @@ class Arrangement(Reads):
 
         Costs as much as there are batches: they are shared, in memory and on disk.
         """
-        spine = self._forked()
-        return Arrangement(spine, self._home.acquire(), self._env, self._content_id())
+        captured, retention = self._captured_with_filters()
+        spine = Spine(
+            self.layout,
+            self._spine.config,
+            directory=self._home.path,
+            env=self._env,
+            machine=self._spine.machine,
+            cache=self._spine.cache,
+            frontier=captured.frontier,
+            retention=retention,
+        )
+        try:
+            spine.adopt(captured.batches)
+        except BaseException:
+            captured.let_go()
+            spine.close()
+            raise
+        return Arrangement(spine, self._home.acquire(), self._env, captured.content)
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
         """Save a checkpoint: it is complete, or not there; the last two of a directory are kept.
@@ -298,11 +309,14 @@ class Arrangement(Reads):
 
     def close(self) -> None:
         """Stop merging, and let go of all rows and files. May be repeated."""
-        if not self._closed:
-            self._closed = True
-            self._metrics.tell(self._spine.report())
-            self._spine.close()
-            self._home.release()
+        with self._turn:
+            closed, self._closed = self._closed, True
+        if not closed:
+            try:
+                self._metrics.tell(self._spine.report())
+            finally:
+                self._spine.close()
+                self._home.release()
 
     def __enter__(self: A) -> A:
         return self
@@ -315,7 +329,7 @@ class Arrangement(Reads):
 
     def _content_id(self) -> str:
         """The id of what is in it now: the one before, if it is still the same."""
-        with self._save_turn:
+        with self._turn:
             contents = self._spine.contents
             if self._content[0] != contents:
                 self._content = (contents, self._env.ids.fresh())
@@ -323,27 +337,15 @@ class Arrangement(Reads):
 
     def _captured(self) -> Captured:
         """What a checkpoint of this moment is made of, with a user more for each batch."""
+        return self._captured_with_filters()[0]
+
+    def _captured_with_filters(self) -> tuple[Captured, Retention]:
         while True:
             content = self._content_id()
             batches, rules = self._spine.held()
             if content == self._content_id():
-                return Captured(batches, rules.frontier, content)
+                return Captured(batches, rules.frontier, content), rules.retention
             let_go(batches)
-
-    def _forked(self) -> Spine:
-        batches, rules = self._spine.held()
-        spine = Spine(
-            self.layout,
-            self._spine.config,
-            directory=self._home.path,
-            env=self._env,
-            machine=self._spine.machine,
-            cache=self._spine.cache,
-            frontier=rules.frontier,
-            retention=rules.retention,
-        )
-        spine.adopt(batches)
-        return spine
 
     def _save(self, path: str | os.PathLike[str], capture: Callable[[], Captured]) -> Saved:
         saved = save(capture(), path, self._spine, self._env)

@@ -19,7 +19,7 @@ from tidelake.arrangement.keys import Keys, Places
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.memory import joined, possible
 from tidelake.arrangement.search import rows_of
-from tidelake.errors import CorruptionError, InternalError, StoreUnavailable
+from tidelake.errors import Closed, CorruptionError, InternalError, StoreUnavailable
 
 # What a merge reads at once.
 _SCAN_BYTES = 1024 * 1024
@@ -45,6 +45,7 @@ class FileOwner:
         self.path = path
         self._delete = delete
         self._users = 1
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -85,7 +86,8 @@ class FileOwner:
             if self._users:
                 return False
             os.close(self._descriptor)
-            if self._delete:
+            # In a fork the file is the parent's.
+            if self._delete and self._pid == os.getpid():
                 # A snapshot may outlive its arrangement, and the folder goes with that.
                 with suppress(FileNotFoundError):
                     os.unlink(self.path)
@@ -97,11 +99,19 @@ class FileOwner:
         Raises:
             CorruptionError: the file ends before.
             StoreUnavailable: the disk refuses.
+            Closed: the last user is gone.
         """
+        with self._lock:
+            if not self._users:
+                raise Closed("what is read was closed meanwhile: take another snapshot")
+            # Its own user, or another file might be under the same number by now.
+            self._users += 1
         try:
             found = os.pread(self._descriptor, size, offset)
         except OSError as error:
             raise StoreUnavailable(f"cannot read {self.path!r}: {error.strerror}") from error
+        finally:
+            self.release()
         if len(found) != size:
             raise CorruptionError(self.path, f"it ends at byte {offset + len(found)}")
         return found

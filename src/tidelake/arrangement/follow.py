@@ -28,7 +28,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
-from tidelake.shard.reading.tail import Tail
+from tidelake.shard.reading.tail import Tail, outgrown
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.holds import close_hold
@@ -99,7 +99,9 @@ class FollowedArrangement(Arrangement):
         Raises:
             NotYetClosed: it is still open then.
             HistoryCompacted: this process was away for longer than its hold lasts: arrange anew.
+            IncompatibleSchema: a column was dropped or widened: arrange anew.
             CollectionDropped: nothing new will come.
+            Closed: this arrangement was closed, or its lake.
         """
         at = None if through is None else self.layout.domain.check(through, "through")
         return self._follower.catch_up(at, self._patience_s(timeout_s))
@@ -245,8 +247,8 @@ def arranged(
         wanted: which rows, and which value columns beside the key.
         options: how.
         as_of: from when on history is kept; None: none is.
-        restore: a directory of checkpoints of the same rows; loaded anew if there is none, or if what
-            came after it is no longer known.
+        restore: a directory of checkpoints of the same rows; loaded anew if there is none, if what came
+            after it is no longer known, or if a column of it was dropped or widened since.
 
     Raises:
         UsageError: times are tuples, a column or condition is wrong, or the checkpoint is of other rows.
@@ -328,7 +330,14 @@ def _follower(
     )
 
     def make(sink: FollowedArrangement) -> Follower:
-        return Follower(tail, sink, shard.env, poll_s=options.poll_s, keeps_history=followed.keeps_history)
+        return Follower(
+            tail,
+            sink,
+            shard.env,
+            shard.keeper,
+            poll_s=options.poll_s,
+            keeps_history=followed.keeps_history,
+        )
 
     return make
 
@@ -336,11 +345,14 @@ def _follower(
 def _restored(
     shard: Shard, followed: Followed, path: str | os.PathLike[str], options: FollowOptions
 ) -> FollowedArrangement | None:
-    """The arrangement of the newest checkpoint; None if there is none, or what came after it is not known."""
+    """The arrangement of the newest checkpoint; None if there is none, or it cannot be gone on from."""
     there = CheckpointDirectory(path).checkpoints()
     if not there:
         return None
     before = _same(there[-1], followed, path)
+    if outgrown(shard.spec, before.schema_id, Wanted(before.columns, before.where)):
+        shard.env.recorder.count("arrangement.restore.outgrown")
+        return None
     spine, home, found = restored(
         path, there[-1].number, directory=options.directory, config=options.config, env=shard.env
     )

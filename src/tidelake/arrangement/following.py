@@ -20,6 +20,7 @@ from tidelake.errors import Closed, CollectionNotFound, NotYetClosed
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.time import Time
+from tidelake.shard.keeper import Keeper
 from tidelake.shard.reading.tail import Tail
 from tidelake.state.backlog import Limits, end_of
 
@@ -55,18 +56,23 @@ class Follower:
         tail: of the shard; nobody else uses it.
         sink: takes the updates.
         env: clock, and who starts the worker.
+        keeper: of the lake; with it the following ends.
         poll_s: pause between two looks for news.
         keeps_history: whether the sink's frontier stays where its owner puts it, rather than follow.
     """
 
-    def __init__(self, tail: Tail, sink: Sink, env: Env, *, poll_s: float, keeps_history: bool) -> None:
-        self._tail, self._sink, self._env = tail, sink, env
+    def __init__(
+        self, tail: Tail, sink: Sink, env: Env, keeper: Keeper, *, poll_s: float, keeps_history: bool
+    ) -> None:
+        self._tail, self._sink, self._env, self._keeper = tail, sink, env, keeper
         self._poll_s, self._keeps_history = poll_s, keeps_history
         self._position = Frontier()
         self._floor: Frontier | None = None
         self._error: Exception | None = None
         self._spawned: Spawned | None = None
-        self._turn = threading.Lock()
+        self._closed = self._ended = False
+        # A signal handler may close the lake amid a step.
+        self._turn = threading.RLock()
         self._view = threading.Lock()
 
     @property
@@ -86,11 +92,12 @@ class Follower:
             HistoryCompacted: the time is before `since`.
             NotYetClosed: the time is still open after `timeout_s`.
         """
+        self._keeper.add(self)
         with self._turn:
             if as_of is None:
                 position = self._tail.begin_with_snapshot() or self._tail.begin(Frontier.of(0))
             else:
-                position = self._tail.begin(self._closed(as_of, timeout_s))
+                position = self._tail.begin(self._reached(as_of, timeout_s))
             if end_of(position):
                 asked = self._tail.snapshot_of(position)
                 self._sink.load(self._tail.read(asked, position))
@@ -103,20 +110,23 @@ class Follower:
         Raises:
             HistoryCompacted: updates from there on cannot be told apart any more.
         """
+        self._keeper.add(self)
         with self._turn:
             self._position = self._floor = self._tail.begin(position)
 
     def step(self) -> bool:
         """Take what is new, or a part of it that fits into memory; whether there was anything."""
         with self._turn:
+            self._check_open()
             start = self._position
             end = self._tail.step(start, _LIMITS, empty=True)
             if end == start:
                 return False
             self._sink.take(self._tail.read(Updates(start, end), start))
-            with self._view:
-                self._position = end
-                if not self._keeps_history:
+            # SUBTLE: not in a wait for the view: interrupted there, the next step would take them in again.
+            self._position = end
+            if not self._keeps_history:
+                with self._view:
                     self._sink.fold(Frontier.of(last_before(end)))
             self._tail.move(end if self._floor is None else self._floor)
             self._sink.wait()
@@ -163,6 +173,7 @@ class Follower:
 
     def start(self) -> None:
         """Follow beside the caller, until `stop`. May be repeated."""
+        self._check_open()
         if self._spawned is None:
             self._spawned = self._env.spawner.spawn("tidelake-follow", self._run)
 
@@ -174,9 +185,36 @@ class Follower:
 
     def close(self) -> None:
         """Follow no more. One log write: the hold is released, or renewed if a checkpoint goes on from it."""
-        self.stop()
+        self._closed = True
         # Of a lake that was closed before, the hold ends by itself.
-        with self._turn, suppress(Closed, CollectionNotFound):
+        with suppress(Closed, CollectionNotFound):
+            self._end()
+
+    def due_s(self) -> float:
+        """As `shard.keeper.Kept`: never."""
+        return float("inf")
+
+    def keep(self) -> None:
+        """As `shard.keeper.Kept`: nothing."""
+
+    def give_up(self) -> None:
+        """The lake is being closed: follow no more, as `close`; look-ups go on, of what is in."""
+        followed = self._spawned is not None
+        try:
+            self._end()
+        finally:
+            if followed:
+                self._error = Closed(
+                    "the lake was closed: its arrangement follows no more, and has what it had"
+                )
+
+    def _end(self) -> None:
+        self.stop()
+        self._keeper.discard(self)
+        with self._turn:
+            ended, self._ended = self._ended, True
+            if ended:
+                return
             if self._floor is None:
                 self._tail.release()
             else:
@@ -184,11 +222,16 @@ class Follower:
 
     def check(self) -> None:
         """Raise what went wrong beside the caller since the last check; it is tried again all the same."""
+        self._check_open()
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def _closed(self, as_of: Time, timeout_s: float) -> Frontier:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the arrangement was closed: arrange anew")
+
+    def _reached(self, as_of: Time, timeout_s: float) -> Frontier:
         """The position past a time, once that is closed."""
         clock, start = self._env.clock, Frontier.past(as_of)
         deadline_s = clock.monotonic_s() + timeout_s
@@ -205,6 +248,9 @@ class Follower:
                 while self.step():
                     if stop.wait(0):
                         return
+            except Closed as error:
+                self._error = error
+                return
             except Exception as error:
                 # Kept for whoever looks something up next; a store that is away may come back.
                 self._error = error

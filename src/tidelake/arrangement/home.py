@@ -6,11 +6,13 @@ INVARIANT: a folder is removed only when nobody uses it: it is locked as long as
 operating system unlocks it when the process ends, however it ends.
 """
 
+import atexit
 import fcntl
 import os
 import shutil
 import tempfile
 import threading
+from contextlib import suppress
 
 from tidelake.store.disk import unavailable
 
@@ -52,6 +54,7 @@ class Home:
             os.rename(made, self.path)
         except OSError as error:
             raise unavailable("make a folder for batches in", root, error) from error
+        atexit.register(self._leave)
 
     def acquire(self) -> "Home":
         """One more user; the folder itself."""
@@ -70,12 +73,25 @@ class Home:
             # In a fork the folder is the parent's.
             if self._users or self._pid != os.getpid():
                 return
+        atexit.unregister(self._leave)
         try:
-            shutil.rmtree(self.path)
+            _remove(self.path)
         except OSError as error:
             raise unavailable("remove the folder", self.path, error) from error
         finally:
             os.close(self._descriptor)
+
+    def _leave(self) -> None:
+        """The process ends, and nobody has closed it. Threads may still be writing files."""
+        if self._pid == os.getpid():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _remove(path: str) -> None:
+    """Remove a folder of which others may be removing files."""
+    while os.path.lexists(path):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def _sweep(root: str) -> None:

@@ -41,6 +41,8 @@ from tidelake.model.time import parts
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Ints: TypeAlias = npt.NDArray[np.int64]
 _LOW = np.int64(0xFFFFFFFF)
+# What Arrow says of an expression that does not fit columns, or values.
+_UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,8 +202,15 @@ def satisfies(rows: pa.RecordBatch, predicate: pc.Expression) -> Mask:
     """For each row, whether an expression is true of it; null is not.
 
     Raises:
-        pa.ArrowInvalid: it names columns that are not there, or compares what cannot be compared.
+        UsageError: it cannot be computed of one of the rows, such as a cast of a text that is no number.
     """
+    try:
+        return _answers(rows, predicate)
+    except _UNFIT as error:
+        raise UsageError(f"the filter {predicate} fails: {error}; set another one") from error
+
+
+def _answers(rows: pa.RecordBatch, predicate: pc.Expression) -> Mask:
     # `filter` may run on many threads and then gives no order; this takes a third of its time.
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows])))
     project = acero.Declaration("project", acero.ProjectNodeOptions([predicate], ["mask"]))
@@ -306,8 +315,8 @@ def _check(predicate: pc.Expression, layout: Layout, width: int, kind: str) -> N
         )
     columns = pa.schema([layout.arrow.field(i) for i in range(width)])
     try:
-        satisfies(_no_rows(columns), predicate)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        _answers(_no_rows(columns), predicate)
+    except _UNFIT as error:
         raise UsageError(
             f"{predicate} is no condition over the {kind} columns {columns.names}: {error}"
         ) from error

@@ -183,7 +183,7 @@ class Snapshot:
     ) -> pa.Table:
         """The first rows of a range of keys: `scan` in memory, at most `limit` rows."""
         found: list[pa.RecordBatch] = []
-        left = limit
+        left = None if limit is None else _count("limit", limit)
         if left is None or left > 0:
             for rows in self.scan(lower, upper, reverse=reverse, as_of=as_of, columns=columns):
                 found.append(rows if left is None else rows.slice(0, left))
@@ -215,17 +215,19 @@ class Snapshot:
             seed: the same keys again for the same batches; None for others each time.
             as_of: as `fetch`, and so are the errors.
         """
-        return sample_keys(self.batches, self.view(as_of), n, np.random.default_rng(seed))
+        return sample_keys(self.batches, self.view(as_of), _count("n", n), np.random.default_rng(seed))
 
     def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
         """Keys that cut all keys into `n` ranges of about as many keys: at most n - 1 of them, ascending.
 
         A range begins with a bound and ends before the next one. Made of a sample; arguments as there.
         """
-        return partition_keys(self.batches, self.view(as_of), n, np.random.default_rng(seed))
+        return partition_keys(self.batches, self.view(as_of), _count("n", n), np.random.default_rng(seed))
 
     def _bound(self, prefix: KeyPrefix) -> Bound:
         """Where keys begin whose first columns have these values."""
+        if not isinstance(prefix, tuple):
+            raise UsageError(f"a bound is a tuple of values of the first key columns, and not {prefix!r}")
         if not 0 < len(prefix) <= self.layout.key_width:
             raise UsageError(f"a key has {self.layout.key_width} columns, and not {len(prefix)}: {prefix!r}")
         return Bound(prefix_bytes(prefix, self.layout))
@@ -243,3 +245,9 @@ class Snapshot:
         schema = pa.schema([self.layout.contents.field(name) for name in names])
         parts = (rows if columns is None else rows.select(names) for rows in found)
         return pa.Table.from_batches([detached(rows) for rows in parts], schema)
+
+
+def _count(name: str, value: object) -> int:
+    if not isinstance(value, (int, np.integer)) or value < 0:
+        raise UsageError(f"{name}={value!r} must be a whole number of at least 0")
+    return int(value)

@@ -44,7 +44,8 @@ class Arranging(Handle):
             columns: value columns to keep; rows that are equal in them are one. Key columns are always kept.
             where: SQL that is true of the rows to keep, as for `snapshot`.
             restore: a directory that `save` was given: go on from its newest checkpoint. If there is none, or
-                if history since then is gone, the contents are loaded anew.
+                if history since then is gone, or a column of it was dropped or widened, the contents are
+                loaded anew.
             directory: below which batches on disk are kept; default: that of temporary files.
             config: settings of the arrangement.
             follow: whether to follow beside the caller; else only `catch_up` takes in what is new.

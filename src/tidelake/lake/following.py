@@ -73,7 +73,7 @@ class Follows(Handle):
             start = Frontier.past(at)
         since = self._shard.alive().since
         if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
-            raise HistoryCompacted(told, since)
+            raise HistoryCompacted(told, since) if lower is None else query.updates_folded(start, since)
         return self._listened(start, how, told)
 
     def _listened(self, start: Frontier, how: Following, told: object) -> Iterator[Step]:

@@ -72,8 +72,9 @@ class Lake(Naming, WritesTogether, Care):
         Upkeep ends after the merge that it is at. Commands that other threads have begun are carried out and
         answered: each is in, or answers `Closed`. Every other call answers `Closed` from then on, also one on
         a collection, writer, builder or reader that this lake gave out. Readers give up their holds, by a log
-        write each; if the store does not do that, they expire. A stream of rows that was begun may be
-        read to its end, but nothing is held for it any more.
+        write each; if the store does not do that, they expire. So do arrangements, which follow no more and
+        have what they had. A stream of rows that was begun may be read to its end, but nothing is held for it
+        any more.
         """
         for upkeep in self._upkeep:
             upkeep.stop()

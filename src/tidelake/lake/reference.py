@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from tidelake.arrangement.follow import FollowedArrangement
 from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.errors import HistoryCompacted
+from tidelake.errors import HistoryCompacted, IncompatibleSchema
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake, open_lake
 from tidelake.lake.spans import duration_s
@@ -61,8 +61,8 @@ class ArrangementReference:
         if catch_up:
             try:
                 found.catch_up()
-            except HistoryCompacted:
-                # This process slept for longer than its hold lasts: load again.
+            except (HistoryCompacted, IncompatibleSchema):
+                # This process slept for longer than its hold lasts, or columns have changed: load again.
                 found = _shared().renew(self, found)
         return found
 

@@ -396,7 +396,7 @@ def _name(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Unread):
-        return "a value that is"
+        return "a value"
     text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=str)
     # A lone surrogate is legal in JSON's escapes but in no message that must become UTF-8.
     text = text.encode("utf-8", "backslashreplace").decode()

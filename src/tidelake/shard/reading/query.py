@@ -184,6 +184,12 @@ def any_stored(needed: list[Source]) -> bool:
     return any(part.inline is None for source in needed for part in source.run.parts)
 
 
+def updates_folded(lower: Frontier, since: Frontier) -> HistoryCompacted:
+    """The error of updates from `lower` on, of which those at `since` are folded into older ones."""
+    remedy = "updates at since are folded: begin after it, or hold it back with a reader next time"
+    return HistoryCompacted(lower, since, remedy)
+
+
 def check_since(query: Query, state: ShardState) -> None:
     """Refuse what a state can no longer tell.
 
@@ -206,7 +212,7 @@ def check_since(query: Query, state: ShardState) -> None:
             if not lower <= upper:
                 raise UsageError(f"the lower frontier {lower} is not at or before the upper {upper}")
             if state.since != state.minimum and not state.since.keeps_times_from(lower):
-                raise HistoryCompacted(lower, state.since)
+                raise updates_folded(lower, state.since)
         case Fold(_):
             pass
 

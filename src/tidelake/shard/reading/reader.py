@@ -177,7 +177,11 @@ class Reader:
         """Every time beyond `lower`, as `listen`. What an error says is gone is `told`, or that frontier."""
         state = self._alive()
         if state.since != state.minimum and not state.since.keeps_times_from(lower):
-            raise HistoryCompacted(lower if told is None else told, state.since)
+            raise (
+                query.updates_folded(lower, state.since)
+                if told is None
+                else HistoryCompacted(told, state.since)
+            )
         return self._steps(lower, following)
 
     def _steps(self, frontier: Frontier, following: Following) -> Iterator[Step]:
