@@ -392,3 +392,43 @@ def test_an_empty_directory_gives_no_columns(landing: Landing, format_: Any) -> 
             envelope="append",
             format=format_,
         )
+
+
+def test_csv_means_what_it_means_on_the_command_line(landing: Landing) -> None:
+    lines = [
+        "id,v",
+        "1,",
+        '2,""',
+        '3,"say ""hi"""',
+        '4,"a',
+        '5,b"',
+        "6,\\",
+        '7,"\\"',
+        "8, é ",
+        "9,NA",
+        '10,"a,b"',
+    ]
+    (landing.directory / "1.csv").write_text("\n".join(lines) + "\n")
+    at = (landing.spark, landing.c, landing.directory, landing.root / "check")
+    ingest(*at, envelope="append", format="csv")
+    texts = [None, "", 'say "hi"', "a\n5,b", None, "\\", "\\", " é ", "NA", "a,b"]
+    expected = {id_: text for id_, text in enumerate(texts, 1) if id_ != 5}
+    assert landing.state() == Counter((id_, text) for id_, text in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("v,id\n1,2\n", "its header is not that of the other files"),
+        ("id,v\n1,2,3\n", "it has more or fewer values than the header has names"),
+        ("id,v\n1\n", "it has more or fewer values than the header has names"),
+    ],
+)
+def test_csv_of_another_shape_is_refused_by_name(landing: Landing, text: str, reason: str) -> None:
+    at = (landing.spark, landing.c, landing.directory, landing.root / "check")
+    (landing.directory / "1 é.csv").write_text("id,v\n1,a\n")
+    (landing.directory / "2 é.csv").write_text(text)
+    with pytest.raises(InvalidUpdates) as caught:
+        ingest(*at, envelope="append", format="csv")
+    assert reason in str(caught.value) and " é.csv" in str(caught.value) and "\n" not in str(caught.value)
+    assert landing.c.upper == Frontier.of(0)
