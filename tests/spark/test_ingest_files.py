@@ -362,12 +362,13 @@ def test_rows_with_counts_and_new_rows_of_keys_are_taken(landing: Landing) -> No
         ("jsonl", '{"id": 1, "v": "a"}\n{"id": "2", "v": "b"}\n', "column 'id': \"2\" is a string"),
         ("csv", "id,v\n1.5,a\n", "column 'id' is no int64"),
         ("csv", "id,w\n1,a\n", "column 'v' (string) is missing"),
+        ("csv", b"id,v\n1,\xffa\n", "column 'v' holds U+FFFD, or bytes that are not UTF-8"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_by_name(
-    landing: Landing, format_: Any, text: str, reason: str
+    landing: Landing, format_: Any, text: str | bytes, reason: str
 ) -> None:
-    (landing.directory / "1").write_text(text)
+    (landing.directory / "1").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidUpdates) as caught:
         ingest(
             landing.spark,
@@ -420,8 +421,8 @@ def test_csv_means_what_it_means_on_the_command_line(landing: Landing) -> None:
     ("text", "reason"),
     [
         ("v,id\n1,2\n", "its header is not that of the other files"),
-        ("id,v\n1,2,3\n", "it has more or fewer values than the header has names"),
-        ("id,v\n1\n", "it has more or fewer values than the header has names"),
+        ("id,v\n1,2,3\n", "a row has more or fewer values than the header has names"),
+        ("id,v\n1\n", "a row has more or fewer values than the header has names"),
     ],
 )
 def test_csv_of_another_shape_is_refused_by_name(landing: Landing, text: str, reason: str) -> None:

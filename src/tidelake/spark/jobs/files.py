@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -47,7 +48,8 @@ _RAISED = re.compile(r"tidelake\.errors\.(\w+): (.*)")
 _UNREAD = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+)\.\s")
 _CSV_REASONS = {
     "CSV header does not conform to the schema": "its header is not that of the other files",
-    "[MALFORMED_RECORD_IN_PARSING": "it has more or fewer values than the header has names",
+    "[MALFORMED_RECORD_IN_PARSING": "a row has more or fewer values than the header has names, or "
+    "lines end in several ways",
 }
 
 
@@ -179,6 +181,14 @@ class _CastTexts:
             file = place(batch.column(len(self.schema))[0].as_py())
             reason = str(error).split("\n", 1)[0]
             raise InvalidUpdates(f"column {wanted.name!r} is no {wanted.type}: {reason}; {file}") from error
+        # Spark has put it where bytes were no text, and nobody can tell.
+        lost = pc.fill_null(pc.match_substring(texts, "\ufffd"), False)
+        if pc.any(lost, min_count=0).as_py():
+            file = place(batch.column(len(self.schema))[pc.index(lost, True).as_py()].as_py())
+            raise InvalidUpdates(
+                f"column {wanted.name!r} holds U+FFFD, or bytes that are not UTF-8: write the file as UTF-8, "
+                f"or as JSON lines if U+FFFD is meant; {file}"
+            )
         return values
 
 
