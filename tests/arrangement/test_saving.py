@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.arrangement.saving_child import contents as child_contents
 from tests.arrangement.saving_child import rows_of
-from tests.arrangement.spine_rig import SetMachine, tiny
+from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
 
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.checkpoint import CheckpointDirectory
@@ -297,7 +297,8 @@ def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
             return super().resident_bytes()
 
     interrupted = []
-    env = Env()
+    # A thread that merges would look at memory too.
+    env = Env(spawner=NoThreads())
     layout = Layout(schema_from_arrow(SCHEMA, ["k"]), TimeDomain())
     home = Home(tmp_path / "live", env.ids.fresh())
     spine = Spine(layout, tiny(), directory=home.path, env=env, machine=Interrupting())

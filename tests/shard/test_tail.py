@@ -13,7 +13,7 @@ from keeping import STORED, Kept
 from shards import SCHEMA, Place, rows
 
 from tidelake.config import Config
-from tidelake.errors import HistoryCompacted, LeaseExpired, UsageError
+from tidelake.errors import HistoryCompacted, IncompatibleSchema, LeaseExpired, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.shard.runs.plan import run_task
@@ -440,3 +440,23 @@ def test_times_are_counted_under_the_schema_that_is_read_under():
     start = tail.begin(Frontier.of(100))
     c.evolve(SCHEMA)
     assert tail.step(start, Limits(rows=2)) == Frontier.of(102)
+
+
+@pytest.mark.parametrize("shown", [{}, {"columns": ["id", "n"]}, {"columns": ["id"], "where": "n > 0"}])
+def test_a_column_that_is_dropped_ends_a_tail_that_shows_it(shown):
+    """The rows that go would have null there, and take nothing away."""
+    c = Place().lake().create("c", SCHEMA.append(pa.field("n", pa.int64())), key=["id"])
+    c.append(pa.table({"id": [1], "v": ["x"], "n": [7]}))
+    tail = c.tail(poll_s=0.0, schema_id=c.state().schema_id, **shown)
+    without = c.tail(poll_s=0.0, schema_id=c.state().schema_id, columns=["id", "v"], where="id > 0")
+    start = tail.begin_with_snapshot()
+    assert without.begin_with_snapshot() == start
+    c.evolve(SCHEMA)
+    c.append(pa.table({"id": [1], "v": ["x"], "_diff": [-1]}))
+    end = tail.step(start, Limits())
+    for read in (tail.read, lambda asked, lower: tail.plan(asked, lower, 1)):
+        with pytest.raises(IncompatibleSchema, match=r"'c' .* column 'n' was dropped since; begin anew"):
+            read(Updates(start, end), start)
+    assert without.read(Updates(start, end), start).read_all().to_pylist() == [
+        {"id": 1, "v": "x", "_time": 1, "_diff": -1}
+    ]

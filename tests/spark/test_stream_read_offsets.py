@@ -203,7 +203,8 @@ def test_times_without_a_total_order_are_refused(tmp_path: Path) -> None:
         read_of(tmp_path)
 
 
-def test_columns_that_do_not_fit_a_running_query_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dropped", [False, True], ids=["widened", "dropped"])
+def test_columns_that_do_not_fit_a_running_query_are_refused(tmp_path: Path, dropped: bool) -> None:
     made(tmp_path)
     narrow = pa.schema([pa.field("id", pa.int32(), nullable=False), ("v", pa.string()), ("n", pa.int32())])
     c = tidelake.open(tmp_path / "lake").create("d", narrow, key=["id"])
@@ -212,8 +213,8 @@ def test_columns_that_do_not_fit_a_running_query_are_refused(tmp_path: Path) -> 
     one = StreamReader(StreamRead(str(tmp_path / "lake"), "d", poll_s=0.0), frame_schema(c.update_schema))
     begin = one.initialOffset()
     end = one.latestOffset(begin, ALL)
-    c.evolve(narrow.set(2, pa.field("n", pa.int64())))
-    c.append(added)
+    c.evolve(narrow.remove(2) if dropped else narrow.set(2, pa.field("n", pa.int64())))
+    c.append(added.drop_columns(["n"]) if dropped else added)
     # Planned as of a state before that.
     assert len(rows_of(one, begin, end)) == 1
     with pytest.raises(IncompatibleSchema, match="start the query again, from the same checkpoint"):

@@ -23,13 +23,12 @@ from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
 from tidelake.arrangement.spine import Spine
 from tidelake.data.selection import bind
-from tidelake.errors import HistoryCompacted, IncompatibleSchema, UsageError
-from tidelake.model.evolution import why_not_readable_as
+from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
-from tidelake.shard.reading.tail import Tail
+from tidelake.shard.reading.tail import Tail, outgrown
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.holds import close_hold
@@ -193,7 +192,6 @@ class FollowedArrangement(Arrangement):
             # In the order of other columns, and perhaps no longer distinct.
             for batch in contents:
                 self._spine.insert(self._rows(batch))
-            self._check_columns()
             return
         # With what is staged for later times, as long as nobody has moved it: more than there is to load.
         stored = list(self._shard.last_readable().batches())
@@ -201,13 +199,10 @@ class FollowedArrangement(Arrangement):
         size_bytes = _UNPACKED * sum(batch.size_bytes for batch in stored)
         if self._spine.load(map(self._rows, contents), plan, size_bytes):
             self._spine.wait()
-        self._check_columns()
 
     def take(self, updates: pa.RecordBatchReader) -> None:
         """As `following.Sink`; not for users."""
-        table = pa.Table.from_batches(map(self._rows, updates), self.layout.arrow)
-        self._check_columns()
-        self._spine.insert_nowait(table)
+        self._spine.insert_nowait(pa.Table.from_batches(map(self._rows, updates), self.layout.arrow))
 
     def fold(self, frontier: Frontier) -> None:
         """As `following.Sink`; not for users."""
@@ -219,14 +214,6 @@ class FollowedArrangement(Arrangement):
     def _resume(self, followed: Followed) -> None:
         self._follower.resume(followed.position)
         self._before = followed.hold
-
-    def _check_columns(self) -> None:
-        # After a read: the schema that is known now is none before that of any row that was read.
-        reason = _outgrown(self._shard.spec, self._followed)
-        if reason:
-            raise IncompatibleSchema(
-                f"rows of {self._followed.name!r} no longer fit this arrangement: {reason}; arrange anew"
-            )
 
     def _retains_all(self) -> bool:
         return self._spine.retention.empty
@@ -326,22 +313,6 @@ def _schema(shard: Shard, followed: Followed) -> Schema:
     return Schema(schema.key, tuple(column for column in schema.value if column.name in followed.columns))
 
 
-def _outgrown(spec: ShardSpec, followed: Followed) -> str:
-    """Why rows of today are none of those that an arrangement of earlier columns has; empty if they are.
-
-    A row that goes after one of its columns was dropped has null there: it would not be found.
-    """
-    schema = spec.schemas[followed.schema_id]
-    kept = schema.columns
-    # Whether a row is wanted may hang on any column.
-    if followed.columns is not None and followed.where is None:
-        kept = (*schema.key, *(column for column in schema.value if column.name in followed.columns))
-    gone = [column.name for column in kept if column.id not in spec.live]
-    if gone:
-        return f"column {gone[0]!r} was dropped since"
-    return why_not_readable_as(spec.schemas[max(spec.schemas)], schema)
-
-
 def _follower(
     shard: Shard, followed: Followed, options: FollowOptions
 ) -> Callable[[FollowedArrangement], Follower]:
@@ -379,7 +350,7 @@ def _restored(
     if not there:
         return None
     before = _same(there[-1], followed, path)
-    if _outgrown(shard.spec, before):
+    if outgrown(shard.spec, before.schema_id, Wanted(before.columns, before.where)):
         shard.env.recorder.count("arrangement.restore.outgrown")
         return None
     spine, home, found = restored(

@@ -4,7 +4,8 @@ Owns where a tail begins, how far its next step goes, and the plan of a step. Po
 caller remembers; who gives the same two again gets the same rows again, whatever was appended, merged and
 collected meanwhile, because a standing hold keeps history from the earlier one on. Times are ints.
 
-INVARIANT: steps tile the times: no time is in two of them, and none between them is left out.
+INVARIANT: steps tile the times: no time is in two of them, and none between them is left out. Under a schema
+that is given, a row that goes looks as it did when it came, or the step is refused.
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.data.selection import bind
+from tidelake.errors import HistoryCompacted, IncompatibleSchema, UsageError
+from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.frontier import Frontier
+from tidelake.model.predicate import columns_of
 from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.selection import Wanted
 from tidelake.model.time import TIME_MAX
@@ -24,6 +28,7 @@ from tidelake.shard.reading import query
 from tidelake.shard.reading.standing import StandingHold
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.state.backlog import Limits, Span, end_of, fitting, frontier_of, spans
 from tidelake.state.holds import close_hold
 from tidelake.state.state import ShardState
@@ -185,9 +190,10 @@ class Tail:
 
         Raises:
             HistoryCompacted: the updates can no longer be told apart.
-            IncompatibleSchema: today's rows do not fit the schema to read under.
+            IncompatibleSchema: a column of the schema to read under was dropped or widened.
         """
         state = self._answering(asked, start)
+        self._check_columns()
         planned = query.planned(
             self._shard,
             state,
@@ -203,6 +209,7 @@ class Tail:
     def read(self, asked: Query, start: Frontier) -> pa.RecordBatchReader:
         """A step, read by this process: rows as `query.stream` gives them; arguments and errors as `plan`."""
         state = self._answering(asked, start)
+        self._check_columns()
         return query.streamed(
             self._shard, state, asked, Lease(self._shard), schema_id=self._schema_id, wanted=self._wanted
         )
@@ -236,6 +243,14 @@ class Tail:
             )
         query.check_since(asked, state)
         return state
+
+    def _check_columns(self) -> None:
+        # After the state that is read: the schema that is known now is none before that of any of its rows.
+        reason = "" if self._schema_id is None else outgrown(self._shard.spec, self._schema_id, self._wanted)
+        if reason:
+            raise IncompatibleSchema(
+                f"rows of {self._shard.title!r} do not go on what was read before: {reason}; begin anew"
+            )
 
     def _young(self) -> bool:
         """Whether the parts of the known state are certainly there, also for a read that begins now."""
@@ -295,6 +310,23 @@ class Tail:
         for batch in found:
             times, rows = _summed(times, rows, batch.column(column).to_numpy())
         return _Counted(lower, upper, times, rows)
+
+
+def outgrown(spec: ShardSpec, schema_id: int, wanted: Wanted) -> str:
+    """Why rows of today do not go on what was read under an earlier schema; empty if they do.
+
+    A row that goes after one of its columns was dropped has null there: it would take nothing away.
+    """
+    schema = spec.schemas[schema_id]
+    if schema_id == max(spec.schemas):
+        return ""
+    selection = bind(wanted, schema)
+    asked = set() if selection.where is None else columns_of(selection.where)
+    for column in schema.columns:
+        shown = selection.columns is None or column.name in selection.columns
+        if column.id not in spec.live and (shown or column.id in asked):
+            return f"column {column.name!r} was dropped since"
+    return why_not_readable_as(spec.schemas[max(spec.schemas)], schema)
 
 
 def _summed(times: Ints, rows: Ints, more: Ints) -> tuple[Ints, Ints]:
