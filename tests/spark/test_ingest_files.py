@@ -362,12 +362,13 @@ def test_rows_with_counts_and_new_rows_of_keys_are_taken(landing: Landing) -> No
         ("jsonl", '{"id": 1, "v": "a"}\n{"id": "2", "v": "b"}\n', "column 'id': \"2\" is a string"),
         ("csv", "id,v\n1.5,a\n", "column 'id' is no int64"),
         ("csv", "id,w\n1,a\n", "column 'v' (string) is missing"),
+        ("csv", b"id,v\n1,\xffa\n", "column 'v' holds U+FFFD, or bytes that are not UTF-8"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_by_name(
-    landing: Landing, format_: Any, text: str, reason: str
+    landing: Landing, format_: Any, text: str | bytes, reason: str
 ) -> None:
-    (landing.directory / "1").write_text(text)
+    (landing.directory / "1").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidUpdates) as caught:
         ingest(
             landing.spark,
@@ -392,3 +393,43 @@ def test_an_empty_directory_gives_no_columns(landing: Landing, format_: Any) -> 
             envelope="append",
             format=format_,
         )
+
+
+def test_csv_means_what_it_means_on_the_command_line(landing: Landing) -> None:
+    lines = [
+        "id,v",
+        "1,",
+        '2,""',
+        '3,"say ""hi"""',
+        '4,"a',
+        '5,b"',
+        "6,\\",
+        '7,"\\"',
+        "8, é ",
+        "9,NA",
+        '10,"a,b"',
+    ]
+    (landing.directory / "1.csv").write_text("\n".join(lines) + "\n")
+    at = (landing.spark, landing.c, landing.directory, landing.root / "check")
+    ingest(*at, envelope="append", format="csv")
+    texts = [None, "", 'say "hi"', "a\n5,b", None, "\\", "\\", " é ", "NA", "a,b"]
+    expected = {id_: text for id_, text in enumerate(texts, 1) if id_ != 5}
+    assert landing.state() == Counter((id_, text) for id_, text in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("v,id\n1,2\n", "its header is not that of the other files"),
+        ("id,v\n1,2,3\n", "a row has more or fewer values than the header has names"),
+        ("id,v\n1\n", "a row has more or fewer values than the header has names"),
+    ],
+)
+def test_csv_of_another_shape_is_refused_by_name(landing: Landing, text: str, reason: str) -> None:
+    at = (landing.spark, landing.c, landing.directory, landing.root / "check")
+    (landing.directory / "1 é.csv").write_text("id,v\n1,a\n")
+    (landing.directory / "2 é.csv").write_text(text)
+    with pytest.raises(InvalidUpdates) as caught:
+        ingest(*at, envelope="append", format="csv")
+    assert reason in str(caught.value) and " é.csv" in str(caught.value) and "\n" not in str(caught.value)
+    assert landing.c.upper == Frontier.of(0)

@@ -92,7 +92,8 @@ def _taken(name: str, record: WriterRecord, owner: str) -> str:
     return (
         f"writer {name!r} belongs to {record.owner or nobody!r}, and data was written under this name; "
         f"{owner or nobody!r} might write the same data again: go on with the checkpoint that wrote it, use "
-        "another writer name, or take it over if the data is new: take_over=True, as an option takeOver=true"
+        "another writer name, or take it over if the data is new: take_over=True, as an option "
+        "takeOver=true, on the command line --take-over"
     )
 
 

@@ -11,7 +11,8 @@ from decimal import Decimal
 from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -29,8 +30,27 @@ from tidelake.spark.tasks import ArrowMap, one_thread
 Format: TypeAlias = Literal["text", "jsonl", "csv", "parquet"]
 # The column of files: as the envelope `debezium` takes it, and beside rows that may have any column.
 FILE, ROWS_FILE = "file", "_tidelake_file"
+# As RFC 4180, and as `tidelake append` reads them: Spark by itself knows no newlines and doubled quotes in
+# quotes, and takes `""` for null.
+_CSV = {
+    "header": "true",
+    # The names are checked against each file's own header.
+    "enforceSchema": "false",
+    "mode": "FAILFAST",
+    "multiLine": "true",
+    "escape": '"',
+    # Nothing between two commas is null. Only what stands in no file can be told from `""`.
+    "nullValue": "\0null\0",
+}
 # What a worker raised, in the text of Spark's exception.
 _RAISED = re.compile(r"tidelake\.errors\.(\w+): (.*)")
+# What it says of a file that it cannot read, and why that is of CSV.
+_UNREAD = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+)\.\s")
+_CSV_REASONS = {
+    "CSV header does not conform to the schema": "its header is not that of the other files",
+    "[MALFORMED_RECORD_IN_PARSING": "a row has more or fewer values than the header has names, or "
+    "lines end in several ways",
+}
 
 
 def text_of(spark: SparkSession, directory: str, files: int | None) -> DataFrame:
@@ -67,13 +87,10 @@ def rows_of(
             schema = spark.read.parquet(_literal(directory)).schema
             return _loaded(_reader(spark, format, files).schema(schema), directory).select("*", file)
         if format == "csv":
-            names = spark.read.option("header", "true").csv(_literal(directory)).columns
+            names = spark.read.options(**_CSV).csv(_literal(directory)).columns
             texts = t.StructType([t.StructField(name, t.StringType()) for name in names])
             reader = _reader(spark, format, files).schema(texts)
-            # Checked against each file's own header.
-            reader = reader.option("header", "true").option("enforceSchema", "false")
-            reader = reader.option("mode", "FAILFAST")
-            found = _loaded(reader, directory).select("*", file)
+            found = _loaded(reader.options(**_CSV), directory).select("*", file)
             wanted = pa.schema([_known(known, name, pa.string()) for name in names])
             return _mapped(found, _CastTexts(wanted, frame_arrow(wanted), file_column), wanted, file_column)
         first = spark.read.text(_literal(directory)).where("trim(value) != ''").first()
@@ -164,17 +181,35 @@ class _CastTexts:
             file = place(batch.column(len(self.schema))[0].as_py())
             reason = str(error).split("\n", 1)[0]
             raise InvalidUpdates(f"column {wanted.name!r} is no {wanted.type}: {reason}; {file}") from error
+        # Spark has put it where bytes were no text, and nobody can tell.
+        lost = pc.fill_null(pc.match_substring(texts, "\ufffd"), False)
+        if pc.any(lost, min_count=0).as_py():
+            file = place(batch.column(len(self.schema))[pc.index(lost, True).as_py()].as_py())
+            raise InvalidUpdates(
+                f"column {wanted.name!r} holds U+FFFD, or bytes that are not UTF-8: write the file as UTF-8, "
+                f"or as JSON lines if U+FFFD is meant; {file}"
+            )
         return values
 
 
-def ours(error: PySparkException) -> TidelakeError | None:
-    """What of Tidelake a worker raised, if it did; Spark has only its text."""
-    raised = _RAISED.search(str(error))
+def ours(error: Exception) -> TidelakeError | None:
+    """What an error of Spark's means: one of Tidelake that a worker raised, or a CSV file that is none.
+
+    Spark has only the text of these. None: it is something else.
+    """
+    text = str(error)
+    raised = _RAISED.search(text)
     kind = getattr(errors, raised[1], None) if raised else None
-    if raised is None or kind is None or not issubclass(kind, UsageError):
+    if raised is not None and kind is not None and issubclass(kind, UsageError):
+        made: TidelakeError = kind(raised[2])
+        return made
+    unread = _UNREAD.search(text)
+    reason = (
+        None if unread is None else next((says for why, says in _CSV_REASONS.items() if why in text), None)
+    )
+    if unread is None or reason is None:
         return None
-    made: TidelakeError = kind(raised[2])
-    return made
+    return InvalidUpdates(f"cannot read a row: {reason}; {place(unread[1])}")
 
 
 def _reader(spark: SparkSession, format: str, files: int | None) -> DataStreamReader:  # noqa: A002

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.errors import UsageError
+from tidelake.errors import TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -251,11 +251,12 @@ class _Sink:
             self.report.add(done)
             if self.progress is not None:
                 self.progress(done)
-        except PySparkException as error:
-            self.error = ours(error) or error
+        except TidelakeError as error:
+            self.error = error
             raise
         except Exception as error:
-            self.error = error
+            # Of the driver or a worker, and not always of PySpark's own classes.
+            self.error = ours(error) or error
             raise
 
     def _ingest(self, writer: Writer, frame: DataFrame, batch: int) -> IngestedBatch:

@@ -231,8 +231,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         collection = self._collection()
         if offset.collection != collection.id:
             raise UsageError(
-                f"the query's checkpoint is of another collection that was called {collection.name!r} "
-                "before: give the query a new checkpoint"
+                f"the query's checkpoint is of another collection than the one that is called "
+                f"{collection.name!r} now: give the query a new checkpoint"
             )
         return offset
 
