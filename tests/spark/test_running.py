@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.classic.dataframe import DataFrame
 
 import tidelake
+from tidelake.errors import UsageError
 from tidelake.spark import append, sink, upsert
 from tidelake.spark.envelopes.append import Append
 from tidelake.spark.envelopes.upsert import Upsert
@@ -55,9 +56,13 @@ def test_rows_that_spark_takes_for_few_come_to_the_driver(
 ) -> None:
     frame = stored(spark, tmp_path / "few.parquet", few(100))
     assert rows_of(frame, Append(), c).few is not None
-    for envelope, text in ((Append(), "100b"), (Append(), "0"), (Upsert(), "nonsense")):
+    for envelope, text in ((Append(), "100b"), (Append(), "0"), (Upsert(), "0")):
         most(text)
         assert rows_of(frame, envelope, c).few is None
+    for text in ("nonsense", "-1", "1.5m"):
+        most(text)
+        with pytest.raises(UsageError, match=f"driverBytesMax='{text}' is no size"):
+            append(c, frame)
     # Of what was made of Python's values Spark knows no size.
     most("1g")
     assert rows_of(spark.createDataFrame([(1, "a")], "id bigint, v string"), Append(), c).few is None

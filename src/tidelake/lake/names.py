@@ -11,8 +11,8 @@ from tidelake.errors import UsageError
 _BYTES_MAX = 255
 
 
-def check_name(name: object, what: str) -> str:
-    """The name itself: any text of at most 255 bytes without control characters.
+def check_name(name: object, what: str, *, bytes_max: int = _BYTES_MAX) -> str:
+    """The name itself: any text of at most `bytes_max` bytes without control characters.
 
     Raises:
         UsageError: it is something else; says `what` was to be named.
@@ -21,7 +21,7 @@ def check_name(name: object, what: str) -> str:
         raise UsageError(f"{what} {name!r} must be a text, not {type(name).__name__}")
     if not name or any(unicodedata.category(c) == "Cc" for c in name):
         raise UsageError(f"{what} {name!r} must be a non-empty text without control characters")
-    return _short(name, what)
+    return _short(name, what, bytes_max)
 
 
 def check_text(name: object) -> str:
@@ -43,17 +43,17 @@ def check_token(token: object, hold: str) -> str:
     """
     if not isinstance(token, str):
         raise UsageError(f"token {token!r} of critical hold {hold!r} must be a text")
-    return _short(token, f"token of critical hold {hold!r}")
+    return _short(token, f"token of critical hold {hold!r}", _BYTES_MAX)
 
 
-def _short(text: str, what: str) -> str:
+def _short(text: str, what: str, bytes_max: int) -> str:
     """The text itself if it can be stored, and in few bytes."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise UsageError(f"{what} {text!r} is not valid text: {error.reason}") from error
-    if size > _BYTES_MAX:
-        raise UsageError(f"{what} {text[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")
+    if size > bytes_max:
+        raise UsageError(f"{what} {text[:20]!r}... has {size} bytes: use at most {bytes_max}")
     return text
 
 

@@ -4,7 +4,6 @@ Owns how a token becomes a named writer: one of its own, which writes number 0 a
 the data are in one compare-and-set, and two processes with the same token fence each other.
 """
 
-from tidelake.errors import UsageError
 from tidelake.lake.names import check_name
 from tidelake.state.state import ShardState, WriterRecord
 
@@ -18,11 +17,7 @@ def writer_of(token: str) -> str:
     Raises:
         UsageError: it is empty, too long or has control characters.
     """
-    check_name(token, "token")
-    size = len(token.encode())
-    if size > _BYTES_MAX:
-        raise UsageError(f"token {token[:20]!r}... has {size} bytes: use at most {_BYTES_MAX}")
-    return PREFIX + token
+    return PREFIX + check_name(token, "token", bytes_max=_BYTES_MAX)
 
 
 def written(state: ShardState, token: str) -> WriterRecord | None:

@@ -101,10 +101,10 @@ def task_bytes_max(spark: SparkSession) -> int | None:
     return bytes_in(spark.conf.get(_BYTES_MAX) or "") or None
 
 
-def bytes_in(text: str) -> int:
-    """A size as Spark's settings name it, such as `16m` or `1048576b`; 0 if it is none."""
+def bytes_in(text: str) -> int | None:
+    """A size as Spark's settings name it, such as `16m` or `1048576b`; None if it is none."""
     found = re.fullmatch(r"(\d+)([kmgtp]?)b?", text.strip().lower())
-    return int(found[1]) * 1024 ** " kmgtp".index(found[2] or " ") if found else 0
+    return int(found[1]) * 1024 ** " kmgtp".index(found[2] or " ") if found else None
 
 
 def estimated_bytes(frame: DataFrame) -> int | None:

@@ -48,7 +48,10 @@ class Append:
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
         if not collection.domain.total_order:
-            raise UsageError(f"times of {collection.domain} need the envelope 'updates' with lower and upper")
+            raise UsageError(
+                f"times of {collection.domain} need lower and upper: use "
+                "tidelake.spark.append(collection, frame, lower=..., upper=...)"
+            )
         time = self._column(frame.names, collection)
         if time is not None:
             check_time(frame, time, collection)

@@ -58,7 +58,8 @@ class Updates:
             raise UsageError(f"late='advance' needs times that are single numbers, not {domain}")
         if not domain.total_order and (self.interval is None or not set(domain.columns) <= set(frame.names)):
             raise UsageError(
-                f"times of {domain} need the columns {', '.join(domain.columns)}, lower and upper"
+                f"times of {domain} need the columns {', '.join(domain.columns)}, lower and upper: use "
+                "tidelake.spark.append(collection, frame, lower=..., upper=...)"
             )
         optional = (DIFF, *collection.uploader().spec.optional)
         if domain.total_order:

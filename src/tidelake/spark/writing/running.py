@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
+from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
@@ -92,11 +93,13 @@ def rows_of(
         collection: to write to.
         by_tasks: leave them to the tasks, however few they are.
         expected_bytes: how large they may be, if Spark does not know.
+
+    Raises:
+        UsageError: the setting `spark.tidelake.driverBytesMax` is no size.
     """
     prepared = envelope.prepare(frame, collection)
     names = prepared.columns
-    by_tasks = by_tasks or remote(frame.sparkSession)
-    most = 0 if by_tasks else bytes_in(frame.sparkSession.conf.get(BYTES_MAX, _BYTES_MAX) or "")
+    most = 0 if by_tasks or remote(frame.sparkSession) else _bytes_max(frame.sparkSession)
     size = estimated_bytes(frame) if most else None
     if size is None:
         size = expected_bytes
@@ -105,6 +108,14 @@ def rows_of(
         if few is not None:
             return Rows(names, prepared, few)
     return Rows(names, envelope.spread(prepared, collection).selectExpr(*_numbered(names)))
+
+
+def _bytes_max(spark: SparkSession) -> int:
+    text = spark.conf.get(BYTES_MAX, _BYTES_MAX) or ""
+    size = bytes_in(text)
+    if size is None:
+        raise UsageError(f"setting {BYTES_MAX}={text!r} is no size: give one such as 16m, or 0")
+    return size
 
 
 def taken(frame: DataFrame, bytes_max: int) -> list[pa.RecordBatch] | None:
