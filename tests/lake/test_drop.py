@@ -390,6 +390,35 @@ def test_a_creator_that_wakes_up_late_loses_no_row(site):
     assert contents(site.lake().collection("late")) == {(1, "x"): 1}
 
 
+def test_a_name_that_is_given_after_a_tidier_has_looked_is_not_acknowledged(site):
+    """The tidier takes the shard of a creator that slept for a lost one, by names that are old by then."""
+    lake, tidier = site.lake(), site.lake()
+    name, read, named = lake._catalog.set, tidier._catalog.read, []
+
+    def slept(*args):
+        lake._catalog.set = name
+        site.later(CONFIG.upload_age_s)
+
+        def looked():
+            tidier._catalog.read = read
+            listing = read()
+            named.append(name(*args))
+            return listing
+
+        tidier._catalog.read = looked
+        assert tidier._leftovers.tombstones() == Removed(1)
+        return named[0]
+
+    lake._catalog.set = slept
+    with pytest.raises(CollectionDropped, match="'late'"):
+        lake.create("late", SCHEMA, key=["id"])
+    assert named == [True] and site.lake().list() == ["c", "other"]
+    with pytest.raises(CollectionExists, match="allow_recreate"):
+        lake.create("late", SCHEMA, key=["id"])
+    lake.create("late", SCHEMA, key=["id"], allow_recreate=True).append(rows(1))
+    assert contents(site.lake().collection("late")) == {(1, "x"): 1}
+
+
 def test_objects_whose_shard_has_no_log_go_when_they_are_old_enough(site):
     site.lake().drop("c")
     late, foreign = names.part(site.id, 3, "ab"), f"{site.id}/readme.txt"

@@ -1,4 +1,4 @@
-"""The name of a shard that was made whole before anybody knew of it: a copy, or a fork.
+"""The name of a shard that was made whole before anybody knew of it.
 
 The name is given by one change of the catalog, so that readers see all of it or nothing; then the shard
 commits that it has one, and until then it is taken for what a crash has left once it is old. Whoever takes
@@ -15,6 +15,7 @@ from tidelake.lake.catalog import Catalog, Listing
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
 from tidelake.state import dropping
+from tidelake.state.commands import Command
 from tidelake.store.url import Stores
 
 
@@ -72,22 +73,25 @@ def give_name(
             raise CollectionDropped(name)
         if catalog.set(listing, name, shard_id):
             break
-    try:
-        _confirm(shard_id, name, stores, env, config)
-    except CollectionDropped:
-        catalog.unname(shard_id, name)
-        raise
-
-
-def _confirm(shard_id: str, name: str, stores: Stores, env: Env, config: Config) -> None:
-    """Acknowledge the shard: until then it is collected if this process stalls for longer than uploads may.
-
-    Raises:
-        CollectionDropped: it did.
-    """
     machine = Machine(History(shard_id, stores, env), config, env)
     machine.title = name
+    confirm(machine.run, shard_id, name, catalog)
+
+
+def confirm(run: Callable[[Command[None]], object], shard_id: str, name: str, catalog: Catalog) -> None:
+    """Acknowledge a shard that has its name: until then it is collected if this process stalls for too long.
+
+    Args:
+        run: carries out a command on the shard.
+        shard_id: of it.
+        name: that it was given.
+        catalog: that gave it.
+
+    Raises:
+        CollectionDropped: it did stall. The name leads nowhere.
+    """
     try:
-        machine.run(dropping.confirm)
-    except CollectionNotFound as error:
+        run(dropping.confirm)
+    except (CollectionDropped, CollectionNotFound) as error:
+        catalog.unname(shard_id, name)
         raise CollectionDropped(name) from error

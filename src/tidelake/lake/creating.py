@@ -2,6 +2,7 @@
 
 from tidelake.errors import CollectionDropped, IncompatibleSchema
 from tidelake.lake.catalog import Catalog
+from tidelake.lake.christening import confirm
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.renaming import refuse_gone
 from tidelake.lake.shards import Shards
@@ -47,6 +48,7 @@ def create_collection(
             # This process slept, and it was taken for what a crash has left.
             raise CollectionDropped(name)
         if catalog.set(listing, name, spec.shard_id):
+            confirm(made.run, spec.shard_id, name, catalog)
             return made
 
 

@@ -45,7 +45,8 @@ class Naming(LakeHandle):
         Raises:
             IncompatibleSchema: it exists with another schema or time; names both.
             CollectionExists: a collection of this name was dropped or renamed, and not `allow_recreate`.
-            CollectionDropped: this process slept for too long between two steps: call again.
+            CollectionDropped: this process slept for too long between two steps: call again, with
+                `allow_recreate` if others have seen the name meanwhile.
         """
         self._gate.check()
         check_name(name, "collection name")
