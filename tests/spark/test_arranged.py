@@ -70,6 +70,29 @@ def test_the_driver_keeps_the_state_of_few_rows_in_memory(spark: Any, tmp_path: 
             reference.forget_here()
 
 
+def test_a_stream_of_the_format_keeps_the_state_where_it_commits(spark: Any, tmp_path: Path) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+        (tmp_path / "in").mkdir()
+
+        def run(number: int, size: str) -> None:
+            pq.write_table(pa.table({"id": [2], "v": [f"{number}"]}), tmp_path / "in" / f"{number}.parquet")
+            stream = spark.readStream.schema("id bigint, v string").parquet(str(tmp_path / "in"))
+            out = (
+                stream.writeStream.format("tidelake").option("envelope", "upsert").option("stateBytes", size)
+            )
+            out = out.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+            out.start(f"{lake.url}/c").awaitTermination()
+
+        for number in range(2):
+            run(number, "1m")
+            assert held(c) == Counter({(1, "a"): 1, (2, f"{number}"): 1})
+        assert {hold.purpose for hold in c.state().holds.values()} == {"arrangement of c"}
+        with pytest.raises(Exception, match="option stateBytes='much' is no size: give one such as 512m"):
+            run(2, "much")
+
+
 def test_state_of_a_few_bytes_is_refused() -> None:
     for size in (1, -1):
         with pytest.raises(UsageError, match=f"state_bytes={size} must be 0 or at least 1048576"):
