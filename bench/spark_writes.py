@@ -6,7 +6,8 @@ Rows as in `bench.spark`. An append sorts its rows, looks at their values and co
 DataFrame, read from the same files, as it comes. An upsert of a hundredth of the rows is compared with what a
 table without keys has to do: read it, leave out the old rows, write all of it again. With *state kept* the
 first upsert loads the collection into memory, where all look old rows up. A micro-batch of a few rows is
-compared with one that does nothing, and with one that sends its rows through a Python worker and forgets them.
+compared with one that does nothing, and with one that sends its rows through a Python worker and forgets
+them.
 """
 
 import tempfile

@@ -79,9 +79,7 @@ def test_a_stream_of_the_format_keeps_the_state_where_it_commits(spark: Any, tmp
         def run(number: int, size: str) -> None:
             pq.write_table(pa.table({"id": [2], "v": [f"{number}"]}), tmp_path / "in" / f"{number}.parquet")
             stream = spark.readStream.schema("id bigint, v string").parquet(str(tmp_path / "in"))
-            out = (
-                stream.writeStream.format("tidelake").option("envelope", "upsert").option("stateBytes", size)
-            )
+            out = stream.writeStream.format("tidelake").options(envelope="upsert", stateBytes=size)
             out = out.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
             out.start(f"{lake.url}/c").awaitTermination()
 
