@@ -98,7 +98,7 @@ def test_json_says_the_same_to_programs(run, users):
     assert shown["columns"][0] == {"column": "id", "type": "int64", "role": "key", "nullable": False}
     assert [batch["lower"] for batch in shown["spine"]] == [[0], [1]]
     assert shown["bytes"] == sum(batch["bytes"] for batch in shown["spine"]) > 0
-    assert (shown["writers"], shown["holds"], shown["seqno"]) == ([], [], 2)
+    assert (shown["writers"], shown["holds"], shown["seqno"]) == ([], [], 3)
     assert run("snapshot", "cl", "users", "--json").lines == [
         {"id": 2, "name": None, "_time": 1, "_diff": 1},
         {"id": 3, "name": "cid", "_time": 1, "_diff": 1},
