@@ -112,6 +112,7 @@ def test_a_log_on_a_disk_that_went_away_is_not_called_damaged(tmp_path, flag):
         assert SqliteVersionLog(str(disk.place / "log")).head("a").data == b"second"
 
 
+@pytest.mark.full
 def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
     record_property("figures", pulled(tmp_path, rng, 3))
 

@@ -424,7 +424,11 @@ WORKS = {
     "drop the fork": (dropping_fork, [{"c": 5, "fix": 6}, {"c": 5}]),
     "let go": (letting_go, [{"c": 5, "fix": 5}]),
 }
-CASES = [(name, n, call) for name, (work, _) in WORKS.items() for n, call in enumerate(calls_of(work))]
+CASES = [
+    pytest.param(name, n, call, marks=pytest.mark.full if n % 4 else ())
+    for name, (work, _) in WORKS.items()
+    for n, call in enumerate(calls_of(work))
+]
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])

@@ -353,7 +353,9 @@ def leave_all(lake):
     lake.collect()
 
 
-@pytest.mark.parametrize("number", range(1, 26))
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=pytest.mark.full if n % 5 else ()) for n in range(1, 26)]
+)
 def test_who_joins_late_does_not_bring_a_stay_back_that_is_over(number):
     for calls in range(12):
         places = Places(config=QUIET)
@@ -789,7 +791,9 @@ ACTS = {
 }
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(Fault.CRASH_BEFORE, marks=pytest.mark.full), Fault.CRASH_AFTER]
+)
 @pytest.mark.parametrize("act", ACTS)
 def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act, fault):
     prepare, do = ACTS[act]

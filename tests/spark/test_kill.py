@@ -120,7 +120,7 @@ def check(root: Path, source: Source) -> None:
     assert history == Counter({key: diff for key, diff in source.updates.items() if diff})
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.full), "after"])
 def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str, killed_jvms: Path) -> None:
     source, driver = set_up(tmp_path, rng, 3)
     process = driver.start(moment, "1")
