@@ -6,6 +6,7 @@ filters that a read applies.
 
 import random
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,7 +99,9 @@ class Walk:
         self.spine.retain_keys(pc.field("k0") >= self.least_key)
 
     def compact(self) -> None:
-        self.spine.compact()
+        # What a merge met before, told once; nothing was asked for.
+        with suppress(StoreUnavailable):
+            self.spine.compact()
 
     def consolidate(self) -> None:
         if self.paused or self.rig.machine.free < 1 << 40:
