@@ -68,10 +68,13 @@ def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> No
 
     driver = Driver(tmp_path)
     append()
-    for _ in range(kills):
+    for number in range(kills):
         process = driver.start()
         assert process.stdout is not None
         process.stdout.readline()
+        if not number:
+            # Killed before it has planned a batch, Spark leaves a checkpoint that it refuses.
+            process.stdout.readline()
         until = time.monotonic() + rng.uniform(0, 5)
         while time.monotonic() < until:
             append()
