@@ -53,7 +53,7 @@ def machine() -> dict[str, str]:
     if info.exists() and (match := re.search(r"model name\s*: (.*)", info.read_text())):
         cpu = match.group(1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    named = ("pyarrow", "numpy", "pyspark", "duckdb")
+    named = ("pyarrow", "numpy", "pyspark", "duckdb", "polars")
     versions = {name: importlib.metadata.version(name) for name in named}
     return {
         "cpu": f"{cpu}, {os.cpu_count()} cores",

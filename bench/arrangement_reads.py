@@ -4,10 +4,9 @@
 
 Twice as many rows, with distinct keys, are in 64 batches, each a random share of them: in memory; in files;
 and in one file, as after `compact()`. Every engine answers the same random keys in turn; figures are medians,
-and the ratios are theirs to ours. Polars is asked where it is installed.
+and the ratios are theirs to ours.
 """
 
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from statistics import median
 
 import duckdb
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -99,11 +99,7 @@ def by_duckdb(path: Path) -> Answer:
     return answer
 
 
-def by_polars(path: Path) -> Answer | None:
-    if importlib.util.find_spec("polars") is None:
-        return None
-    polars = importlib.import_module("polars")
-
+def by_polars(path: Path) -> Answer:
     def answer(keys: pa.Table) -> object:
         wanted = polars.from_arrow(keys)["key"]
         chosen = (
@@ -139,8 +135,7 @@ def measured(rows: int, folder: Path) -> dict[str, dict[str, float]]:
         "on disk, compacted": Snapshot(LAYOUT, [one]),
     }
     answers: dict[str, Answer] = {name: snapshot.fetch for name, snapshot in snapshots.items()}
-    others = {"duckdb": by_duckdb(path), "polars": by_polars(path)}
-    answers |= {name: answer for name, answer in others.items() if answer is not None}
+    answers |= {"duckdb": by_duckdb(path), "polars": by_polars(path)}
     found = compared(answers, rows, list(snapshots))
     for batch in (*memory, *files, one):
         batch.release()
@@ -164,14 +159,13 @@ def compared(answers: dict[str, Answer], rows: int, ours: list[str]) -> dict[str
                 raise AssertionError(f"answers differ for {count} keys: {sizes}")
         ms = {name: 1000 * median(seconds) for name, seconds in taken.items()}
         for name in ours:
-            row = {
+            result[f"{count:,} key{'s' * (count > 1)} {name}"] = {
                 "fetch_ms": ms[name],
                 "duckdb_ms": ms["duckdb"],
                 "duckdb_to_fetch": ms["duckdb"] / ms[name],
+                "polars_ms": ms["polars"],
+                "polars_to_fetch": ms["polars"] / ms[name],
             }
-            if "polars" in ms:
-                row |= {"polars_ms": ms["polars"], "polars_to_fetch": ms["polars"] / ms[name]}
-            result[f"{count:,} key{'s' * (count > 1)} {name}"] = row
     return result
 
 
