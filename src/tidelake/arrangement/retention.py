@@ -34,6 +34,7 @@ from pyarrow import acero
 from tidelake.arrangement.layout import Layout
 from tidelake.data.order import group_starts, sortable
 from tidelake.data.sort import sort_indices
+from tidelake.data.types import UNFIT
 from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import parts
@@ -41,8 +42,6 @@ from tidelake.model.time import parts
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Ints: TypeAlias = npt.NDArray[np.int64]
 _LOW = np.int64(0xFFFFFFFF)
-# What Arrow says of an expression that does not fit columns, or values.
-_UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +205,7 @@ def satisfies(rows: pa.RecordBatch, predicate: pc.Expression) -> Mask:
     """
     try:
         return _answers(rows, predicate)
-    except _UNFIT as error:
+    except UNFIT as error:
         raise UsageError(f"the filter {predicate} fails: {error}; set another one") from error
 
 
@@ -316,7 +315,7 @@ def _check(predicate: pc.Expression, layout: Layout, width: int, kind: str) -> N
     columns = pa.schema([layout.arrow.field(i) for i in range(width)])
     try:
         _answers(_no_rows(columns), predicate)
-    except _UNFIT as error:
+    except UNFIT as error:
         raise UsageError(
             f"{predicate} is no condition over the {kind} columns {columns.names}: {error}"
         ) from error

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelake.cli import jsonlines
+from tidelake.data.types import UNFIT
 from tidelake.errors import StoreUnavailable, UsageError
 from tidelake.model.frontier import Frontier
 
@@ -134,7 +135,7 @@ def write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: Path) -> in
                 put(batch)
                 total += batch.num_rows
         part.replace(out)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except UNFIT as error:
         reason = str(error).split("\n", 1)[0]
         raise UsageError(f"--out {out} cannot hold these rows: {reason}; use .parquet") from error
     except OSError as error:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidelake.data.canonical import canonical
 from tidelake.data.ingest import as_table, normalize
-from tidelake.data.types import arrow_type, data_type
+from tidelake.data.types import UNFIT, arrow_type, data_type
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, Schema
 from tidelake.model.time import Time, TimeDomain, parts
@@ -179,7 +179,7 @@ def _plain(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         ]
         for chunk in chunks:
             chunk.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except UNFIT as error:
         raise InvalidUpdates(f"column {name!r} cannot order events: {error}") from error
     return pa.chunked_array([canonical(chunk) for chunk in chunks], kind)
 

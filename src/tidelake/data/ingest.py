@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.canonical import canonical, filled
-from tidelake.data.types import data_type, stored_type, update_schema
+from tidelake.data.types import UNFIT, data_type, stored_type, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, DataType, Schema
 from tidelake.model.time import Time, TimeDomain, parts
@@ -111,7 +111,7 @@ def as_table(data: object) -> pa.Table:
             return pa.RecordBatchReader.from_stream(data).read_all()
         if hasattr(data, "__arrow_c_array__"):
             return pa.Table.from_batches([pa.record_batch(data)])
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except UNFIT as error:
         raise InvalidUpdates(
             f"cannot read updates from a {type(data).__name__}: {_first_line(error)}"
         ) from error
@@ -197,7 +197,7 @@ def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
             chunk = chunk.dictionary_decode()
         result = chunk.cast(expected)
         return result.view(pa.int64()) if expected is not field.type else result
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except UNFIT as error:
         raise InvalidUpdates(f"{refusal}, and not every value fits: {_first_line(error)}") from error
 
 

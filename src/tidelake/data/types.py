@@ -14,6 +14,9 @@ from tidelake.errors import UsageError
 from tidelake.model.schema import DIFF, Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
 
+# What Arrow says of values that do not fit a type, and of what cannot be done with a type at all.
+UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+
 # Each by its Arrow name; Arrow spells float16 "halffloat", float32 "float" and float64 "double".
 _PLAIN: dict[str, pa.DataType] = {
     "bool": pa.bool_(),

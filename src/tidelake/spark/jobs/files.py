@@ -21,6 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from tidelake import errors
 from tidelake.data.json.rows import BadLine, RowReader
 from tidelake.data.json.values import loads
+from tidelake.data.types import UNFIT
 from tidelake.errors import InvalidUpdates, TidelakeError, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
@@ -177,7 +178,7 @@ class _CastTexts:
         try:
             values = texts.cast(pa.string()).cast(wanted.type)
             values.validate(full=True)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except UNFIT as error:
             file = place(batch.column(len(self.schema))[0].as_py())
             reason = str(error).split("\n", 1)[0]
             raise InvalidUpdates(f"column {wanted.name!r} is no {wanted.type}: {reason}; {file}") from error
