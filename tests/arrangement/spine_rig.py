@@ -133,6 +133,16 @@ class Rig:
             for batch in batches:
                 batch.release()
 
+    def damage(self) -> Callable[[], object]:
+        """Insert three batches that are kept on disk, and damage the file of one; gives what mends it."""
+        self.machine.share = 0.6
+        for start in (0, 100, 200):
+            self.insert_keys(range(start, start + 100))
+        victim = self.folder / self.files()[0]
+        data = victim.read_bytes()
+        victim.write_bytes(bytes([data[0]]) + bytes(len(data) - 1))
+        return lambda: victim.write_bytes(data)
+
     def files(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
 

@@ -45,17 +45,6 @@ def share(request):
     return request.param
 
 
-def damaged(rig):
-    """Damages a file of three; gives what mends it."""
-    rig.machine.share = 0.6
-    for start in (0, 100, 200):
-        rig.insert_keys(range(start, start + 100))
-    victim = rig.folder / rig.files()[0]
-    data = victim.read_bytes()
-    victim.write_bytes(bytes(len(data)))
-    return lambda: victim.write_bytes(data)
-
-
 def test_an_insert_for_which_no_thread_can_be_started_inserts_nothing(tmp_path, share):
     rig = Rig(tmp_path, spawner=NoThreadToStart())
     rig.machine.share = share
@@ -119,7 +108,7 @@ def test_what_goes_wrong_while_an_insert_waits_is_told_by_the_next_one(tmp_path)
 
 def test_who_asks_whether_a_compaction_is_done_learns_why_it_is_not(tmp_path):
     rig = Rig(tmp_path)
-    mend = damaged(rig)
+    mend = rig.damage()
     rig.spine.compact()
     rig.settle()
     with pytest.raises(CorruptionError):
@@ -156,7 +145,7 @@ def test_who_asks_whether_a_compaction_is_done_learns_that_the_disk_is_full(tmp_
 
 def test_a_thread_whose_merges_fail_pauses_longer_each_time(tmp_path):
     rig = Rig(tmp_path, tiny(idle_s=0.001))
-    mend = damaged(rig)
+    mend = rig.damage()
     pauses = []
 
     class Told:
