@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from data_reference import ORDER, PRIMITIVES, array, compare, numbers, rows_of, updates
+from data_reference import ALL, ORDER, PRIMITIVES, array, compare, numbers, rows_of, updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,25 @@ def test_codes_order_every_pair_of_values_as_the_reference_does(kind, values, ra
                 for b, y in zip(cut.values, numbers(column), strict=True):
                     assert not a < b or compare(x, y) < 0
                     assert not cut.exact or (a == b) == (compare(x, y) == 0)
+
+
+@pytest.mark.parametrize(("kind", "values"), ALL, ids=[str(k) for k, _ in ALL])
+def test_pairs_are_ordered_as_the_reference_orders_them(kind, values):
+    column = canonical(array(kind, [None, *values, None])).slice(1)
+    n = len(column)
+    pairs = np.stack([np.repeat(np.arange(n), n), np.tile(np.arange(n), n)], axis=1).ravel()
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(np.repeat(np.arange(n * n), 2)), column.take(pa.array(pairs)), pa.array(-pairs)],
+        ["k", "v", "t"],
+    )
+    order, starts = sorted_groups(batch, 3)
+    plain = numbers(column)
+    for at in range(0, len(pairs), 2):
+        a, b = (int(pairs[order[at + i]]) for i in range(2))
+        assert sorted(order[at : at + 2]) == [at, at + 1]
+        assert (compare(plain[a], plain[b]), b) <= (0, a), (plain[a], plain[b])
+        assert starts[at]
+        assert starts[at + 1] == (a != b)
 
 
 @settings(max_examples=150, deadline=None)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tidelake.data.canonical import canonical
 from tidelake.data.encode import encode, encode_key, truncate_lower, truncate_upper
-from tidelake.data.order import group_starts, row_tuple, search
+from tidelake.data.order import equal_ranges, group_starts, row_tuple, search
 from tidelake.data.sort import sort_indices
 from tidelake.data.types import data_type, schema_from_arrow
 
@@ -116,3 +116,18 @@ def test_composite_keys_are_encoded_column_by_column():
     keys = encode_key(rows, schema).to_pylist()
     assert keys == sorted(keys)
     assert len(set(keys)) == 5
+
+
+@given(
+    st.lists(st.one_of(st.integers(-3, 3), st.just(float("nan"))), max_size=12),
+    st.lists(st.one_of(st.integers(-4, 4), st.just(float("nan"))), max_size=6),
+    st.sampled_from(["i8", "f8"]),
+)
+def test_equal_numbers_are_found_where_bisection_finds_them(stored, wanted, kind):
+    stored, wanted = ([x for x in xs if kind == "f8" or x == x] for xs in (stored, wanted))
+    numbers = np.sort(np.array(stored, kind))
+    starts, ends = equal_ranges(numbers, np.array(wanted, kind))
+    for x, start, end in zip(wanted, starts, ends, strict=True):
+        before = [y for y in stored if y == y and (x != x or y < x)]
+        equal = [y for y in stored if y == x or (y != y and x != x)]
+        assert (start, end) == (len(before), len(before) + len(equal))

@@ -73,7 +73,10 @@ class Keys:
         if rows.num_rows < 2:
             return cls(layout, rows)
         if layout.number is not None and not rows.column(0).null_count:
-            numbers = np.unique(layout.numbers(rows))
+            numbers = layout.numbers(rows)
+            if np.greater(numbers[1:], numbers[:-1]).all():
+                return cls(layout, rows)
+            numbers = np.unique(numbers)
             column = pa.Array.from_buffers(
                 rows.schema.field(0).type, len(numbers), [None, pa.py_buffer(numbers)]
             )

@@ -91,7 +91,7 @@ def _by_numbers(rows: pa.RecordBatch, keys: Keys, first: int, end: int) -> pa.Re
     numbers = keys.layout.numbers(rows)
     known = len(keys) - keys.nulls
     wanted = keys.numbers[first : min(end, known)]
-    starts, ends = numbers.searchsorted(wanted), numbers.searchsorted(wanted, "right")
+    starts, ends = order.equal_ranges(numbers, wanted)
     if end > known:
         starts, ends = np.append(starts, len(numbers)), np.append(ends, rows.num_rows)
     return _ranges(rows, starts, ends)

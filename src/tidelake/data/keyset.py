@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.encode import encode_key, words
+from tidelake.data.order import equal_ranges
 from tidelake.model.predicate import NULL
 from tidelake.model.schema import Schema
 
@@ -31,17 +32,21 @@ class KeySet:
         last: the greatest.
     """
 
-    def __init__(self, encoded: pa.Array) -> None:
-        """A set of encoded keys, in any order, each as often as it comes."""
-        distinct = encoded.unique()
-        self.keys: pa.Array = distinct.take(pc.sort_indices(distinct))
+    def __init__(self, keys: pa.Array) -> None:
+        """A set of encoded keys, distinct and ascending."""
+        self.keys = keys
         self.first: bytes = self.keys[0].as_py()
         self.last: bytes = self.keys[-1].as_py()
 
     @classmethod
     def of(cls, rows: pa.RecordBatch | pa.Table, schema: Schema) -> "KeySet":
         """The keys of some rows, at least one, with canonical values in the key columns of the schema."""
-        return cls(encode_key(rows, schema))
+        encoded = encode_key(rows, schema)
+        # Who sorts a range of rows has them in order, and to see that costs far less than to sort.
+        if not pc.all(pc.less(encoded.slice(0, len(encoded) - 1), encoded.slice(1)), min_count=0).as_py():
+            distinct = encoded.unique()
+            encoded = distinct.take(pc.sort_indices(distinct))
+        return cls(encoded)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -86,7 +91,7 @@ class KeySet:
         keys = self._numbers
         if len(known):
             keys = keys[np.searchsorted(keys, known[0]) : np.searchsorted(keys, known[-1], "right")]
-        first, end = np.searchsorted(known, keys), np.searchsorted(known, keys, "right")
+        first, end = equal_ranges(known, keys)
         if nulls and self.last == NULL:
             first, end = np.append(first, len(known)), np.append(end, len(numbers))
         counts = end - first
@@ -101,7 +106,8 @@ class KeySet:
     def _numbers(self) -> Words:
         """The keys without null, if all others are encoded in 8 bytes."""
         count = len(self) - (self.last == NULL)
-        data = np.frombuffer(self.keys.buffers()[2] or b"", np.uint8, _WORD_BYTES * count)
+        start = _WORD_BYTES * self.keys.offset
+        data = np.frombuffer(self.keys.buffers()[2] or b"", np.uint8, _WORD_BYTES * count, start)
         numbers: Words = data.reshape(count, _WORD_BYTES)[:, 1:].copy().view(">u8")[:, 0].astype(np.uint64)
         return numbers
 

@@ -28,7 +28,9 @@ __all__ = [
     "disjoint",
     "encode",
     "encode_key",
+    "equal_ranges",
     "group_starts",
+    "precede",
     "row_tuple",
     "search",
     "sort_all",
@@ -102,6 +104,26 @@ def search(batch: pa.RecordBatch, bound: Comparable, *, inclusive: bool) -> int:
             break
         low, high = _equal_range(batch.column(i), low, high, value)
     return high if inclusive else low
+
+
+def equal_ranges(
+    numbers: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where the numbers equal to each wanted one begin and end: both where it would stand if there are none.
+
+    Args:
+        numbers: ascending; NaN comes last and is one number.
+        wanted: of the same type.
+    """
+    starts = numbers.searchsorted(wanted)
+    if numbers.dtype.kind == "f" or not len(numbers):
+        return starts, numbers.searchsorted(wanted, "right")
+    # Most come once or never, and to look at the places found is cheaper than another search.
+    last = len(numbers) - 1
+    ends = starts + (numbers[np.minimum(starts, last)] == wanted)
+    again = np.flatnonzero(numbers[np.minimum(ends, last)] == wanted)
+    ends[again] = numbers.searchsorted(wanted[again], "right")
+    return starts, ends
 
 
 def disjoint(runs: list[list[pa.RecordBatch]], width: int) -> bool:
@@ -190,6 +212,18 @@ def differ(a: pa.Array, b: pa.Array) -> Mask:
         valid_a, valid_b = _numpy(a.is_valid()), _numpy(b.is_valid())
         differs = (differs & valid_a & valid_b) | (valid_a != valid_b)
     return differs
+
+
+def precede(a: pa.Array, b: pa.Array) -> Mask:
+    """Where a value of a column comes before that of another one of its type, row by row."""
+    a, b = sortable(a), sortable(b)
+    before = pc.less(a, b)
+    if pa.types.is_floating(a.type):
+        before = pc.or_(before, pc.and_not(pc.is_nan(b), pc.is_nan(a)))
+    if not (a.null_count or b.null_count):
+        return _numpy(before)
+    # A value comes before null, and null before nothing.
+    return _numpy(pc.if_else(b.is_valid(), before.fill_null(False), a.is_valid()))
 
 
 def _numpy(mask: pa.Array) -> Mask:

@@ -5,8 +5,9 @@ Owns the algorithm; must not know diffs or runs. Invariant: the order is the one
 
 Columns are looked at from the first on, each only for the rows that tie on those before. As many as
 have codes of few bits are packed into one word for each row and sorted by numpy, with the row's number in
-the lowest bits where there is room. A column that is the same throughout every
-group, as a value or a folded time often is, orders nothing, and seeing that costs far less than sorting.
+the lowest bits where there is room. A column that is the same throughout every group, as a value or a folded
+time often is, orders nothing, and seeing that costs far less than sorting. Where all groups are pairs, as of
+old and new rows of keys, the two are compared and turned, and nothing is sorted.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelake.data.codes import Code, Words, code
-from tidelake.data.order import Mask, differ, group_starts, sort_all, sortable
+from tidelake.data.order import Mask, differ, group_starts, precede, sort_all, sortable
 
 Ints = npt.NDArray[np.int64]
 _WORD_BITS = 64
@@ -72,6 +73,9 @@ class _Ties:
 
     def refine(self, left: list[int]) -> list[int]:
         """Order the ties by the next column or columns; those that are still to be looked at."""
+        if len(self.at) == 2 * (int(self.groups[-1]) + 1):
+            self._turn_pairs(self._column(left[0]))
+            return left[1:]
         packed = Code(self.groups, int(self.groups[-1]).bit_length(), True)
         enough = len(self.at).bit_length()
         inside: Mask | None = None if self._whole else self.inside
@@ -110,6 +114,20 @@ class _Ties:
     @staticmethod
     def _differs(column: pa.Array, inside: Mask) -> bool:
         return bool((inside & differ(column.slice(0, len(column) - 1), column.slice(1))).any())
+
+    def _turn_pairs(self, column: pa.Array) -> None:
+        """Order the ties, of two rows each, by a column; keep those that are equal still."""
+        first, second = column.slice(0, len(column) - 1), column.slice(1)
+        # Of all neighbours, since to pick every other one takes longer.
+        same = ~differ(first, second)
+        if same[::2].all():
+            return
+        same[1::2] = False
+        turned = precede(second, first)[::2]
+        pairs = self.order[self.at].reshape(-1, 2)
+        pairs[turned] = pairs[turned, ::-1]
+        self.order[self.at] = pairs.ravel()
+        self._keep(same)
 
     def _sort(self, code_: Code) -> None:
         """Order the ties by a word for each; keep those that are equal still."""

@@ -73,8 +73,11 @@ def resolve(
     found = encode_key(old, schema)
     keys = encode_key(last.filter(pa.array(starts)), schema)
     # Of each old row the key that it has, by number; those of other keys are not looked at.
-    number = pc.index_in(found, value_set=keys)
-    old, number = old.filter(number.is_valid()), number.drop_null().to_numpy().astype(np.int64)
+    if found.equals(keys):
+        number = np.arange(len(keys))
+    else:
+        numbers = pc.index_in(found, value_set=keys)
+        old, number = old.filter(numbers.is_valid()), numbers.drop_null().to_numpy().astype(np.int64)
     group = np.cumsum(starts) - 1
     if rules.stored_order is not None:
         kept = ~_late(last, group, old.column(rules.stored_order), number)
