@@ -1,7 +1,9 @@
 """Arrangements in workers of Spark: frames are enriched there, and upserts look up their old rows."""
 
 import random
+import threading
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.config import Config
-from tidelake.errors import UsageError
+from tidelake.errors import StoreUnavailable, UsageError
+from tidelake.model.frontier import Frontier
 from tidelake.spark import upsert
 from tidelake.spark.envelopes.upsert import Upsert
+from tidelake.spark.writing.commit import write
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 
@@ -50,6 +54,38 @@ def test_a_collection_that_is_too_large_is_not_kept_by_workers(spark: Any, tmp_p
         upsert(c, frame, state_bytes=1 << 20)
         assert held(c) == Counter({(1, "a"): 1, (2, "b"): 1})
         assert not c.state().holds
+
+
+def test_history_does_not_count_as_state(tmp_path: Path) -> None:
+    noise = random.Random(1)
+    with tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0)) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        for _ in range(8):
+            c.upsert(pa.table({"id": [1], "v": [noise.randbytes(40_000).hex()]}))
+        assert sum(batch.size_bytes for batch in c.state().batches()) > 1 << 18
+        assert Upsert(state_bytes=1 << 20)._state(c) is not None
+        c.append(pa.table({"id": range(2, 8), "v": [noise.randbytes(40_000).hex() for _ in range(6)]}))
+        assert Upsert(state_bytes=1 << 20)._state(c) is None
+
+
+@dataclass(frozen=True)
+class Failing(Upsert):
+    """Fails to bring up to date what it keeps."""
+
+    def catch_up(self, collection: tidelake.Collection) -> None:
+        """As `Keeping`."""
+        raise StoreUnavailable(f"{collection.name} in {threading.current_thread().name}", False)
+
+
+def test_what_goes_wrong_beside_the_job_ends_the_write(spark: Any, tmp_path: Path) -> None:
+    with tidelake.open(tmp_path / "lake") as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        pq.write_table(pa.table({"id": [2], "v": ["b"]}), tmp_path / "events.parquet")
+        frame = spark.read.parquet(str(tmp_path / "events.parquet"))
+        with pytest.raises(StoreUnavailable, match="c in tidelake-background"):
+            write(c, frame, Failing())
+        assert c.upper == Frontier.of(0)
+        assert write(c, frame, Upsert()).appended.upper == c.upper != Frontier.of(0)
 
 
 def test_the_driver_keeps_the_state_of_few_rows_in_memory(spark: Any, tmp_path: Path) -> None:

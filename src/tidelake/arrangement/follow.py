@@ -4,7 +4,7 @@ Owns how a collection's rows become those of an arrangement, and what of followi
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -24,6 +24,7 @@ from tidelake.arrangement.snapshot import Snapshot
 from tidelake.arrangement.spine import Spine
 from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.model.batch import HollowBatch
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Wanted
@@ -35,6 +36,16 @@ from tidelake.state.holds import close_hold
 
 # Stored bytes of rows are compressed; in memory they take about so many times as much.
 _UNPACKED = 4
+
+
+def contents_bytes(stored: Iterable[HollowBatch]) -> int:
+    """How much memory rows take once they are summed, about: as many are left as their diffs add up to."""
+    rows = left = size_bytes = 0
+    for batch in stored:
+        rows += batch.rows
+        left += batch.rows if batch.diff_sum is None else batch.diff_sum
+        size_bytes += batch.size_bytes
+    return _UNPACKED * size_bytes * max(0, min(left, rows)) // max(1, rows)
 
 
 @dataclass(frozen=True)
@@ -196,8 +207,7 @@ class FollowedArrangement(Arrangement):
         # With what is staged for later times, as long as nobody has moved it: more than there is to load.
         stored = list(self._shard.last_readable().batches())
         plan = FilterPlan(sum(batch.rows for batch in stored))
-        size_bytes = _UNPACKED * sum(batch.size_bytes for batch in stored)
-        if self._spine.load(map(self._rows, contents), plan, size_bytes):
+        if self._spine.load(map(self._rows, contents), plan, contents_bytes(stored)):
             self._spine.wait()
 
     def take(self, updates: pa.RecordBatchReader) -> None:

@@ -12,7 +12,8 @@ from tidelake.arrangement.pressure import Pressure, pressure, to_disk
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.errors import StoreUnavailable
 
-_MEMORY_BATCH_BYTES_MAX = 1 << 30
+# One column of a batch in memory holds 2 GiB.
+MEMORY_BATCH_BYTES_MAX = 1 << 30
 
 
 class Machine(Protocol):
@@ -75,8 +76,7 @@ class Room:
     def on_disk(self, size: int, used: int) -> bool:
         """Whether a batch of so many bytes is to be kept on disk while so many are used."""
         config = self._config
-        # One column of a batch in memory holds 2 GiB.
-        return size >= _MEMORY_BATCH_BYTES_MAX or to_disk(
+        return size >= MEMORY_BATCH_BYTES_MAX or to_disk(
             size,
             used,
             self.level,

@@ -66,6 +66,11 @@ class ArrangementReference:
                 found = _shared().renew(self, found)
         return found
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the arrangement is in this process already."""
+        return self in _shared().opened
+
     def forget_here(self) -> None:
         """Close the arrangement of this process, if there is one. Nobody may be using it."""
         _shared().forget(self)

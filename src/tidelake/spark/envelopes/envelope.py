@@ -63,6 +63,17 @@ class Envelope(Protocol):
 
 
 @runtime_checkable
+class Keeping(Protocol):
+    """An envelope whose work looks into what a process keeps of a collection from one write to the next."""
+
+    def catch_up(self, collection: Collection) -> None:
+        """Bring what this process keeps up to date, if there is anything, so that the work need not.
+
+        Called in another thread while Spark brings the rows.
+        """
+
+
+@runtime_checkable
 class Compared(Protocol):
     """An envelope whose rows are stored first, whatever the upper is, and compared with what is there."""
 

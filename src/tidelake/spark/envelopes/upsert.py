@@ -13,7 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from tidelake.arrangement.follow import contents_bytes
 from tidelake.arrangement.oldrows import old_rows_in
+from tidelake.arrangement.room import MEMORY_BATCH_BYTES_MAX
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.config import MIB
 from tidelake.data.events import EventColumns
@@ -28,8 +30,8 @@ from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
 
-# Rows take up to four times as much memory as in the store, and merges and indexes need room beside them.
-_GROWTH = 8
+# Of the memory for an arrangement, what its rows may take: merges and indexes need room beside them.
+_ROWS_SHARE = 2
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,18 @@ class Upsert:
             state=self._state(collection),
         )
 
+    def catch_up(self, collection: Collection) -> None:
+        """As `Keeping`."""
+        state = self._state(collection)
+        if state is not None and state.is_here:
+            state.here()
+
     def _state(self, collection: Collection) -> ArrangementReference | None:
         """The arrangement that is kept; None: the collection is too large, or none is wanted."""
-        if not self.state_bytes or self.looks_up_bytes(collection) > self.state_bytes // _GROWTH:
-            return None
         # All of it in memory: a block on disk is read whole for each of its keys that is looked up.
+        most = min(self.state_bytes // _ROWS_SHARE, MEMORY_BATCH_BYTES_MAX - 1)
+        if not self.state_bytes or contents_bytes(collection.state().batches()) > most:
+            return None
         config = ArrangementConfig(memory_budget_bytes=self.state_bytes, large_share=1.0)
         return arrangement_reference(collection, config=config)
 

@@ -9,7 +9,9 @@ before. So what comes here is bounded by its own size, and if there is more the 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +20,9 @@ from pyspark.sql import types as t
 
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
+from tidelake.shard.overlap import Background
 from tidelake.spark.columns import quoted
-from tidelake.spark.envelopes.envelope import Envelope
+from tidelake.spark.envelopes.envelope import Envelope, Keeping
 from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes, remote
 from tidelake.spark.uploads import Answer, answer_schema, collect, total, weighing
 
@@ -104,10 +107,26 @@ def rows_of(
     if size is None:
         size = expected_bytes
     if most and size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
-        few = taken(prepared, most * _GROWTH)
+        with _catching_up(envelope, collection):
+            few = taken(prepared, most * _GROWTH)
         if few is not None:
             return Rows(names, prepared, few)
     return Rows(names, envelope.spread(prepared, collection).selectExpr(*_numbered(names)))
+
+
+@contextmanager
+def _catching_up(envelope: Envelope, collection: Collection) -> Iterator[None]:
+    """Let this process bring up to date what it keeps while it waits for Spark."""
+    if not isinstance(envelope, Keeping):
+        yield
+        return
+    beside = Background(1, lambda: None)
+    job = beside.submit(partial(envelope.catch_up, collection))
+    try:
+        yield
+    finally:
+        beside.close()
+    job.result()
 
 
 def _bytes_max(spark: SparkSession) -> int:
@@ -126,14 +145,15 @@ def taken(frame: DataFrame, bytes_max: int) -> list[pa.RecordBatch] | None:
     """
     # As text: the expressions are many, and each call of Spark's takes its time. And by a method that is
     # not public: the public one fails on null structs whose fields are not nullable.
-    row = f"(monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L) + 1L AS row"
-    numbered = frame.selectExpr(*_numbered(frame.columns), row)
+    names = list(map(quoted, frame.columns))
+    sizes = [_size(name, field.dataType) for name, field in zip(names, frame.schema, strict=True)]
+    row = f"((monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L) + 1L)"
+    more = "".join(f" + coalesce({size}, 0)" for size in sizes if size)
+    fits = f"{row} * ({_FIXED_BYTES}.0D * {len(sizes) + 1}{more}) <= {bytes_max}.0D"
+    cut = [f"if({fits}, {name}, null)" if size else name for name, size in zip(names, sizes, strict=True)]
     # Of rows that are too many the first one stays, to tell of them.
-    some = numbered.where(f"row <= {bytes_max // _FIXED_BYTES + 1}")
-    sizes = {f"c{i}": _size(f"c{i}", field.dataType) for i, field in enumerate(frame.schema)}
-    more = "".join(f" + coalesce({size}, 0)" for size in sizes.values() if size)
-    fits = f"row * ({_FIXED_BYTES}.0D * {len(sizes) + 1}{more}) <= {bytes_max}.0D"
-    columns = [f"if({fits}, {name}, null) AS {name}" if size else name for name, size in sizes.items()]
+    some = frame.where(f"{row} <= {bytes_max // _FIXED_BYTES + 1}")
+    columns = [f"{value} AS c{i}" for i, value in enumerate(cut)]
     batches = some.selectExpr(*columns, f"{fits} AS fits")._collect_as_arrow()  # type: ignore[operator]
     if not batches:
         return []

@@ -44,8 +44,8 @@ def upsert(
         token: see `tidelake.spark.write`.
         state_bytes: memory in which an arrangement of the collection is kept, for look-ups without the store,
             by this process or, where tasks do the work, by each worker process, until it ends. The first
-            upsert loads it, so it pays for those that come again and again. A collection that takes more
-            than an eighth of that in the store is read as without.
+            upsert loads it, so it pays for those that come again and again. A collection whose rows
+            seem to take more than half of that, or a GiB, is read as without.
 
     Returns:
         The times written, and the upper after it. Each task costs an `open` and some reads for each part
