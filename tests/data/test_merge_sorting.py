@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidelake.data import codes
 from tidelake.data.canonical import canonical
-from tidelake.data.order import group_starts
+from tidelake.data.order import ascends, group_starts
 from tidelake.data.sort import sorted_groups
 
 
@@ -67,6 +67,10 @@ def test_groups_found_by_sorting_are_those_of_the_sorted_rows(drawn, ranked):
     expected = sorted((r[:-1] for r in rows_of(batch)), key=ORDER)
     assert [repr(r[:-1]) for r in rows_of(taken)] == [repr(r) for r in expected]
     assert starts.tolist() == group_starts(taken, width).tolist()
+    distinct = taken.filter(pa.array(starts))
+    assert ascends(distinct, width)
+    for other in (batch, taken):
+        assert ascends(other, width) == (other.num_rows < 2 or other.equals(distinct))
 
 
 @pytest.mark.parametrize("distinct", [5, 4_000])

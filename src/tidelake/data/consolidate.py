@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tidelake.data.merge import merge
-from tidelake.data.sums import sort_batch, sum_batch
+from tidelake.data.order import ascends
+from tidelake.data.sums import diffs, sort_batch, sum_batch
 from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model.frontier import Frontier
@@ -91,4 +92,7 @@ def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    # As whoever reads a run and stores it again hands rows in; to see it takes a tenth of sorting them.
+    if ascends(batch, batch.num_columns - 1) and diffs(batch).all():
+        return batch
     return sum_batch(batch)[0]

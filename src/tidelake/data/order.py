@@ -24,6 +24,7 @@ from tidelake.data.encode import encode, encode_key, raw, truncate_lower, trunca
 from tidelake.data.types import data_type
 
 __all__ = [
+    "ascends",
     "differ",
     "disjoint",
     "encode",
@@ -83,6 +84,20 @@ def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
             return starts
     starts[equal] = False
     return starts
+
+
+def ascends(batch: pa.RecordBatch, width: int) -> bool:
+    """Whether each row comes after the one before, and none is equal to it, by the first `width` columns."""
+    pairs = max(0, batch.num_rows - 1)
+    tied: Mask = np.ones(pairs, np.bool_)
+    for i in range(width):
+        before, after = batch.column(i).slice(0, pairs), batch.column(i).slice(1)
+        if np.any(precede(after, before) & tied):
+            return False
+        tied &= ~differ(before, after)
+        if not np.any(tied):
+            return True
+    return not pairs
 
 
 def row_tuple(batch: pa.RecordBatch, row: int, width: int) -> Comparable:
