@@ -83,7 +83,7 @@ def test_an_insert_whose_memory_cannot_be_measured_inserts_nothing(tmp_path, sha
         rig.machine.memory_fails = True
 
     with pytest.raises(OSError, match="open files"):
-        rig.spine.load(rows(), FilterPlan(1), 10)
+        rig.spine.load(rows(), FilterPlan(1))
     rig.machine.memory_fails = False
     assert rig.rows() == [(1, "a", 1)]
     assert len(rig.files()) == (share > 0)

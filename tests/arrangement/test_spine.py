@@ -11,7 +11,7 @@ from tests.arrangement.spine_rig import LAYOUT, Looks, Rig, SetMachine, folded, 
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.levels import LEVELS
 from tidelake.arrangement.retention import last_n
-from tidelake.arrangement.room import Room, SystemMachine
+from tidelake.arrangement.room import MEMORY_BATCH_BYTES_MAX, Room, SystemMachine
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.spine import Spine
 from tidelake.env import RandomIds, SystemClock
@@ -340,10 +340,11 @@ def test_the_cache_does_not_fill_a_small_budget(tmp_path, asked, held):
     rig.spine.close()
 
 
-def test_a_batch_of_a_gigabyte_goes_to_disk_whatever_the_budget():
+def test_a_batch_of_nearly_two_gigabytes_goes_to_disk_whatever_the_budget():
     room = Room(ArrangementConfig(memory_budget_bytes=1 << 40), SetMachine(), "")
-    assert not room.on_disk((1 << 30) - 1, 0)
-    assert room.on_disk(1 << 30, 0)
+    assert not room.on_disk(MEMORY_BATCH_BYTES_MAX - 1, 0)
+    assert room.on_disk(MEMORY_BATCH_BYTES_MAX, 0)
+    assert MEMORY_BATCH_BYTES_MAX < 2**31
 
 
 def test_the_machine_says_what_it_holds_and_what_is_left(tmp_path):
@@ -530,7 +531,7 @@ def test_a_batch_that_comes_too_late_leaves_no_file(rig):
         rig.spine.close()
 
     with pytest.raises(Closed):
-        rig.spine.load(rows(), FilterPlan(1), 100)
+        rig.spine.load(rows(), FilterPlan(1))
 
 
 def test_consolidate_says_if_merging_was_paused_meanwhile(tmp_path):
@@ -774,9 +775,23 @@ def test_rows_that_are_not_in_order_leave_nothing_behind(rig):
     files = rig.files()
     pieces = [sorted_rows([row(key)], LAYOUT) for key in (2, 1)]
     with pytest.raises(InternalError, match="not sorted"):
-        rig.spine.load(pieces, FilterPlan(2), 100)
+        rig.spine.load(pieces, FilterPlan(2))
     assert rig.files() == files
     assert rig.held_keys() == [5]
+
+
+@pytest.mark.parametrize(("pieces", "on_disk"), [(10, 0), (40, 40)])
+def test_what_is_loaded_goes_to_disk_as_one_once_it_is_too_large_for_memory(tmp_path, pieces, on_disk):
+    one = sorted_rows([row(0)], LAYOUT).nbytes
+    rig = Rig(tmp_path, tiny(memory_budget_bytes=1 << 20, large_share=20 * one / (1 << 20)))
+    rows = (sorted_rows([row(key)], LAYOUT) for key in range(pieces))
+    rig.spine.load(rows, FilterPlan(1))
+    report = rig.spine.report()
+    assert sum(level.rows_on_disk for level in report.levels) == on_disk
+    assert report.rows == pieces
+    assert len(rig.files()) == (on_disk > 0)
+    assert rig.held_keys() == list(range(pieces))
+    rig.spine.close()
 
 
 def test_readers_keep_what_they_started_with(rig):

@@ -4,7 +4,7 @@ Owns how a collection's rows become those of an arrangement, and what of followi
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -24,7 +24,6 @@ from tidelake.arrangement.snapshot import Snapshot
 from tidelake.arrangement.spine import Spine
 from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, UsageError
-from tidelake.model.batch import HollowBatch
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Wanted
@@ -33,19 +32,6 @@ from tidelake.shard.reading.tail import Tail, outgrown
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.holds import close_hold
-
-# Stored bytes of rows are compressed; in memory they take about so many times as much.
-_UNPACKED = 4
-
-
-def contents_bytes(stored: Iterable[HollowBatch]) -> int:
-    """How much memory rows take once they are summed, about: as many are left as their diffs add up to."""
-    rows = left = size_bytes = 0
-    for batch in stored:
-        rows += batch.rows
-        left += batch.rows if batch.diff_sum is None else batch.diff_sum
-        size_bytes += batch.size_bytes
-    return _UNPACKED * size_bytes * max(0, min(left, rows)) // max(1, rows)
 
 
 @dataclass(frozen=True)
@@ -205,9 +191,8 @@ class FollowedArrangement(Arrangement):
                 self._spine.insert(self._rows(batch))
             return
         # With what is staged for later times, as long as nobody has moved it: more than there is to load.
-        stored = list(self._shard.last_readable().batches())
-        plan = FilterPlan(sum(batch.rows for batch in stored))
-        if self._spine.load(map(self._rows, contents), plan, contents_bytes(stored)):
+        plan = FilterPlan(sum(batch.rows for batch in self._shard.last_readable().batches()))
+        if self._spine.load(map(self._rows, contents), plan):
             self._spine.wait()
 
     def take(self, updates: pa.RecordBatchReader) -> None:

@@ -160,11 +160,16 @@ class MemoryBuilder:
             check_follows(self._added[-1], rows, self._layout)
         self._added.append(rows)
 
+    def taken(self) -> list[pa.RecordBatch]:
+        """The rows so far, which it does not have any more."""
+        added, self._added = self._added, []
+        return added
+
     def finish(self) -> MemoryBatch | None:
         """See `Builder`."""
         if not self._added:
             return None
-        added, self._added = self._added, []
+        added = self.taken()
         rows = pa.concat_batches(added) if len(added) > 1 else detached(added[0])
         return MemoryBatch(self._layout, self._id, rows, self._filter(rows), self._counts)
 

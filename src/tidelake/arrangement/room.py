@@ -12,8 +12,8 @@ from tidelake.arrangement.pressure import Pressure, pressure, to_disk
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.errors import StoreUnavailable
 
-# One column of a batch in memory holds 2 GiB.
-MEMORY_BATCH_BYTES_MAX = 1 << 30
+# One column of a batch in memory holds 2 GiB, and what is not quite as large is joined with some rows more.
+MEMORY_BATCH_BYTES_MAX = 15 << 27
 
 
 class Machine(Protocol):

@@ -119,15 +119,16 @@ class Spine:
             self.layout.encoded_at(rows[-1], rows[-1].num_rows - 1),
         )
         plan = FilterPlan(sum(batch.num_rows for batch in rows), lower, upper)
-        return self.load(rows, plan, sum(batch.nbytes for batch in rows))
+        return self.load(rows, plan)
 
-    def load(self, rows: Iterable[pa.RecordBatch], plan: FilterPlan, size_bytes: int) -> bool:
+    def load(self, rows: Iterable[pa.RecordBatch], plan: FilterPlan) -> bool:
         """Insert updates that are sorted and consolidated already, as one batch, in bounded memory.
+
+        They are held in memory until they take more than may be kept there, and go to disk then.
 
         Args:
             rows: batches of `layout.arrow`, each after the one before.
             plan: what is known of all of them.
-            size_bytes: of all of them, about; decides whether they go to disk.
 
         Returns:
             Whether the caller is asked to `wait`.
@@ -138,9 +139,16 @@ class Spine:
             TidelakeError: as `insert`.
         """
         self._merger.check()
-        builder = self._make(plan, self._merger.on_disk(size_bytes))
+        builder, size_bytes = self._make(plan, self._merger.on_disk(0)), 0
         try:
             for batch in rows:
+                size_bytes += batch.nbytes
+                if isinstance(builder, MemoryBuilder) and self._merger.on_disk(size_bytes):
+                    held = builder.taken()
+                    builder = self._make(plan, True)
+                    for earlier in held:
+                        builder.add(earlier)
+                    del held
                 builder.add(batch)
             built = builder.finish()
         except BaseException:
