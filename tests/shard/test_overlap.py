@@ -3,11 +3,12 @@ import os
 import threading
 import time
 import weakref
+from functools import partial
 
 import pytest
 
 from tidelake.errors import UsageError
-from tidelake.shard.overlap import Background, prefetch, prefetch_all, sequential
+from tidelake.shard.overlap import Background, beside, prefetch, prefetch_all, sequential
 
 
 def threads():
@@ -270,3 +271,30 @@ def test_an_item_is_let_go_of_while_the_next_is_made():
     with prefetch_all([source()], 1) as (items,):
         drained(items)
     assert seen == [True] * 4
+
+
+def test_a_block_and_what_is_done_beside_it_end_together_and_both_tell_what_went_wrong():
+    begun, seen = threading.Event(), []
+
+    def work():
+        begun.set()
+        seen.append(threading.current_thread().name)
+        raise KeyError("work")
+
+    def block(error):
+        with beside(work):
+            assert begun.wait(30)
+            seen.append("block")
+            if error is not None:
+                raise error
+
+    with pytest.raises(KeyError, match="work"):
+        block(None)
+    assert set(seen) == {"block", "tidelake-background"}
+    with pytest.raises(ValueError, match="block"):
+        block(ValueError("block"))
+    assert len(seen) == 4
+    assert not threads()
+    with beside(partial(seen.append, "quiet")):
+        pass
+    assert seen[-1] == "quiet"

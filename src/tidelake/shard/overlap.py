@@ -231,6 +231,22 @@ class Background:
 
 
 @contextmanager
+def beside(work: Callable[[], object]) -> Generator[None]:
+    """Do something beside a block, which ends when both have ended.
+
+    Raises:
+        BaseException: whatever the block raised, else what the work did.
+    """
+    background = Background(1, lambda: None)
+    job = background.submit(work)
+    try:
+        yield
+    finally:
+        background.close()
+    job.result()
+
+
+@contextmanager
 def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list[Iterator[T]]]:
     """Iterate several sources ahead of their reader, by a few threads together, one item ahead each.
 

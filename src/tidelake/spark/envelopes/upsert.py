@@ -13,7 +13,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tidelake.arrangement.follow import contents_bytes
 from tidelake.arrangement.oldrows import old_rows_in
 from tidelake.arrangement.room import MEMORY_BATCH_BYTES_MAX
 from tidelake.arrangement.settings import ArrangementConfig
@@ -30,6 +29,8 @@ from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
 
+# Rows take about so many times as much memory as in the store, where they are compressed.
+_UNPACKED = 4
 # Of the memory for an arrangement, what its rows may take: merges and indexes need room beside them.
 _ROWS_SHARE = 2
 
@@ -146,7 +147,7 @@ class Upsert:
         """The arrangement that is kept; None: the collection is too large, or none is wanted."""
         # All of it in memory: a block on disk is read whole for each of its keys that is looked up.
         most = min(self.state_bytes // _ROWS_SHARE, MEMORY_BATCH_BYTES_MAX - 1)
-        if not self.state_bytes or contents_bytes(collection.state().batches()) > most:
+        if not self.state_bytes or _contents_bytes(collection) > most:
             return None
         config = ArrangementConfig(memory_budget_bytes=self.state_bytes, large_share=1.0)
         return arrangement_reference(collection, config=config)
@@ -220,6 +221,16 @@ class _UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
+
+
+def _contents_bytes(collection: Collection) -> int:
+    """How much memory the contents take, about: of what is stored as many rows as its diffs sum up to."""
+    rows = left = size_bytes = 0
+    for batch in collection.state().batches():
+        rows += batch.rows
+        left += batch.rows if batch.diff_sum is None else batch.diff_sum
+        size_bytes += batch.size_bytes
+    return _UNPACKED * size_bytes * max(0, min(left, rows)) // max(1, rows)
 
 
 def _sorted_as_stored(field: t.StructField) -> Column:

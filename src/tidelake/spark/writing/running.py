@@ -9,7 +9,7 @@ before. So what comes here is bounded by its own size, and if there is more the 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
-from tidelake.shard.overlap import Background
+from tidelake.shard.overlap import beside
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope, Keeping
 from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes, remote
@@ -107,26 +107,14 @@ def rows_of(
     if size is None:
         size = expected_bytes
     if most and size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
-        with _catching_up(envelope, collection):
+        caught_up = (
+            beside(partial(envelope.catch_up, collection)) if isinstance(envelope, Keeping) else nullcontext()
+        )
+        with caught_up:
             few = taken(prepared, most * _GROWTH)
         if few is not None:
             return Rows(names, prepared, few)
     return Rows(names, envelope.spread(prepared, collection).selectExpr(*_numbered(names)))
-
-
-@contextmanager
-def _catching_up(envelope: Envelope, collection: Collection) -> Iterator[None]:
-    """Let this process bring up to date what it keeps while it waits for Spark."""
-    if not isinstance(envelope, Keeping):
-        yield
-        return
-    beside = Background(1, lambda: None)
-    job = beside.submit(partial(envelope.catch_up, collection))
-    try:
-        yield
-    finally:
-        beside.close()
-    job.result()
 
 
 def _bytes_max(spark: SparkSession) -> int:
