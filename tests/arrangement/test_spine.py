@@ -2,6 +2,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -32,6 +33,17 @@ def rig(tmp_path):
     yield made
     made.spine.close()
     assert made.files() == []
+
+
+# What is inserted
+
+
+def test_what_was_inserted_stays_whatever_its_owner_does_with_the_memory(rig):
+    keys = np.arange(1000)
+    others = [["a"] * 1000, keys * 0.5, keys * 0, keys * 0 + 1]
+    rig.spine.insert(pa.table([keys, *others], schema=LAYOUT.arrow))
+    keys += 1000
+    assert rig.held_keys() == list(range(1000))
 
 
 # Levels

@@ -38,6 +38,19 @@ def test_consolidate_agrees_with_the_reference(drawn, chunk_rows):
     assert [repr(r) for r in rows_of(result)] == [repr(r) for r in consolidated(rows_of(table))]
 
 
+def test_what_is_consolidated_already_shares_no_memory_with_the_table():
+    # Arrow takes arrays of numpy as they are, and whoever made them may go on to change them.
+    keys = np.arange(100_000)
+    table = pa.table({"k": keys, "s": [f"{i:06}" for i in range(len(keys))], "_time": keys, "_diff": keys + 1})
+    schema = schema_from_arrow(table.select(["k", "s"]).schema, ["k"])
+    some = normalize(table, schema, INT).slice(500, 300)
+    expected = rows_of(some)
+    found = consolidate(some, schema, INT)
+    keys[:] = 7
+    assert rows_of(found) == expected
+    assert found.get_total_buffer_size() < 2 * found.nbytes
+
+
 big = st.sampled_from([2**62, 2**63 - 1, -(2**62), -(2**63), 1, -1])
 
 

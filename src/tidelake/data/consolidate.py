@@ -33,7 +33,8 @@ def consolidate(table: pa.Table, schema: Schema, domain: TimeDomain, chunk_rows:
         chunk_rows: rows that are sorted at once.
 
     Returns:
-        The same updates in the total order, each (key, value, time) once, none with diff 0.
+        The same updates in the total order, each (key, value, time) once, none with diff 0. They share no
+        memory with the table.
 
     Raises:
         InvalidUpdates: a sum of diffs does not fit into an int64; names the row.
@@ -94,5 +95,6 @@ def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
 def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:
     # As whoever reads a run and stores it again hands rows in; to see it takes a tenth of sorting them.
     if ascends(batch, batch.num_columns - 1) and diffs(batch).all():
-        return batch
+        # Copied, as sums are: it may be a view of far larger buffers, or of an array that its owner changes.
+        return pa.concat_batches([batch, batch.slice(0, 0)])
     return sum_batch(batch)[0]
