@@ -41,7 +41,9 @@ def test_consolidate_agrees_with_the_reference(drawn, chunk_rows):
 def test_what_is_consolidated_already_shares_no_memory_with_the_table():
     # Arrow takes arrays of numpy as they are, and whoever made them may go on to change them.
     keys = np.arange(100_000)
-    table = pa.table({"k": keys, "s": [f"{i:06}" for i in range(len(keys))], "_time": keys, "_diff": keys + 1})
+    table = pa.table(
+        {"k": keys, "s": [f"{i:06}" for i in range(len(keys))], "_time": keys, "_diff": keys + 1}
+    )
     schema = schema_from_arrow(table.select(["k", "s"]).schema, ["k"])
     some = normalize(table, schema, INT).slice(500, 300)
     expected = rows_of(some)
