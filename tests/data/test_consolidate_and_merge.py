@@ -130,6 +130,16 @@ def test_disjoint_runs_get_whole_chunks():
     assert len(found) < 100
 
 
+def test_few_rows_that_are_left_do_not_keep_their_chunks_in_memory():
+    keys = np.repeat(np.arange(20_000), 2)
+    run = run_of(keys.tolist(), [1, 2] * 20_000, SCHEMA, [1, -1] * 20_000)
+    # Of each thousand keys one is not removed again.
+    run = run.filter(pa.array(np.arange(run.num_rows) % 2_000 != 1))
+    left = pa.Table.from_batches(merge([run.to_batches(max_chunksize=900)], SCHEMA, INT, AsOf(5), 1500))
+    assert left.num_rows == 20
+    assert left.get_total_buffer_size() < 10 * left.nbytes
+
+
 def test_rows_that_became_equal_within_a_run_are_summed():
     run = run_of([1] * 50, list(range(50)), SCHEMA)
     found = list(merge([run.to_batches(max_chunksize=7)], SCHEMA, INT, AsOf(100), 4))

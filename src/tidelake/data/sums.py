@@ -132,7 +132,9 @@ def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) ->
     keep = np.flatnonzero(sums != 0)
     if len(keep) < len(rows):
         rows, sums = rows[keep], sums[keep]
-    if in_order and len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1:
+    adjoin = in_order and len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+    # Whoever collects slices of a few rows would hold all the batches that they are of.
+    if adjoin and 2 * len(rows) >= batch.num_rows:
         kept = batch.slice(int(rows[0]), len(rows)).select(range(batch.num_columns - 1))
     else:
         picked = pa.array(rows.astype(np.uint32))
