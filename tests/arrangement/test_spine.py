@@ -546,6 +546,21 @@ def test_a_batch_that_comes_too_late_leaves_no_file(rig):
         rig.spine.load(rows(), FilterPlan(1))
 
 
+def test_a_load_that_grows_too_large_for_memory_tells_that_its_spine_was_closed_meanwhile():
+    one = sorted_rows([row(0)], LAYOUT).nbytes
+    config = tiny(memory_budget_bytes=1 << 20, large_share=20 * one / (1 << 20))
+    spine = Spine(LAYOUT, config, machine=SetMachine())
+
+    def rows():
+        yield from (sorted_rows([row(key)], LAYOUT) for key in range(10))
+        # Its temporary directory is gone after that.
+        spine.close()
+        yield from (sorted_rows([row(key)], LAYOUT) for key in range(10, 40))
+
+    with pytest.raises(Closed):
+        spine.load(rows(), FilterPlan(1))
+
+
 def test_consolidate_says_if_merging_was_paused_meanwhile(tmp_path):
     class Ids(RandomIds):
         def fresh(self) -> str:

@@ -133,6 +133,7 @@ class Merger:
     def on_disk(self, size: int) -> bool:
         """Whether a batch of so many bytes that comes in now is to be kept on disk."""
         with self._changed:
+            self._check_open()
             return self.room.on_disk(size, self._dispatcher.measure())
 
     def wait(self) -> None:

@@ -139,7 +139,7 @@ class Spine:
             TidelakeError: as `insert`.
         """
         self._merger.check()
-        builder, size_bytes = self._make(plan, self._merger.on_disk(0)), 0
+        builder, size_bytes = self._make(plan, False), 0
         try:
             for batch in rows:
                 size_bytes += batch.nbytes
