@@ -1,5 +1,6 @@
 """Batches in memory and in files: both answer as a filter over their rows does."""
 
+import tracemalloc
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
@@ -7,19 +8,32 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from arrangement_rows import KEYS, file_batch, keys, layout, memory_batch, plain, ranked, sorted_rows, updates
+from arrangement_rows import (
+    COUNTER,
+    KEYS,
+    file_batch,
+    keys,
+    layout,
+    memory_batch,
+    plain,
+    ranked,
+    sorted_rows,
+    updates,
+)
 from hypothesis import HealthCheck, given, settings
 
 from tidelake.arrangement import filebuilder, memory
 from tidelake.arrangement.batch import Batch
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
+from tidelake.data.types import schema_from_arrow
 
 
 @pytest.fixture(autouse=True)
 def _tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_BLOCK_ROWS", 3)
     monkeypatch.setattr(memory, "_FILTER_ROWS_MIN", 8)
+    monkeypatch.setattr(memory, "_PIECE_ROWS", 5)
     monkeypatch.setattr(filebuilder, "_BLOCK_ROWS_MAX", 3)
 
 
@@ -92,3 +106,29 @@ def test_keys_are_distinct_and_ascend_in_all_their_forms(kind: str, data: st.Dat
     assert (taken.encodings, taken.hashes.tolist()) == (again.encodings, again.hashes.tolist())
     if of.number is not None:
         np.testing.assert_array_equal(taken.numbers, again.numbers)
+
+
+def test_the_filter_of_a_batch_in_memory_is_made_in_less_memory_than_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The encodings of such keys are larger than the rows: of 2 GiB of rows they would fit no array of Arrow.
+    monkeypatch.setattr(memory, "_PIECE_ROWS", 10_000)
+    kinds = {name: pa.decimal32(5) for name in ("a", "b")}
+    of = Layout(schema_from_arrow(pa.schema(kinds), list(kinds)), COUNTER)
+    count = 200_000
+    keys_ = [np.arange(count) // 1000, np.arange(count) % 1000]
+    columns = [pa.array(numbers).cast(pa.decimal128(20)).cast(pa.decimal32(5)) for numbers in keys_]
+    ones = pa.array(np.ones(count, np.int64))
+    rows = pa.RecordBatch.from_arrays([*columns, ones, ones], schema=of.arrow)
+    builder = memory.MemoryBuilder(of, "m")
+    builder.add(rows)
+    tracemalloc.start()
+    try:
+        batch = builder.finish()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert batch is not None
+    assert peak < rows.nbytes
+    asked = Keys.sorted_from(rows.slice(0, 5000), of)
+    assert batch.may_hold(asked).all()

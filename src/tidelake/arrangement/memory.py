@@ -18,6 +18,7 @@ from tidelake.arrangement.index import BlockIndex
 from tidelake.arrangement.keys import Keys, Places
 from tidelake.arrangement.layout import Layout, detached
 from tidelake.arrangement.search import rows_of
+from tidelake.data.consolidate import pieces
 from tidelake.data.order import row_tuple
 from tidelake.data.sums import diffs
 from tidelake.errors import InternalError
@@ -26,6 +27,7 @@ _BLOCK_ROWS = 4096
 # Numbers are found quickly without a filter too; but not in a column that is no longer in the processor's
 # cache, and such batches come of merges, in the background.
 _FILTER_ROWS_MIN = 65_536
+_PIECE_ROWS, _PIECE_BYTES = 65_536, 16 * 1024 * 1024
 _VIEWS_MAX = 64
 
 
@@ -182,7 +184,9 @@ class MemoryBuilder:
             return None
         plan = self._plan if self._plan is not None else FilterPlan(rows.num_rows)
         builder = filter_builder(self._layout, FilterPlan(rows.num_rows, plan.key_lower, plan.key_upper))
-        builder.add(rows)
+        # The encodings of all keys at once may be larger than the rows, and than an array of Arrow can be.
+        for piece in pieces(rows, _PIECE_ROWS, _PIECE_BYTES):
+            builder.add(piece)
         return builder.finish()
 
 
