@@ -169,6 +169,12 @@ def test_an_unsorted_run_is_noticed_at_a_border():
         list(merge([batches[::-1], batches], SCHEMA, INT, ALL_TIMES, 20))
 
 
+def test_a_diff_of_0_is_dropped_even_where_rows_are_in_order():
+    run = run_of([1, 2, 3], [0, 0, 0], SCHEMA)
+    zero = run.set_column(3, run.schema.field(3), pa.array([1, 0, 1]))
+    assert rows_of(consolidate(zero, SCHEMA, INT)) == [(1, "x", 0, 1), (3, "x", 0, 1)]
+
+
 def test_nothing_comes_of_nothing():
     empty = update_schema(SCHEMA, INT).empty_table()
     assert consolidate(empty, SCHEMA, INT).num_rows == 0

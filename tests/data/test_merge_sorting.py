@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidelake.data import codes
 from tidelake.data.canonical import canonical
-from tidelake.data.order import ascends, group_starts
+from tidelake.data.order import ascends, group_starts, precede
 from tidelake.data.sort import sorted_groups
 
 
@@ -29,6 +29,16 @@ def test_codes_order_every_pair_of_values_as_the_reference_does(kind, values, ra
                 for b, y in zip(cut.values, numbers(column), strict=True):
                     assert not a < b or compare(x, y) < 0
                     assert not cut.exact or (a == b) == (compare(x, y) == 0)
+
+
+@pytest.mark.parametrize(("kind", "values"), ALL, ids=[str(k) for k, _ in ALL])
+def test_a_value_precedes_another_where_the_reference_says_so(kind, values):
+    column = canonical(array(kind, [None, *values, None])).slice(1)
+    plain = numbers(column)
+    for shift in range(len(column)):
+        places = np.roll(np.arange(len(column)), shift)
+        found = precede(column, column.take(pa.array(places)))
+        assert found.tolist() == [compare(x, plain[at]) < 0 for x, at in zip(plain, places, strict=True)]
 
 
 @pytest.mark.parametrize(("kind", "values"), ALL, ids=[str(k) for k, _ in ALL])

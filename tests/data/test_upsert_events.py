@@ -157,6 +157,14 @@ def test_an_event_equal_to_the_stored_row_gives_nothing():
     assert settled(small([(1, "a", None)]), old) == {}
 
 
+@pytest.mark.parametrize("further", [[], [((4, "d", 1), 0, 1)]])
+def test_each_event_meets_the_old_row_of_its_own_key(further):
+    old = table([((k, v, 1), 0, 1) for k, v in ((1, "a"), (2, "b"), (3, "c"))] + further, DOMAIN, SMALL)
+    events = small([(3, "z", 1), (1, None, None), (2, "b", 1)], _time=[7, 8, 9])
+    found = settled(events, old, time=None)
+    assert found == {((1, "a", 1), 8): -1, ((3, "c", 1), 7): -1, ((3, "z", 1), 7): 1}
+
+
 def test_an_old_row_without_an_order_is_older_than_anything():
     old = table([((1, "a", None), 0, 1)], DOMAIN, SMALL)
     found = settled(small([(1, "b", -(2**63))]), old, EventColumns(order_by="w"), Rules("w"))
