@@ -8,6 +8,7 @@ import threading
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from shards import SCHEMA, Place, ids, rows, stored
@@ -497,6 +498,21 @@ def test_a_slice_of_a_large_table_does_not_keep_it_alive():
     del large
     assert pa.total_allocated_bytes() < before - 0.8 * size + 1024 * 1024
     builder.close()
+
+
+@pytest.mark.parametrize("count", [10, 10_000])
+def test_arrays_that_are_filled_anew_for_each_table_change_nothing_that_was_added(count):
+    _, c = made(Config(part_target_bytes=1024 * 1024))
+    numbers = np.arange(count)
+    table = pa.table({"id": numbers, "v": ["x"] * count, "_time": np.zeros(count, np.int64)})
+    with c.builder(0) as builder:
+        builder.add(table)
+        numbers += count
+        builder.add(table)
+        numbers[:] = -1
+        batch = builder.finish(Frontier.of(1))
+    c.append_batches([batch], lower=0, upper=1)
+    assert list(ids(c)) == list(range(2 * count))
 
 
 CHILD = """

@@ -2,7 +2,7 @@
 
 Owns what is held in memory before rows are sorted; must not know parts or threads. Invariant: every row
 that goes in comes out once, or with `whole_groups` a few rows of the same sum for a group of equal
-ones; and at most `limit_bytes` and one piece are held.
+ones; and at most `limit_bytes` and one piece are held, none of it in memory of the caller.
 """
 
 from collections.abc import Iterator
@@ -41,17 +41,13 @@ class RowBuffer:
 
     def add(self, table: pa.Table) -> Iterator[Load]:
         """Take a table; yields loads as the buffer fills, none of them empty."""
-        loaded = False
         for batch in table.to_batches():
             for piece in pieces(batch, max(1, batch.num_rows), max(1, self._limit_bytes // 4)):
                 if self._bytes and self._bytes + piece.nbytes > self._limit_bytes:
                     load = self._load()
                     if load:
-                        loaded = True
                         yield load
                 self._hold(piece)
-        if loaded:
-            self._own()
 
     def take(self) -> Load:
         """All that is left."""
@@ -60,6 +56,8 @@ class RowBuffer:
         return load
 
     def _hold(self, piece: pa.RecordBatch) -> None:
+        # A copy: it may be a view of the whole table of a caller, or of an array that he fills anew.
+        piece = pa.concat_batches([piece, piece.slice(0, 0)])
         self._bytes += piece.nbytes
         if piece.nbytes >= _SMALL_BYTES:
             self._settle()
@@ -73,12 +71,6 @@ class RowBuffer:
         if self._small:
             self._held.append(pa.concat_batches(self._small))
             self._small = []
-
-    def _own(self) -> None:
-        """Copy what is left, so that a slice does not keep the whole table of the caller alive."""
-        rest = self.take()
-        rest = [batch.take(pa.array(np.arange(batch.num_rows))) for batch in rest]
-        self._held, self._bytes = rest, sum(batch.nbytes for batch in rest)
 
     def _load(self) -> Load:
         """What is to be a part now: everything, but the last group of equal rows where that may go on."""
