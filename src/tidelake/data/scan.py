@@ -29,6 +29,8 @@ from tidelake.model.time import TimeDomain
 # One read takes row groups up to so many bytes: fewer round trips, still a small buffer.
 _WINDOW_BYTES = 2 * 1024 * 1024
 _BATCH_BYTES = 32 * 1024 * 1024
+# So much is decoded at once to find a few rows in it.
+_SPARSE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,8 @@ def read_part(
     if among is not None:
         wanted_groups = [g for g in wanted_groups if _meets(among, footer, part, schema, g)]
     # Before a batch was seen: the encoded size, which is too little where values repeat.
-    fit, groups = _fitting(footer.metadata.row_group(0), batch_bytes), 1
+    rows, groups = min(batch_rows, _fitting(footer.metadata.row_group(0), batch_bytes)), 1
     while wanted_groups:
-        rows = min(batch_rows, fit)
         last = _window(footer, wanted_groups[:groups], rows)
         first = wanted_groups[0]
         # Not in a variable: the bytes would be held until the next ones have been read.
@@ -142,11 +143,15 @@ def read_part(
             batch_rows=rows,
         )
         for batch in decoded:
-            fit = max(1, batch_bytes * batch.num_rows // max(1, batch.nbytes))
+            seen, size = batch.num_rows, max(1, batch.nbytes)
+            rows = max(1, min(batch_rows, batch_bytes * seen // size))
             kept = [_within(batch, schema, key_from, key_below)]
             del batch
             if among is not None:
                 kept.append(among.rows(kept.pop(), schema))
+                # Where few rows are wanted more are decoded for a batch of them: each call takes its time.
+                enough = rows * seen // max(1, kept[0].num_rows)
+                rows = max(rows, min(enough, _SPARSE_BYTES * seen // size))
             if kept[0].num_rows:
                 yield kept.pop()
         del decoded, kept
