@@ -71,6 +71,30 @@ def test_after_it_is_forgotten_it_is_made_anew(stored, reference, tmp_path):
     assert reference.here() is not first
 
 
+def test_what_another_thread_has_made_meanwhile_is_not_forgotten(reference):
+    first = reference.here()
+    reference.forget_here(first)
+    assert not reference.is_here
+    second = reference.here()
+    reference.forget_here(first)
+    assert reference.is_here and reference.here() is second
+
+
+def test_an_arrangement_that_another_thread_has_closed_is_made_anew(stored, reference):
+    first = reference.here()
+    first.close()
+    again = reference.here()
+    assert again is not first and ids(again) == [1, 2]
+
+
+def test_a_renamed_collection_has_the_arrangement_that_it_had(stored, reference, tmp_path):
+    first = reference.here()
+    with tidelake.open(tmp_path / "lake") as lake:
+        renamed = lake.rename("c", "d")
+        same = tidelake.arrangement_reference(renamed, directory=tmp_path / "batches")
+        assert same.name == "d" and same.here() is first
+
+
 def test_an_arrangement_whose_history_is_gone_is_made_anew(stored, reference):
     first = reference.here()
     for hold in list(stored.state().holds):

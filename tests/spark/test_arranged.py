@@ -3,6 +3,7 @@
 import random
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import StoreUnavailable, UsageError
+from tidelake.lake.reference import ArrangementReference
 from tidelake.model.frontier import Frontier
 from tidelake.spark import upsert
 from tidelake.spark.envelopes.upsert import Upsert
-from tidelake.spark.writing.commit import write
+from tidelake.spark.uploads import total
+from tidelake.spark.writing.commit import commit, write
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 
@@ -104,6 +107,70 @@ def test_the_driver_keeps_the_state_of_few_rows_in_memory(spark: Any, tmp_path: 
             assert (report.rows > 3, report.bytes_on_disk) == (True, 0)
         finally:
             reference.forget_here()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[tidelake.Collection]:
+    """A collection that this process has an arrangement of, for upserts."""
+    with tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0)) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+        work_here(c, pa.table({"id": [2], "v": ["c"]}))
+        assert reference_of(c).is_here
+        yield c
+        reference_of(c).forget_here()
+
+
+def reference_of(c: tidelake.Collection) -> ArrangementReference:
+    reference = Upsert(state_bytes=1 << 20)._named(c)
+    assert reference is not None
+    return reference
+
+
+def work_here(c: tidelake.Collection, events: pa.Table) -> None:
+    """Upsert as a worker does, without a look at what is new before."""
+    lower, read_at = c.upper, c.state().seqno
+    work = Upsert(state_bytes=1 << 20).work(c, events.column_names, lower)
+    answer = total(pa.Table.from_batches(list(work(iter(events.to_batches())))))
+    assert commit(c, answer, lower, read_at=read_at) is not None
+
+
+def test_a_worker_that_lost_its_history_reads_the_store_and_loads_again(kept: tidelake.Collection) -> None:
+    first = reference_of(kept).here(catch_up=False)
+    for hold in list(kept.state().holds):
+        kept.release(hold)
+    kept.append(pa.table({"id": [3], "v": ["x"]}))
+    kept.advance_since(kept.upper.just_before())
+    work_here(kept, pa.table({"id": [2, 3], "v": ["d", "y"]}))
+    work_here(kept, pa.table({"id": [2], "v": ["e"]}))
+    assert held(kept) == Counter({(1, "a"): 1, (2, "e"): 1, (3, "y"): 1})
+    assert reference_of(kept).here(catch_up=False) is not first
+
+
+def test_state_that_another_upsert_has_closed_is_not_asked(kept: tidelake.Collection) -> None:
+    first = reference_of(kept).here(catch_up=False)
+    first.close()
+    work_here(kept, pa.table({"id": [2], "v": ["d"]}))
+    work_here(kept, pa.table({"id": [2], "v": ["e"]}))
+    assert held(kept) == Counter({(1, "a"): 1, (2, "e"): 1})
+    assert reference_of(kept).here(catch_up=False) is not first
+
+
+def test_state_from_before_the_columns_changed_is_loaded_again(kept: tidelake.Collection) -> None:
+    kept.evolve(pa.schema([*SCHEMA, pa.field("w", pa.int64())]))
+    work_here(kept, pa.table({"id": [2], "v": ["d"], "w": [1]}))
+    assert held(kept) == Counter({(1, "a"): 1, (2, "d"): 1})
+    found = reference_of(kept).here(catch_up=False)
+    assert found.why_not_all_of(kept.uploader().spec) == ""
+
+
+def test_state_that_was_outgrown_is_let_go(kept: tidelake.Collection) -> None:
+    assert kept.state().holds
+    kept.append(pa.table({"id": [3], "v": [random.Random(1).randbytes(400_000).hex()]}))
+    work_here(kept, pa.table({"id": [2, 3], "v": ["d", "x"]}))
+    assert held(kept) == Counter({(1, "a"): 1, (2, "d"): 1, (3, "x"): 1})
+    assert not reference_of(kept).is_here
+    assert not kept.state().holds
 
 
 def test_a_stream_of_the_format_keeps_the_state_where_it_commits(spark: Any, tmp_path: Path) -> None:

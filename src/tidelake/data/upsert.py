@@ -120,10 +120,12 @@ def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema
     unequal = (gone != gone_before) | (unequal & ~gone)
     if unequal.any():
         key = encode_key(rows.slice(int(np.argmax(unequal)), 1), schema)[0].as_py()
-        tell = "" if ORDER in ordered.schema.names else ", or an order_by that tells which is the last"
+        tell = "an order_by that tells which is the last"
+        if ORDER in ordered.schema.names:
+            tell = "values of order_by that differ"
         raise InvalidUpdates(
             f"several events of the key {key_text(key, schema)} differ, and none is the last: "
-            f"give one for each key and time{tell}"
+            f"give one for each key and time, or {tell}"
         )
 
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from tidelake.arrangement.follow import FollowedArrangement
 from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.errors import HistoryCompacted, IncompatibleSchema
+from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake, open_lake
 from tidelake.lake.spans import duration_s
@@ -39,7 +39,7 @@ class ArrangementReference:
 
     lake_url: str
     collection_id: str
-    name: str
+    name: str = field(compare=False)
     columns: tuple[str, ...] | None = None
     where: str | None = None
     restore: str | None = None
@@ -61,8 +61,9 @@ class ArrangementReference:
         if catch_up:
             try:
                 found.catch_up()
-            except (HistoryCompacted, IncompatibleSchema):
+            except (Closed, HistoryCompacted, IncompatibleSchema):
                 # This process slept for longer than its hold lasts, or columns have changed: load again.
+                # Another thread may be about to.
                 found = _shared().renew(self, found)
         return found
 
@@ -71,9 +72,13 @@ class ArrangementReference:
         """Whether the arrangement is in this process already."""
         return self in _shared().opened
 
-    def forget_here(self) -> None:
-        """Close the arrangement of this process, if there is one. Nobody may be using it."""
-        _shared().forget(self)
+    def forget_here(self, old: FollowedArrangement | None = None) -> None:
+        """Close the arrangement of this process, if there is one; who is using it gets `Closed`.
+
+        Args:
+            old: close this one only, and not what another thread has made in its place.
+        """
+        _shared().forget(self, old)
 
 
 def arrangement_reference(
@@ -151,11 +156,13 @@ class _Shared:
                 self.opened[reference] = _open(reference)
             return self.opened[reference].arrangement
 
-    def forget(self, reference: ArrangementReference) -> None:
+    def forget(self, reference: ArrangementReference, old: FollowedArrangement | None) -> None:
         with self.turn:
-            found = self.opened.pop(reference, None)
-        if found is not None:
-            found.close()
+            found = self.opened.get(reference)
+            if found is None or old not in (None, found.arrangement):
+                return
+            del self.opened[reference]
+        found.close()
 
 
 _HERE: list[_Shared] = []

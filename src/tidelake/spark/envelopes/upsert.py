@@ -18,7 +18,7 @@ from tidelake.arrangement.room import MEMORY_BATCH_BYTES_MAX
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.config import MIB
 from tidelake.data.events import EventColumns
-from tidelake.errors import InvalidUpdates, UsageError
+from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.lake.reference import ArrangementReference, arrangement_reference
 from tidelake.model.frontier import Frontier
@@ -134,7 +134,8 @@ class Upsert:
             own,
             stamped=at is None and time is None,
             prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),
-            state=self._state(collection),
+            state=self._named(collection),
+            kept=self._fits(collection),
         )
 
     def catch_up(self, collection: Collection) -> None:
@@ -145,9 +146,16 @@ class Upsert:
 
     def _state(self, collection: Collection) -> ArrangementReference | None:
         """The arrangement that is kept; None: the collection is too large, or none is wanted."""
+        return self._named(collection) if self._fits(collection) else None
+
+    def _fits(self, collection: Collection) -> bool:
         # All of it in memory: a block on disk is read whole for each of its keys that is looked up.
         most = min(self.state_bytes // _ROWS_SHARE, MEMORY_BATCH_BYTES_MAX - 1)
-        if not self.state_bytes or _contents_bytes(collection) > most:
+        return bool(self.state_bytes) and _contents_bytes(collection) <= most
+
+    def _named(self, collection: Collection) -> ArrangementReference | None:
+        """The arrangement, whether it is kept or not; None: none is wanted."""
+        if not self.state_bytes:
             return None
         config = ArrangementConfig(memory_budget_bytes=self.state_bytes, large_share=1.0)
         return arrangement_reference(collection, config=config)
@@ -174,7 +182,8 @@ class _UpsertEvents:
         time: name of its time column.
         stamped: whether the events have the time of the commit, so that without updates there is none.
         prepare: makes the time column.
-        state: where old rows are looked up; None: in the store.
+        state: where old rows are looked up, if it is kept; None: in the store.
+        kept: whether it is; otherwise this process may have it from when the collection was smaller.
     """
 
     upserter: bytes
@@ -184,6 +193,7 @@ class _UpsertEvents:
     stamped: bool
     prepare: TakeTime | None
     state: ArrangementReference | None = None
+    kept: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -199,13 +209,32 @@ class _UpsertEvents:
         return answered(work)
 
     def _old_rows(self, upserter: Upserter) -> OldRows | None:
-        if self.state is None:
+        state = self.state
+        if state is None:
             return None
-        found = self.state.here(catch_up=False)
-        # This worker may have it from before the columns changed.
+        if not self.kept:
+            # It takes memory, and holds history back.
+            state.forget_here()
+            return None
+        found = state.here(catch_up=False)
         if found.why_not_all_of(upserter.spec):
-            return None
-        return old_rows_in(found, lambda: upserter.spec, self.state.name)
+            # From before the columns changed, unless they changed since this upsert began.
+            state.forget_here(found)
+            found = state.here(catch_up=False)
+            if found.why_not_all_of(upserter.spec):
+                return None
+        known = old_rows_in(found, lambda: upserter.spec, state.name)
+
+        def look(upper: Frontier, events: pa.Table) -> pa.Table | None:
+            try:
+                return known(upper, events)
+            except (Closed, HistoryCompacted, IncompatibleSchema):
+                # Of no use any more, or another upsert of this process has found that out: the next one
+                # loads it again, and this one reads the store.
+                state.forget_here(found)
+                return None
+
+        return look
 
     def _events(self, batch: pa.RecordBatch, upserter: Upserter) -> pa.RecordBatch:
         named = batch.rename_columns(self.columns)

@@ -45,7 +45,7 @@ def upsert(
         state_bytes: memory in which an arrangement of the collection is kept, for look-ups without the store,
             by this process or, where tasks do the work, by each worker process, until it ends. The first
             upsert loads it, so it pays for those that come again and again. A collection whose rows
-            seem to take more than half of that, or than 1.8 GiB, is read as without.
+            seem to take more than half of that, or than 1.8 GiB, is read as without, and let go of.
 
     Returns:
         The times written, and the upper after it. Each task costs an `open` and some reads for each part
