@@ -1,5 +1,6 @@
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
@@ -298,3 +299,17 @@ def test_a_block_and_what_is_done_beside_it_end_together_and_both_tell_what_went
     with beside(partial(seen.append, "quiet")):
         pass
     assert seen[-1] == "quiet"
+
+
+def test_a_fork_that_leaves_a_block_does_not_wait_for_what_is_done_beside_it():
+    go_on = threading.Event()
+    with beside(partial(go_on.wait, 30)):
+        child = os.fork()
+        if child == 0:
+            # It would wait for ever.
+            signal.alarm(20)
+        else:
+            go_on.set()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0

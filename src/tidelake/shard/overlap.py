@@ -243,7 +243,9 @@ def beside(work: Callable[[], object]) -> Generator[None]:
         yield
     finally:
         background.close()
-    job.result()
+    # In a fork that leaves the block there is nothing to wait for.
+    if not background.foreign:
+        job.result()
 
 
 @contextmanager
