@@ -28,8 +28,7 @@ FLOORS = {
     ("spark", "R=16", "snapshot_to_group_by"): 2.0,
     ("spark", "R=16", "merge_to_rewrite"): 3.0,
     ("spark_writes", "append", "append_to_plain"): 0.5,
-    # It decodes all that the rewrite reads; the bound of an upsert is on those that need not.
-    ("spark_writes", "upsert, keys anywhere", "upsert_to_rewrite"): 3.0,
+    ("spark_writes", "upsert, keys anywhere", "upsert_to_rewrite"): 10.0,
     ("spark_writes", "upsert, keys together", "upsert_to_rewrite"): 10.0,
     ("spark_writes", "upsert, keys anywhere, state kept", "upsert_to_rewrite"): 10.0,
 }
