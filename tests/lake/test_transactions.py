@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from lakes import SCHEMA, SetClock
@@ -61,6 +62,14 @@ def test_rows_of_several_collections_come_in_at_one_time(lake):
     assert (done.upper, done.already) == (F(1), False)
     assert totals(lake, 0, "ab") == [5, -5]
     assert uppers(lake) == [F(1), F(1), F(0)]
+
+
+def test_what_a_caller_does_with_his_arrays_before_the_commit_changes_nothing(lake):
+    keys, values = np.arange(3), np.array([4, 5, 6])
+    with lake.transaction() as transaction:
+        transaction.write("a", pa.table({"k": keys, "v": values}))
+        keys[:], values[:] = 9, 0
+    assert totals(lake, 0, "a") == [15]
 
 
 def test_an_idle_collection_of_the_group_is_closed_without_a_write_of_its_own(places, lake):

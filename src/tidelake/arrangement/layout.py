@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelake.data.consolidate import copied
 from tidelake.data.encode import encode_key, raw
 from tidelake.data.types import arrow_type, row_schema, update_schema
 from tidelake.model.schema import Schema
@@ -30,7 +31,7 @@ def detached(rows: pa.RecordBatch) -> pa.RecordBatch:
     # To ask how large a few rows are takes longer than to copy them.
     if rows.num_rows > _FEW and rows.get_total_buffer_size() <= 2 * rows.nbytes:
         return rows
-    return pa.concat_batches([rows, rows.slice(0, 0)])
+    return copied(rows)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,11 @@ def pieces(batch: pa.RecordBatch, rows: int, size: int) -> Iterator[pa.RecordBat
                 waiting += [piece.slice(half), piece.slice(0, half)]
 
 
+def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in memory of their own, which may be a view of larger buffers or of a caller's arrays."""
+    return pa.concat_batches([batch, batch.slice(0, 0)])
+
+
 def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
     """The table as batches of `rows` rows, whatever its chunks are, or of fewer that fill `_SLICE_BYTES`."""
     if 0 < table.num_rows <= rows and table.get_total_buffer_size() <= _SLICE_BYTES:
@@ -95,6 +100,6 @@ def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
 def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:
     # As whoever reads a run and stores it again hands rows in; to see it takes a tenth of sorting them.
     if ascends(batch, batch.num_columns - 1) and diffs(batch).all():
-        # Copied, as sums are: it may be a view of far larger buffers, or of an array that its owner changes.
-        return pa.concat_batches([batch, batch.slice(0, 0)])
+        # As sums are.
+        return copied(batch)
     return sum_batch(batch)[0]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tidelake.data.consolidate import pieces
+from tidelake.data.consolidate import copied, pieces
 from tidelake.data.order import group_starts, row_tuple
 from tidelake.data.sums import diffs, total, with_diffs
 
@@ -56,8 +56,7 @@ class RowBuffer:
         return load
 
     def _hold(self, piece: pa.RecordBatch) -> None:
-        # A copy: it may be a view of the whole table of a caller, or of an array that he fills anew.
-        piece = pa.concat_batches([piece, piece.slice(0, 0)])
+        piece = copied(piece)
         self._bytes += piece.nbytes
         if piece.nbytes >= _SMALL_BYTES:
             self._settle()

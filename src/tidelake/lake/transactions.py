@@ -13,6 +13,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from tidelake.data.consolidate import copied
 from tidelake.data.ingest import as_table
 from tidelake.errors import (
     CollectionNotFound,
@@ -224,7 +225,9 @@ class Transaction:
             raise UsageError("a transaction either writes or stages: use two")
         self._shard(name)
         self._kind = kind
-        self._rows.append((name, as_table(updates)))
+        given = as_table(updates)
+        # The caller may fill his arrays anew before the commit.
+        self._rows.append((name, pa.Table.from_batches(list(map(copied, given.to_batches())), given.schema)))
 
     def _shard(self, name: str) -> Shard:
         if name not in self._shards:
