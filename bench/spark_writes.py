@@ -88,7 +88,6 @@ def upserts(spark: Any, folder: Path, frame: Any, rows: int) -> dict[str, dict[s
     ways: dict[str, tuple[Callable[[], np.ndarray], dict[str, int]]] = {
         "keys anywhere": (lambda: rng.choice(rows, few, replace=False), {}),
         "keys together": (lambda: np.arange(few) + rng.integers(0, rows - few), {}),
-        "keys anywhere, state kept": (lambda: rng.choice(rows, few, replace=False), {"state_bytes": 4 << 30}),
     }
     found: dict[str, dict[str, float]] = {}
     for name, (keys, options) in ways.items():

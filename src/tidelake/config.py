@@ -27,6 +27,9 @@ class Config:
         inline_part_bytes: a part that is smaller lives in the state, and costs no blob; 0: none does.
         inline_total_bytes: an append that would bring all inline parts of a shard to this size first merges
             them into stored ones.
+        lookup_cache_bytes: of local disk that each process may use for parts that its look-ups decode again
+            and again, upserts' among them; 0: none. Files have no name, are where temporary files are
+            (`TMPDIR`), and leave a tenth of that disk free.
         upload_parts_max: parts that a batch builder has under way at once; then adding waits.
         builder_runs_max: runs that a batch builder lets a batch of unsorted rows have.
         merge_fan_in: runs that one merge reads side by side; more take several passes.
@@ -60,6 +63,7 @@ class Config:
     stats_keep_suffixes: tuple[str, ...] = ("timestamp", "_time", "_at", "_ts", "_date")
     inline_part_bytes: int = 4 * 1024
     inline_total_bytes: int = MIB
+    lookup_cache_bytes: int = 2048 * MIB
     upload_parts_max: int = 2
     builder_runs_max: int = 8
     merge_fan_in: int = 16
@@ -89,6 +93,7 @@ class Config:
             ("bound_bytes", 9),
             ("inline_part_bytes", 0),
             ("inline_total_bytes", 0),
+            ("lookup_cache_bytes", 0),
             ("upload_parts_max", 1),
             ("builder_runs_max", 1),
             ("merge_fan_in", 2),

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidelake.data.container import verify
 from tidelake.data.encode import encode_key
-from tidelake.data.keyset import KeySet
+from tidelake.data.keyset import KeySet, searchable
 from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.types import update_schema
 from tidelake.errors import CorruptionError, InternalError
@@ -92,7 +92,7 @@ def decode_inline(
     if rows.num_rows != part.rows:
         raise CorruptionError(part.name, f"it has {rows.num_rows} rows instead of {part.rows}")
     if among is not None:
-        rows = among.rows(rows, schema)
+        rows = among.rows(rows, searchable(rows, schema))
     if key_from is None and key_below is None:
         return rows
     keys = encode_key(rows, schema).to_pylist()

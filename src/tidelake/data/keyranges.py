@@ -17,6 +17,8 @@ from tidelake.errors import UsageError
 from tidelake.model.schema import Schema
 
 _ROW = "_tidelake_row"
+# To work on fewer rows takes hardly less time.
+_ENOUGH_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,12 @@ class Limits:
     Attributes:
         rows: at most.
         size: in bytes of memory, about.
+        ranges: what would fit into one is cut into about so many, if none is too small for that.
     """
 
     rows: int
     size: int
+    ranges: int = 1
 
     def rows_of(self, table: pa.Table) -> int:
         """The rows that a range may have, if they are like these."""
@@ -85,7 +89,8 @@ def _cut(table: pa.Table, schema: Schema, limits: Limits) -> Iterator[pa.Table]:
     order = sort_indices(batch, len(names) + 1)
     starts = np.flatnonzero(group_starts(batch.select(names).take(order), len(names)))
     edges = np.append(starts[1:], table.num_rows)
-    at, rows = 0, limits.rows_of(table)
+    enough = max(_ENOUGH_ROWS, -(-table.num_rows // limits.ranges))
+    at, rows = 0, min(limits.rows_of(table), enough)
     while at < table.num_rows:
         # The last key that ends within the limit, or the first one, however large it is.
         fits = max(np.searchsorted(edges, at + rows, "right") - 1, np.searchsorted(edges, at, "right"))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.encode import encode_key, words
+from tidelake.data.encode import encode_key, raw, words
 from tidelake.data.order import equal_ranges
 from tidelake.model.predicate import NULL
 from tidelake.model.schema import Schema
@@ -21,6 +21,25 @@ from tidelake.model.schema import Schema
 Words = npt.NDArray[np.uint64]
 # A marker and 8 bytes.
 _WORD_BYTES = 9
+
+
+def searchable(batch: pa.RecordBatch, schema: Schema) -> pa.Array:
+    """The keys of rows in the form in which `KeySet.rows` looks for them.
+
+    Args:
+        batch: has at least the key columns.
+        schema: says which they are.
+
+    Returns:
+        A uint64 array, null where the key is, if the key is one column of at most 8 bytes; else the encoded
+        keys, a binary array.
+    """
+    if len(schema.key) == 1:
+        column = batch.column(schema.key[0].name)
+        numbers = words(column)
+        if numbers is not None:
+            return pa.array(numbers, mask=np.asarray(column.is_null()) if column.null_count else None)
+    return encode_key(batch, schema)
 
 
 class KeySet:
@@ -51,49 +70,41 @@ class KeySet:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def cut(self, count: int) -> list["KeySet"]:
-        """The same keys as at most `count` sets of about equally many, in ascending order."""
-        if count == 1:
-            return [self]
-        size = -(-len(self) // count)
-        return [KeySet(self.keys.slice(at, size)) for at in range(0, len(self), size)]
-
     def meets(self, low: bytes, high: bytes | None) -> bool:
         """Whether a key lies between two bounds, both inclusive; None is without bound."""
         at = bisect_left(range(len(self)), low, key=self._key)
         return at < len(self) and (high is None or self._key(at) <= high)
 
-    def rows(self, batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    def rows(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
         """The rows that have one of the keys, in their order; the batch itself if all do.
 
         Args:
-            batch: sorted by key; has at least the key columns.
-            schema: says which they are.
+            batch: sorted by key.
+            keys: of its rows, from `searchable`.
         """
         if not batch.num_rows:
             return batch
-        numbers = words(batch.column(schema.key[0].name)) if len(schema.key) == 1 else None
-        if numbers is not None:
-            return self._found(batch, numbers, batch.column(schema.key[0].name).null_count)
-        encoded = encode_key(batch, schema)
-        low = bisect_left(range(len(self)), encoded[0].as_py(), key=self._key)
-        high = bisect_right(range(len(self)), encoded[-1].as_py(), low, key=self._key)
+        if pa.types.is_uint64(keys.type):
+            return self._found(batch, keys)
+        low = bisect_left(range(len(self)), keys[0].as_py(), key=self._key)
+        high = bisect_right(range(len(self)), keys[-1].as_py(), low, key=self._key)
         # A hash table of the keys is made at each call: few of them are in the range of one batch.
-        found = pc.is_in(encoded, value_set=self.keys.slice(low, high - low))
+        found = pc.is_in(keys, value_set=self.keys.slice(low, high - low))
         count = pc.sum(found).as_py()
         if count == batch.num_rows:
             return batch
         return batch.filter(found) if count else batch.slice(0, 0)
 
-    def _found(self, batch: pa.RecordBatch, numbers: Words, nulls: int) -> pa.RecordBatch:
-        """`rows` of a batch whose only key column is as numbers: each key is searched for, not each row."""
-        known = numbers[: len(numbers) - nulls]
-        keys = self._numbers
+    def _found(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
+        """`rows` of a batch whose keys are numbers: each wanted one is searched for, not each row."""
+        nulls = keys.null_count
+        known = raw(keys, np.dtype(np.uint64))[: len(keys) - nulls]
+        wanted = self._numbers
         if len(known):
-            keys = keys[np.searchsorted(keys, known[0]) : np.searchsorted(keys, known[-1], "right")]
-        first, end = equal_ranges(known, keys)
+            wanted = wanted[np.searchsorted(wanted, known[0]) : np.searchsorted(wanted, known[-1], "right")]
+        first, end = equal_ranges(known, wanted)
         if nulls and self.last == NULL:
-            first, end = np.append(first, len(known)), np.append(end, len(numbers))
+            first, end = np.append(first, len(known)), np.append(end, len(keys))
         counts = end - first
         total = int(counts.sum())
         if total == batch.num_rows:

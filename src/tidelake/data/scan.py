@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tidelake.data.container import File, Footer, read_footer, read_group_bytes
 from tidelake.data.encode import encode_key
-from tidelake.data.keyset import KeySet
+from tidelake.data.keyset import KeySet, searchable
 from tidelake.data.prune import key_upper
 from tidelake.data.types import stored_type, update_schema
 from tidelake.errors import CorruptionError
@@ -80,6 +80,7 @@ def read_part(
     among: KeySet | None = None,
     row_groups: Callable[[pq.FileMetaData], list[bool]] | None = None,
     columns: Collection[str] | None = None,
+    watch: Callable[[int, int], None] = lambda _rows, _size_bytes: None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the updates of a part: of all keys, or of a range or a set of them.
 
@@ -96,6 +97,7 @@ def read_part(
         among: only rows with one of these keys; row groups that cannot hold one are not read.
         row_groups: says of each row group whether it is to be read; default: all are.
         columns: names of those to decode, with a range or a set of keys all key columns; default: all.
+        watch: is told how many rows were decoded, and how large they are, whether they are wanted or not.
 
     Yields:
         Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
@@ -118,6 +120,7 @@ def read_part(
                 among=among,
                 row_groups=row_groups,
                 columns=columns,
+                watch=watch,
             )
         return
     footer = read_footer(file, part)
@@ -144,11 +147,12 @@ def read_part(
         )
         for batch in decoded:
             seen, size = batch.num_rows, max(1, batch.nbytes)
+            watch(seen, size)
             rows = max(1, min(batch_rows, batch_bytes * seen // size))
             kept = [_within(batch, schema, key_from, key_below)]
             del batch
             if among is not None:
-                kept.append(among.rows(kept.pop(), schema))
+                kept.append(among.rows(kept[0], searchable(kept.pop(), schema)))
                 # Where few rows are wanted more are decoded for a batch of them: each call takes its time.
                 enough = rows * seen // max(1, kept[0].num_rows)
                 rows = max(rows, min(enough, _SPARSE_BYTES * seen // size))

@@ -17,10 +17,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from tidelake.errors import InternalError, UsageError
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _in_sequence: ContextVar[bool] = ContextVar("tidelake-sequential", default=False)
@@ -228,6 +231,34 @@ class Background:
             if thread is not threading.current_thread():
                 thread.join()
         self._threads = set()
+
+
+def mapped(work: Callable[[S], T], items: Iterable[S], threads: int) -> Generator[T]:
+    """What some work makes of each item, in their order; up to `threads` of them are worked on at once.
+
+    Args:
+        work: called in a thread of its own for each item; by the caller if there is only one.
+        items: iterated by the caller.
+        threads: at least 1: then all of it is done by the caller.
+
+    Raises:
+        BaseException: whatever the work raised, after what it made of the items before, or earlier.
+    """
+    left = iter(items)
+    some = list(islice(left, 2))
+    if threads == 1 or len(some) < 2:
+        yield from map(work, chain(some, left))
+        return
+    background, jobs = Background(threads, lambda: None), deque[Job[T]]()
+    try:
+        for item in chain(some, left):
+            jobs.append(background.submit(partial(work, item)))
+            if len(jobs) == threads:
+                yield jobs.popleft().result()
+        while jobs:
+            yield jobs.popleft().result()
+    finally:
+        background.close()
 
 
 @contextmanager

@@ -5,19 +5,16 @@ leaves the k-way merge to `tidelake.data.merge`. Memory is bounded by `fold_rows
 one row group for each further run, not by the size of the collection.
 """
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from functools import partial
 
 import pyarrow as pa
 
 from tidelake.data.consolidate import consolidate
-from tidelake.data.inline import decode_inline
 from tidelake.data.keyset import KeySet
 from tidelake.data.merge import chunks, sums
-from tidelake.data.project import Projection, in_order
-from tidelake.data.scan import read_part
-from tidelake.data.select import select, view
+from tidelake.data.select import select
 from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
@@ -27,7 +24,9 @@ from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
 from tidelake.shard.overlap import prefetch, prefetch_all
+from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
+from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -35,16 +34,11 @@ __all__ = ["KeyRange", "Source", "rows", "shown", "sources"]
 
 # Every thread keeps memory of its own, so that more of them cost more than they bring.
 _READERS_MAX = 2
-# A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
-_SHARES_MAX = 16
 # Chunks do not grow beyond what so many runs need.
 _RUNS_MAX = 64
 # Runs of at most so small a share of what is folded are short.
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
-# Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
-# way to the writer, and every run is read ahead.
-_CHUNK_SHARE = 32
 _ALL = Selection()
 
 
@@ -132,11 +126,11 @@ def _direct(
     spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, names: list[str]
 ) -> Generator[pa.RecordBatch]:
     """Some columns of a run that needs no consolidation; of the others only what is asked is decoded."""
-    chunk_rows, chunk_bytes = spec.config.merge_chunk_rows, spec.config.merge_memory_bytes // _CHUNK_SHARE
+    chunk_rows, chunk_bytes = chunk_limits(spec.config)
     asked = columns_of(scope.where) if scope.where is not None else frozenset()
     keyed = scope.keys != KeyRange()
     decoded = {c.name for c in spec.schema.columns if c.id in asked or (keyed and c in spec.schema.key)}
-    found = _seen(
+    found = seen(
         spec,
         blobs,
         runs[0],
@@ -157,25 +151,23 @@ def _merged(
     spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope
 ) -> Generator[pa.RecordBatch]:
     """The answer with all columns."""
+    if scope.among is not None:
+        yield from gathered(spec, blobs, runs, query, scope)
+        return
     small, large = _divided(runs, spec.config.fold_rows)
-    chunk_rows, chunk_bytes = spec.config.merge_chunk_rows, spec.config.merge_memory_bytes // _CHUNK_SHARE
-    shares = max(1, min(len(runs), _SHARES_MAX))
-    batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
-
-    def streams(of: list[Source]) -> list[Generator[pa.RecordBatch]]:
-        return [_stream(spec, blobs, s, scope, batch_rows=batch_rows, batch_bytes=batch_bytes) for s in of]
-
+    chunk_rows, chunk_bytes = chunk_limits(spec.config)
+    several = partial(streams, spec, blobs, scope=scope, runs=len(runs))
     # Fetching and decoding ahead of the kernel, and beside the folding.
-    with prefetch_all(streams(large), _READERS_MAX) as ahead:
+    with prefetch_all(several(large), _READERS_MAX) as ahead:
         folded = _folded(spec, blobs, small, query, scope)
         if folded is not None and not large:
             # Nothing to merge it with: it is the answer.
             yield from folded
             return
-        with prefetch_all(streams(small if folded is None else []), _READERS_MAX) as others:
+        with prefetch_all(several(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
             # With more runs than the bound on memory is for, each keeps its share: slices get tiny else.
-            grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // _SHARES_MAX)
+            grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // SHARES_MAX)
             cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=grown)
             # The next chunk is cut and joined while this one is sorted and summed.
             with closing(prefetch(cut, 1) if large else cut) as joined:
@@ -196,90 +188,6 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
     return by_rows[:count], by_rows[count:]
 
 
-def _stream(
-    spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, *, batch_rows: int, batch_bytes: int
-) -> Generator[pa.RecordBatch]:
-    """The rows of one run, in order, after rewrite and truncation, under the schema to read under."""
-    by_schema = {
-        id_: Projection.of(spec.written_under(id_), spec.schema, spec.domain, spec.live)
-        for id_ in {part.schema_id for part in source.run.parts}
-        # Under an older schema even its own parts have values that were dropped since.
-        if id_ != spec.schema_id or not spec.newest
-    }
-    prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
-    with closing(
-        _seen(spec, blobs, source, scope, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
-    ) as found:
-        # Parts of one run that differ in their schema have different keys, and keys are in every prefix.
-        yield from in_order(found, min(prefixes)) if prefixes else found
-
-
-def _seen(
-    spec: ShardSpec,
-    blobs: BlobStore,
-    source: Source,
-    scope: Scope,
-    by_schema: dict[int, Projection],
-    *,
-    batch_rows: int,
-    batch_bytes: int,
-    columns: Collection[str] | None = None,
-) -> Generator[pa.RecordBatch]:
-    """The rows of one run as stored, after rewrite and truncation, with the columns to read.
-
-    Rows that nobody wants go before equal ones are summed: they are equal to none that is wanted.
-    """
-    for part in source.run.parts:
-        lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
-        decoded = _decoded(
-            spec, blobs, part, scope, batch_rows=batch_rows, batch_bytes=batch_bytes, columns=columns
-        )
-        # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
-        seen = map(partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded)
-        kept = filter(_holds_rows, seen)
-        projection = by_schema.get(part.schema_id)
-        projected = kept if projection is None else map(projection.rows, kept)
-        yield from projected if scope.where is None else filter(_holds_rows, map(scope.rows, projected))
-
-
-def _holds_rows(batch: pa.RecordBatch) -> bool:
-    return bool(batch.num_rows)
-
-
-def _decoded(
-    spec: ShardSpec,
-    blobs: BlobStore,
-    part: Part,
-    scope: Scope,
-    *,
-    batch_rows: int,
-    batch_bytes: int,
-    columns: Collection[str] | None,
-) -> Generator[pa.RecordBatch]:
-    """The rows of a part as they were written, of a range of keys, without row groups that nobody wants."""
-    keys = scope.keys
-    schema = spec.written_under(part.schema_id)
-    if part.inline is not None:
-        yield decode_inline(
-            part, schema, spec.domain, key_from=keys.start, key_below=keys.stop, among=scope.among
-        )
-        return
-    with blobs.open(part.name) as file:
-        yield from read_part(
-            file,
-            part,
-            schema,
-            spec.domain,
-            batch_rows=batch_rows,
-            batch_bytes=batch_bytes,
-            key_from=keys.start,
-            key_below=keys.stop,
-            among=scope.among,
-            row_groups=scope.row_groups(part),
-            columns=columns,
-        )
-
-
 def _folded(
     spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, scope: Scope
 ) -> list[pa.RecordBatch] | None:
@@ -289,9 +197,9 @@ def _folded(
     rows are wide, or if a sum over these runs does not fit where the sum over all runs may.
     """
     held: list[pa.RecordBatch] = []
-    held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, spec.config.merge_memory_bytes // _CHUNK_SHARE)
+    held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
     for source in small:
-        for batch in _stream(
+        for batch in stream(
             spec, blobs, source, scope, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max
         ):
             held.append(select(batch, query, spec.domain))

@@ -65,6 +65,8 @@ class Scope:
         keys: the range of those that are in `among` and may satisfy the predicate.
         among: the keys that are asked for; None: all.
         where: the predicate; None: every row satisfies it.
+        only_keys: whether all rows of the keys in `among` are of it, and no others.
+        everything: whether all rows are of it.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class Scope:
         among: KeySet | None = None,
     ) -> None:
         self.where, self.among = where, among
+        unlimited = where is None and keys in (None, KeyRange())
+        self.only_keys, self.everything = unlimited and among is not None, unlimited and among is None
         self.keys = keys or KeyRange()
         if among is not None:
             # What follows the last key next, since no key is a prefix of another.

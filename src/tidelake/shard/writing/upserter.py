@@ -5,7 +5,8 @@ them. What it gives back is appended by `tidelake.shard.writing.batches.append_u
 that it was made for: later old rows may be others.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -24,7 +25,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
-from tidelake.shard.overlap import prefetch_all
+from tidelake.shard.overlap import mapped
+from tidelake.shard.runs.gather import catch_up
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
@@ -44,9 +46,8 @@ Gives canonical updates, consolidated, of any time: all rows of these keys, each
 
 # Events, the same sorted, their old rows and the differences of both are in memory at once.
 _RANGE_SHARE = 8
-# Look-ups at once, of ranges of so many keys at least: two that have one row group in common both read it.
-_LOOKUPS_MAX = 2
-_KEYS_MIN = 4096
+# Ranges at once: two that have one row group in common both read it.
+_RANGES_MAX = 2
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,14 @@ class Upserter:
         """Read `to_bytes`."""
         return decode_record("upserter", data, cls, "upserter")
 
+    def catch_up(self) -> None:
+        """Unpack what is new of the shard if look-ups of this process have had most of it unpacked.
+
+        The next look-up would do it. Errors as `upload`, and costs as `tidelake.shard.runs.gather.catch_up`.
+        """
+        with self._explained():
+            catch_up(self.spec, stores_of(self.spec).blobs, self.needed)
+
     def upload(
         self,
         batches: Iterable[pa.RecordBatch],
@@ -133,10 +142,10 @@ class Upserter:
             watch: is told of each range of events, and the updates that it amounts to.
             old_rows: is asked before the store.
 
-        A look-up costs an `open` and some reads for each part that may hold one of the keys; of many keys two
-        threads do it, if there are so many for Arrow (`pyarrow.cpu_count`), and both may read one part. Then
-        one `put` a part. Memory: `merge_memory_bytes` for a range of keys, beside what two reads and
-        `BatchBuilder` take.
+        A look-up costs an `open` and some reads for each part that may hold one of the keys, unless this
+        process has unpacked it (`lookup_cache_bytes`). Many keys are two ranges, for a thread each if there
+        are so many for Arrow (`pyarrow.cpu_count`), and both may read one part. Then one `put` a part.
+        Memory: `merge_memory_bytes` for the ranges, beside what their reads and `BatchBuilder` take.
         If it fails, what was stored is deleted.
 
         Raises:
@@ -145,14 +154,14 @@ class Upserter:
             LeaseExpired: a part that is needed was collected meanwhile.
         """
         blobs, upper = stores_of(self.spec).blobs, Frontier()
-        try:
-            with BatchBuilder(self.spec, blobs, Env(), self.lower, sorted=True, upper=upper) as builder:
-                for events, updates in self.resolved(blobs, batches, old_rows):
-                    watch(events, updates)
-                    builder.add(updates)
-                built = builder.finish(upper)
-        except BlobNotFound as error:
-            raise explained_by(self.spec, error.name) from error
+        with (
+            self._explained(),
+            BatchBuilder(self.spec, blobs, Env(), self.lower, sorted=True, upper=upper) as builder,
+        ):
+            for events, updates in self.resolved(blobs, batches, old_rows):
+                watch(events, updates)
+                builder.add(updates)
+            built = builder.finish(upper)
         return built.to_bytes() if built.runs else b""
 
     def resolved(
@@ -162,25 +171,31 @@ class Upserter:
         spec, config = self.spec, self.spec.config
         own = {column.name for column in spec.schema.value}
         rules = Rules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
-        limits = Limits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE)
-        for events in key_ranges(map(self._events, given), spec.schema, limits):
+        # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
+        threads = max(1, min(pa.cpu_count(), _RANGES_MAX)) if old_rows is None else 1
+        share = config.merge_memory_bytes // _RANGE_SHARE // threads
+        limits = Limits(max(1, config.merge_chunk_rows // threads), share, threads)
+
+        def resolved(events: pa.Table) -> tuple[pa.Table, pa.Table]:
             # What is staged is in no copy of the closed times.
             known = old_rows(self.lower, events) if old_rows and not self.meets_staged else None
             old = self._stored(blobs, events) if known is None else known
-            yield events, resolve(events, old, spec.schema, spec.domain, rules)
+            return events, resolve(events, old, spec.schema, spec.domain, rules)
+
+        yield from mapped(resolved, key_ranges(map(self._events, given), spec.schema, limits), threads)
 
     def _stored(self, blobs: BlobStore, events: pa.Table) -> pa.Table:
-        """The rows of the keys of events, of ranges of them at once."""
-        keys = KeySet.of(events, self.spec.schema)
-        # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
-        ranges = keys.cut(max(1, min(pa.cpu_count(), _LOOKUPS_MAX, len(keys) // _KEYS_MIN)))
-        found = [rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=among) for among in ranges]
-        if len(found) == 1:
-            batches = list(found[0])
-        else:
-            with prefetch_all(found, len(found)) as ahead:
-                batches = [batch for of in ahead for batch in of]
-        return pa.Table.from_batches(batches, update_schema(self.spec.schema, self.spec.domain))
+        """The rows of the keys of events."""
+        among = KeySet.of(events, self.spec.schema)
+        found = rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=among)
+        return pa.Table.from_batches(found, update_schema(self.spec.schema, self.spec.domain))
+
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        try:
+            yield
+        except BlobNotFound as error:
+            raise explained_by(self.spec, error.name) from error
 
     def _events(self, given: object) -> pa.Table:
         spec = self.spec

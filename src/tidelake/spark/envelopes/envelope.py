@@ -63,11 +63,11 @@ class Envelope(Protocol):
 
 
 @runtime_checkable
-class Keeping(Protocol):
-    """An envelope whose work looks into what a process keeps of a collection from one write to the next."""
+class Unpacking(Protocol):
+    """An envelope whose work looks into parts that a process has unpacked from one write to the next."""
 
     def catch_up(self, collection: Collection) -> None:
-        """Bring what this process keeps up to date, if there is anything, so that the work need not.
+        """Unpack what the work will need, if this process has most of it, so that the work need not.
 
         Called in another thread while Spark brings the rows.
         """

@@ -13,26 +13,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tidelake.arrangement.oldrows import old_rows_in
-from tidelake.arrangement.room import MEMORY_BATCH_BYTES_MAX
-from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.config import MIB
 from tidelake.data.events import EventColumns
-from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
+from tidelake.errors import InvalidUpdates
 from tidelake.lake.collection import Collection
-from tidelake.lake.reference import ArrangementReference, arrangement_reference
 from tidelake.model.frontier import Frontier
-from tidelake.shard.writing.upserter import OldRows, Upserter
+from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted
 from tidelake.spark.envelopes.append import TakeTime, check_time
 from tidelake.spark.envelopes.updates import Late, check_late, commit_time
 from tidelake.spark.tasks import ArrowMap, slots
 from tidelake.spark.uploads import Answer, answered
-
-# Rows take about so many times as much memory as in the store, where they are compressed.
-_UNPACKED = 4
-# Of the memory for an arrangement, what its rows may take: merges and indexes need room beside them.
-_ROWS_SHARE = 2
 
 
 @dataclass(frozen=True)
@@ -53,20 +43,15 @@ class Upsert:
             `_time` if the frame has it, otherwise the time of the commit.
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
             happen at the least time that is open, in their order.
-        state_bytes: memory in which each process that looks old rows up, this one or a worker, may keep an
-            arrangement of the collection for that, if it fits. 0: none is kept.
     """
 
     order_by: str | None = None
     delete_column: str | None = None
     time: str | int | None = None
     late: Late = "refuse"
-    state_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_late(self.late)
-        if self.state_bytes and self.state_bytes < MIB:
-            raise UsageError(f"state_bytes={self.state_bytes!r} must be 0 or at least {MIB}, one MiB")
 
     @property
     def rebases(self) -> bool:
@@ -134,31 +119,11 @@ class Upsert:
             own,
             stamped=at is None and time is None,
             prepare=None if time in (None, own) else TakeTime(str(time), own, collection.domain.unit),
-            state=self._named(collection),
-            kept=self._fits(collection),
         )
 
     def catch_up(self, collection: Collection) -> None:
-        """As `Keeping`."""
-        state = self._state(collection)
-        if state is not None and state.is_here:
-            state.here()
-
-    def _state(self, collection: Collection) -> ArrangementReference | None:
-        """The arrangement that is kept; None: the collection is too large, or none is wanted."""
-        return self._named(collection) if self._fits(collection) else None
-
-    def _fits(self, collection: Collection) -> bool:
-        # All of it in memory: a block on disk is read whole for each of its keys that is looked up.
-        most = min(self.state_bytes // _ROWS_SHARE, MEMORY_BATCH_BYTES_MAX - 1)
-        return bool(self.state_bytes) and _contents_bytes(collection) <= most
-
-    def _named(self, collection: Collection) -> ArrangementReference | None:
-        """The arrangement, whether it is kept or not; None: none is wanted."""
-        if not self.state_bytes:
-            return None
-        config = ArrangementConfig(memory_budget_bytes=self.state_bytes, large_share=1.0)
-        return arrangement_reference(collection, config=config)
+        """As `Unpacking`."""
+        collection.upserter().catch_up()
 
     def _events(self) -> EventColumns:
         return EventColumns(self.order_by, self.delete_column)
@@ -182,8 +147,6 @@ class _UpsertEvents:
         time: name of its time column.
         stamped: whether the events have the time of the commit, so that without updates there is none.
         prepare: makes the time column.
-        state: where old rows are looked up, if it is kept; None: in the store.
-        kept: whether it is; otherwise this process may have it from when the collection was smaller.
     """
 
     upserter: bytes
@@ -192,8 +155,6 @@ class _UpsertEvents:
     time: str
     stamped: bool
     prepare: TakeTime | None
-    state: ArrangementReference | None = None
-    kept: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""
@@ -203,38 +164,9 @@ class _UpsertEvents:
             return upserter.upload(
                 (self._events(batch, upserter) for batch in batches),
                 lambda events, updates: self._see(answer, events, updates),
-                self._old_rows(upserter),
             )
 
         return answered(work)
-
-    def _old_rows(self, upserter: Upserter) -> OldRows | None:
-        state = self.state
-        if state is None:
-            return None
-        if not self.kept:
-            # It takes memory, and holds history back.
-            state.forget_here()
-            return None
-        found = state.here(catch_up=False)
-        if found.why_not_all_of(upserter.spec):
-            # From before the columns changed, unless they changed since this upsert began.
-            state.forget_here(found)
-            found = state.here(catch_up=False)
-            if found.why_not_all_of(upserter.spec):
-                return None
-        known = old_rows_in(found, lambda: upserter.spec, state.name)
-
-        def look(upper: Frontier, events: pa.Table) -> pa.Table | None:
-            try:
-                return known(upper, events)
-            except (Closed, HistoryCompacted, IncompatibleSchema):
-                # Of no use any more, or another upsert of this process has found that out: the next one
-                # loads it again, and this one reads the store.
-                state.forget_here(found)
-                return None
-
-        return look
 
     def _events(self, batch: pa.RecordBatch, upserter: Upserter) -> pa.RecordBatch:
         named = batch.rename_columns(self.columns)
@@ -250,16 +182,6 @@ class _UpsertEvents:
         if seen.num_rows:
             ends = pc.min_max(seen.column(self.time)).as_py()
             answer.see_times(ends["min"], ends["max"])
-
-
-def _contents_bytes(collection: Collection) -> int:
-    """How much memory the contents take, about: of what is stored as many rows as its diffs sum up to."""
-    rows = left = size_bytes = 0
-    for batch in collection.state().batches():
-        rows += batch.rows
-        left += batch.rows if batch.diff_sum is None else batch.diff_sum
-        size_bytes += batch.size_bytes
-    return _UNPACKED * size_bytes * max(0, min(left, rows)) // max(1, rows)
 
 
 def _sorted_as_stored(field: t.StructField) -> Column:

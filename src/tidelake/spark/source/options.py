@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tidelake.errors import UsageError
-from tidelake.spark.source.texts import count, flag, names_of, seconds, size
+from tidelake.spark.source.texts import count, flag, names_of, seconds
 
 # What rows look like: those of a table; with time and `_diff`; as those of a change feed.
 Rows: TypeAlias = Literal["table", "updates", "feed"]
@@ -38,7 +38,6 @@ WRITE = (
         "late",
         "rejects",
         "encodings",
-        "stateBytes",
     ),
     # Spark hands these on to the sink of a stream,
     *("checkpointLocation", "queryName"),
@@ -127,7 +126,6 @@ class WriteOptions:
         late: what becomes of rows whose time is closed.
         rejects: a folder for rows that cannot be read.
         encodings: of columns in change events.
-        state_bytes: memory for old rows that an upsert keeps.
         checkpoint: of a stream, if it was given as an option and not by a setting of Spark.
     """
 
@@ -141,7 +139,6 @@ class WriteOptions:
     late: str | None
     rejects: str | None
     encodings: str | None
-    state_bytes: int | None
     checkpoint: str | None
 
 
@@ -218,7 +215,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         late=given.get("late"),
         rejects=given.get("rejects"),
         encodings=given.get("encodings"),
-        state_bytes=size(given, "stateBytes"),
         checkpoint=given.get("checkpointLocation"),
     )
 

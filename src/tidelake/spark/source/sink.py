@@ -75,7 +75,6 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
         "late": given.late,
         "rejects": given.rejects,
         "encodings": given.encodings,
-        "state_bytes": given.state_bytes,
     }
     return named(name, options)
 

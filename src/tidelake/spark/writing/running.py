@@ -22,7 +22,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 from tidelake.shard.overlap import beside
 from tidelake.spark.columns import quoted
-from tidelake.spark.envelopes.envelope import Envelope, Keeping
+from tidelake.spark.envelopes.envelope import Envelope, Unpacking
 from tidelake.spark.tasks import ArrowMap, bytes_in, estimated_bytes, remote
 from tidelake.spark.uploads import Answer, answer_schema, collect, total, weighing
 
@@ -108,7 +108,9 @@ def rows_of(
         size = expected_bytes
     if most and size is not None and size <= most and envelope.looks_up_bytes(collection) <= _LOOKED_UP_BYTES:
         caught_up = (
-            beside(partial(envelope.catch_up, collection)) if isinstance(envelope, Keeping) else nullcontext()
+            beside(partial(envelope.catch_up, collection))
+            if isinstance(envelope, Unpacking)
+            else nullcontext()
         )
         with caught_up:
             few = taken(prepared, most * _GROWTH)

@@ -20,7 +20,6 @@ def upsert(
     time: str | int | None = None,
     late: Late = "refuse",
     token: str | None = None,
-    state_bytes: int = 0,
 ) -> Appended:
     """Let the rows of a DataFrame be those of their keys, in one commit; rows of other keys stay.
 
@@ -42,10 +41,6 @@ def upsert(
         late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
             happen at the least time that is open.
         token: see `tidelake.spark.write`.
-        state_bytes: memory in which an arrangement of the collection is kept, for look-ups without the store,
-            by this process or, where tasks do the work, by each worker process, until it ends. The first
-            upsert loads it, so it pays for those that come again and again. A collection whose rows
-            seem to take more than half of that, or than 1.8 GiB, is read as without, and let go of.
 
     Returns:
         The times written, and the upper after it. Each task costs an `open` and some reads for each part
@@ -58,7 +53,7 @@ def upsert(
             is the last (nothing was appended).
         UpdateNotBeyondLower: a time is closed.
     """
-    envelope = Upsert(order_by, delete_column, time, late, state_bytes)
+    envelope = Upsert(order_by, delete_column, time, late)
     return write(collection, frame, envelope, token=token).appended
 
 

@@ -1,0 +1,211 @@
+"""Parts that look-ups decode again and again, unpacked on local disk.
+
+To find a row, its page is decoded whole, so keys that lie anywhere decode whole parts. Once look-ups have
+decoded as many rows of a part as it has, the next one unpacks it: what that costs has been spent before, so a
+few look-ups never pay for it, and many hardly anything else. Owns which parts that are.
+
+INVARIANT: a part never changes, so neither does what was unpacked of it. Files together are not larger than
+the cache may be, and it works without any: who is refused reads the part itself.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import IO, TypeAlias
+
+import pyarrow as pa
+
+from tidelake.config import MIB, Config
+from tidelake.data.keyset import KeySet
+from tidelake.data.unpacked import Unpacked, unpack, unpacked_bytes
+from tidelake.model.batch import Part
+from tidelake.model.schema import Schema
+from tidelake.shard.spec import ShardSpec
+from tidelake.store.unnamed import mapped, spare_bytes
+
+Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
+"""Decodes a part, with more arguments of `tidelake.data.scan.read_part`."""
+
+# To decode fewer row groups costs less than to remember them.
+_ROW_GROUPS_MIN = 4
+# Larger batches are searched faster, and fill more of the memory while they are written.
+_BATCH_ROWS, _BATCH_BYTES = 1 << 20, 32 * MIB
+# What was not asked for during so many questions for each part that is here is out of use: every look-up asks
+# for each, in up to two threads.
+_QUESTIONS = 4
+# Names of parts, of which most have been merged away.
+_NAMES_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A part, and how to unpack it.
+
+    Attributes:
+        part: its description.
+        schema: the one that it was written under.
+        decode: decodes all its rows.
+    """
+
+    part: Part
+    schema: Schema
+    decode: Decode
+
+    @property
+    def name(self) -> str:
+        """Of the part."""
+        return self.part.name
+
+
+@dataclass
+class _Missed:
+    """What look-ups decoded of a part that is not here: rows, and how large they are."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+
+@dataclass
+class _Kept:
+    unpacked: Unpacked
+    asked: int
+
+
+class LookupCache:
+    """The parts of a lake that a process has unpacked. Thread-safe."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._turn = threading.Lock()
+        # By name, what was asked for last at the end.
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._missed: OrderedDict[str, _Missed] = OrderedDict()
+        # How large files may get that are being written.
+        self._begun: dict[str, int] = {}
+        self._questions = count(1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files that are here."""
+        with self._turn:
+            return sum(kept.unpacked.size_bytes for kept in self._kept.values())
+
+    def get(self, part: Part) -> Unpacked | None:
+        """A part that is here, for who does not look rows up."""
+        with self._turn:
+            kept = self._kept.get(part.name)
+        return None if kept is None else kept.unpacked
+
+    def rows(self, whole: Whole, among: KeySet, asked: Decode) -> Iterator[pa.RecordBatch]:
+        """The rows of a part that have one of some keys, in the stored order, none empty.
+
+        Args:
+            whole: the part.
+            among: the keys.
+            asked: decodes these rows; called if the part is not here.
+        """
+        unpacked = self._found(whole)
+        return asked(watch=partial(self._note, whole.name)) if unpacked is None else unpacked.rows(among)
+
+    def catch_up(self, parts: Sequence[Whole]) -> None:
+        """Unpack what is new of a collection, if look-ups have had most of it unpacked.
+
+        Args:
+            parts: all of the collection that are not too small.
+        """
+        with self._turn:
+            here = [(whole.part.rows, self._kept[whole.name]) for whole in parts if whole.name in self._kept]
+        rows, total = sum(count for count, _ in here), sum(whole.part.rows for whole in parts)
+        if 2 * rows <= total or rows == total:
+            return
+        size = sum(kept.unpacked.size_bytes for _, kept in here)
+        for whole in parts:
+            self._unpacked(whole, size * whole.part.rows // rows)
+
+    def _found(self, whole: Whole) -> Unpacked | None:
+        """A part that is here, or is due to be; None: it is to be decoded."""
+        with self._turn:
+            now = next(self._questions)
+            kept = self._kept.get(whole.name)
+            if kept is not None:
+                kept.asked = now
+                self._kept.move_to_end(whole.name)
+                return kept.unpacked
+            missed = self._missed.setdefault(whole.name, _Missed())
+            self._missed.move_to_end(whole.name)
+            if len(self._missed) > _NAMES_MAX:
+                self._missed.popitem(last=False)
+            if missed.rows < whole.part.rows:
+                return None
+            size = missed.size_bytes * whole.part.rows // missed.rows
+            # Whatever comes of it: next time it has to be paid for again.
+            missed.rows = missed.size_bytes = 0
+        return self._unpacked(whole, unpacked_bytes(size, whole.part.rows, whole.schema))
+
+    def _unpacked(self, whole: Whole, size: int) -> Unpacked | None:
+        """Unpack a part of about that size, if there is room."""
+        # Some rows may be larger than others.
+        size += size // 8 + MIB
+        with self._turn:
+            if whole.name in self._kept or whole.name in self._begun or not self._makes_room(size):
+                return None
+            self._begun[whole.name] = size
+        unpacked = None
+        try:
+            unpacked = _written(whole, size)
+        finally:
+            with self._turn:
+                del self._begun[whole.name]
+                if unpacked is not None:
+                    self._kept[whole.name] = _Kept(unpacked, next(self._questions))
+        return unpacked
+
+    def _makes_room(self, size: int) -> bool:
+        # What is in use stays, or parts that do not all fit would replace one another.
+        oldest = next(self._questions) - _QUESTIONS * len(self._kept)
+        held = sum(kept.unpacked.size_bytes for kept in self._kept.values()) + sum(self._begun.values())
+        unused = [(name, kept) for name, kept in self._kept.items() if kept.asked < oldest]
+        if size > spare_bytes():
+            return False
+        for name, kept in unused:
+            if held + size <= self._bytes_max:
+                break
+            del self._kept[name]
+            held -= kept.unpacked.size_bytes
+        return held + size <= self._bytes_max
+
+    def _note(self, name: str, rows: int, size_bytes: int) -> None:
+        with self._turn:
+            missed = self._missed.get(name)
+            if missed is not None:
+                missed.rows += rows
+                missed.size_bytes += size_bytes
+
+
+def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
+    def write(file: IO[bytes]) -> bool:
+        batches = whole.decode(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
+        return unpack(batches, whole.schema, file, bytes_max)
+
+    data = mapped(write)
+    return None if data is None else Unpacked(pa.py_buffer(data))
+
+
+_caches: dict[tuple[int, str, Config], LookupCache] = {}
+
+
+def cache_of(spec: ShardSpec) -> LookupCache | None:
+    """Where look-ups find parts in this process (a forked child has its own); None: nowhere."""
+    if not spec.config.lookup_cache_bytes:
+        return None
+    key = (os.getpid(), spec.url, spec.config)
+    return _caches.setdefault(key, LookupCache(spec.config.lookup_cache_bytes))
+
+
+def worth_keeping(part: Part, config: Config) -> bool:
+    """Whether a part is of the size that a cache is for."""
+    return part.inline is None and part.rows >= _ROW_GROUPS_MIN * config.row_group_rows

@@ -1,0 +1,80 @@
+"""The rows of some keys: mostly few of each run, however large it is.
+
+Owns how they are brought together, and which parts look-ups of this process have unpacked; must not know what
+is looked up for.
+"""
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
+from itertools import chain
+
+import pyarrow as pa
+
+from tidelake.data.consolidate import consolidate
+from tidelake.data.merge import merge
+from tidelake.data.select import select
+from tidelake.data.types import update_schema
+from tidelake.model.query import Query
+from tidelake.shard.overlap import prefetch_all
+from tidelake.shard.runs.cache import cache_of, worth_keeping
+from tidelake.shard.runs.scope import Scope, Source
+from tidelake.shard.runs.stream import chunk_limits, streams, whole
+from tidelake.shard.spec import ShardSpec
+from tidelake.store.protocols import BlobStore
+
+_READERS_MAX = 2
+# Of the memory of a merge, what is gathered and then sorted once.
+_GATHERED_SHARE = 8
+
+
+def gathered(
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope
+) -> Generator[pa.RecordBatch]:
+    """The answer to a query over the keys of a scope."""
+    cache = cache_of(spec)
+    here = [
+        s
+        for s in runs
+        if all(
+            part.inline is not None or (cache is not None and cache.get(part) is not None)
+            for part in s.run.parts
+        )
+    ]
+    others = [s for s in runs if s not in here]
+    with ExitStack() as stack:
+        # Read ahead, but for what need not be read at all.
+        ahead = stack.enter_context(
+            prefetch_all(streams(spec, blobs, others, scope, len(runs)), _READERS_MAX)
+        )
+        found: list[Iterator[pa.RecordBatch]] = [
+            stack.enter_context(closing(one)) for one in streams(spec, blobs, here, scope, len(runs))
+        ]
+        yield from _merged(spec, [*found, *ahead], query)
+
+
+def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query) -> Iterator[pa.RecordBatch]:
+    chunk_rows, chunk_bytes = chunk_limits(spec.config)
+    held: list[list[pa.RecordBatch]] = [[] for _ in runs]
+    held_bytes, bytes_max = 0, spec.config.merge_memory_bytes // _GATHERED_SHARE
+    for batches, run in zip(held, runs, strict=True):
+        while held_bytes <= bytes_max and (batch := next(run, None)) is not None:
+            batches.append(select(batch, query, spec.domain))
+            held_bytes += batches[-1].nbytes
+    if held_bytes > bytes_max:
+        # Selecting what was selected changes nothing.
+        left = [chain(batches, run) for batches, run in zip(held, runs, strict=True)]
+        return merge(left, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
+    table = pa.Table.from_batches(chain(*held), update_schema(spec.schema, spec.domain))
+    found = consolidate(table, spec.schema, spec.domain, chunk_rows)
+    return iter(found.to_batches(max_chunksize=spec.config.row_group_rows))
+
+
+def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> None:
+    """Unpack what is new of a shard, if look-ups of this process have had most of it unpacked.
+
+    The next ones would do it. Costs an `open` and some reads for each part that is new.
+    """
+    cache = cache_of(spec)
+    if cache is not None:
+        parts = [part for source in needed for part in source.run.parts if worth_keeping(part, spec.config)]
+        cache.catch_up([whole(spec, blobs, part) for part in parts])

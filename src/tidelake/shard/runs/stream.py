@@ -1,0 +1,148 @@
+"""The rows of one run: as stored, after rewrite and truncation, under the schema to read under.
+
+Owns what is decoded of its parts, and what is done to each row on its own. Must not know that there are other
+runs.
+"""
+
+from collections.abc import Collection, Generator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from tidelake.config import Config
+from tidelake.data.consolidate import pieces
+from tidelake.data.inline import decode_inline
+from tidelake.data.project import Projection, in_order
+from tidelake.data.scan import read_part
+from tidelake.data.select import view
+from tidelake.model.batch import Part
+from tidelake.shard.runs.cache import Whole, cache_of, worth_keeping
+from tidelake.shard.runs.scope import Scope, Source
+from tidelake.shard.spec import ShardSpec
+from tidelake.store.protocols import BlobStore
+
+# A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
+SHARES_MAX = 16
+# Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
+# way to the writer, and every run is read ahead.
+_CHUNK_SHARE = 32
+
+
+def chunk_limits(config: Config) -> tuple[int, int]:
+    """How many rows, and bytes of them, are merged at once."""
+    return config.merge_chunk_rows, config.merge_memory_bytes // _CHUNK_SHARE
+
+
+def streams(
+    spec: ShardSpec, blobs: BlobStore, of: Sequence[Source], scope: Scope, runs: int
+) -> list[Generator[pa.RecordBatch]]:
+    """The rows of each of some runs, in order; of `runs` that are read side by side."""
+    chunk_rows, chunk_bytes = chunk_limits(spec.config)
+    shares = max(1, min(runs, SHARES_MAX))
+    batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
+    return [stream(spec, blobs, one, scope, batch_rows=batch_rows, batch_bytes=batch_bytes) for one in of]
+
+
+def stream(
+    spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, *, batch_rows: int, batch_bytes: int
+) -> Generator[pa.RecordBatch]:
+    """The rows of one run, in order, after rewrite and truncation, under the schema to read under."""
+    by_schema = {
+        id_: Projection.of(spec.written_under(id_), spec.schema, spec.domain, spec.live)
+        for id_ in {part.schema_id for part in source.run.parts}
+        # Under an older schema even its own parts have values that were dropped since.
+        if id_ != spec.schema_id or not spec.newest
+    }
+    prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
+    with closing(
+        seen(spec, blobs, source, scope, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
+    ) as found:
+        # Parts of one run that differ in their schema have different keys, and keys are in every prefix.
+        yield from in_order(found, min(prefixes)) if prefixes else found
+
+
+def seen(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    source: Source,
+    scope: Scope,
+    by_schema: dict[int, Projection],
+    *,
+    batch_rows: int,
+    batch_bytes: int,
+    columns: Collection[str] | None = None,
+) -> Generator[pa.RecordBatch]:
+    """The rows of one run as stored, after rewrite and truncation, with the columns to read.
+
+    Rows that nobody wants go before equal ones are summed: they are equal to none that is wanted.
+    """
+    for part in source.run.parts:
+        lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
+        decoded = _decoded(
+            spec, blobs, part, scope, batch_rows=batch_rows, batch_bytes=batch_bytes, columns=columns
+        )
+        # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
+        viewed = map(
+            partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded
+        )
+        kept = filter(_holds_rows, viewed)
+        projection = by_schema.get(part.schema_id)
+        projected = kept if projection is None else map(projection.rows, kept)
+        yield from projected if scope.where is None else filter(_holds_rows, map(scope.rows, projected))
+
+
+def _holds_rows(batch: pa.RecordBatch) -> bool:
+    return bool(batch.num_rows)
+
+
+def _decoded(
+    spec: ShardSpec,
+    blobs: BlobStore,
+    part: Part,
+    scope: Scope,
+    *,
+    batch_rows: int,
+    batch_bytes: int,
+    columns: Collection[str] | None,
+) -> Generator[pa.RecordBatch]:
+    """The rows of a part as they were written, of a range of keys, without row groups that nobody wants."""
+    keys = scope.keys
+    schema = spec.written_under(part.schema_id)
+    if part.inline is not None:
+        yield decode_inline(
+            part, schema, spec.domain, key_from=keys.start, key_below=keys.stop, among=scope.among
+        )
+        return
+    asked = partial(
+        _read,
+        spec,
+        blobs,
+        part,
+        batch_rows=batch_rows,
+        batch_bytes=batch_bytes,
+        key_from=keys.start,
+        key_below=keys.stop,
+        among=scope.among,
+        row_groups=scope.row_groups(part),
+        columns=columns,
+    )
+    cache = cache_of(spec) if columns is None and worth_keeping(part, spec.config) else None
+    if cache is not None and scope.among is not None and scope.only_keys:
+        yield from cache.rows(whole(spec, blobs, part), scope.among, asked)
+    elif cache is not None and scope.everything and (unpacked := cache.get(part)) is not None:
+        yield from (piece for batch in unpacked.rows() for piece in pieces(batch, batch_rows, batch_bytes))
+    else:
+        yield from asked()
+
+
+def _read(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generator[pa.RecordBatch]:
+    """As `read_part`."""
+    with blobs.open(part.name) as file:
+        yield from read_part(file, part, spec.written_under(part.schema_id), spec.domain, **what)
+
+
+def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
+    """A part, for a cache to unpack."""
+    return Whole(part, spec.written_under(part.schema_id), partial(_read, spec, blobs, part))

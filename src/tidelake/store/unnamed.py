@@ -1,0 +1,43 @@
+"""Local files without a name: nobody else sees them, and they are gone with the process, however it ends.
+
+Owns where they are, and how much of the disk they leave free. Must not know what is in them.
+"""
+
+import mmap
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import IO
+
+# So much of the disk is left to others.
+_FREE_SHARE = 10
+
+
+def mapped(write: Callable[[IO[bytes]], bool]) -> mmap.mmap | None:
+    """A file that was written, as read-only memory; it goes when that is let go of.
+
+    It is in the directory of temporary files (`TMPDIR`).
+
+    Args:
+        write: writes it, at least one byte, and says whether that is complete.
+
+    Returns:
+        None if it is not complete, or the operating system refused: there is no room.
+    """
+    try:
+        with tempfile.TemporaryFile(prefix="tidelake-") as file:
+            if not write(file):
+                return None
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError:
+        return None
+
+
+def spare_bytes() -> int:
+    """How much may be written before less than a tenth of the disk is free."""
+    try:
+        disk = shutil.disk_usage(tempfile.gettempdir())
+    except OSError:
+        return 0
+    return max(0, disk.free - disk.total // _FREE_SHARE)
