@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from tidelake.data import keyranges
 from tidelake.data.encode import encode_key
 from tidelake.data.keyranges import Limits, key_ranges
 from tidelake.data.types import schema_from_arrow
@@ -61,6 +62,25 @@ def test_bytes_limit_ranges_as_well():
     table = tables(keys, 1)[0]
     found = list(key_ranges([table], SCHEMA, Limits(1000, table.nbytes // 10)))
     assert 8 <= len(found) <= 12
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "ranges", "sizes"),
+    [
+        (100, 1000, 2, [50, 50]),
+        (101, 1000, 2, [51, 50]),
+        (100, 1000, 3, [34, 34, 32]),
+        (100, 40, 2, [20] * 4 + [10] * 2),
+        (15, 1000, 2, [10, 5]),
+        (10, 1000, 2, [10]),
+        (10, 4, 2, [4, 4, 2]),
+    ],
+)
+def test_what_fits_is_cut_into_several_ranges_unless_they_are_small(rows, limit, ranges, sizes, monkeypatch):
+    monkeypatch.setattr(keyranges, "_ENOUGH_ROWS", 10)
+    given_ = tables([(i, "x") for i in range(rows)], 1)
+    found = list(key_ranges(given_, SCHEMA, Limits(limit, 2**40, ranges)))
+    assert [part.num_rows for part in found] == sizes
 
 
 def test_no_more_is_held_than_the_bytes_of_a_range_and_what_comes_next():

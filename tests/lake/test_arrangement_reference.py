@@ -71,15 +71,6 @@ def test_after_it_is_forgotten_it_is_made_anew(stored, reference, tmp_path):
     assert reference.here() is not first
 
 
-def test_what_another_thread_has_made_meanwhile_is_not_forgotten(reference):
-    first = reference.here()
-    reference.forget_here(first)
-    assert not reference.is_here
-    second = reference.here()
-    reference.forget_here(first)
-    assert reference.is_here and reference.here() is second
-
-
 def test_an_arrangement_that_another_thread_has_closed_is_made_anew(stored, reference):
     first = reference.here()
     first.close()

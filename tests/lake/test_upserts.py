@@ -1,6 +1,5 @@
 """Upserts and replacements of collections: against a dictionary, in ranges, beside other writers."""
 
-import itertools
 import random
 import threading
 from collections import Counter
@@ -12,12 +11,11 @@ from lakes import SCHEMA, contents, rows
 
 import tidelake
 from tidelake.config import Config
-from tidelake.data.keyset import KeySet
+from tidelake.data import keyranges
 from tidelake.env import Counters, Env
 from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError
 from tidelake.lake.lake import open_lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.writing import upserter
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.testing.oracle import canonical
 from upsert_reference import Event, Model
@@ -36,6 +34,8 @@ CONFIGS = {
         bound_bytes=9,
         merge_inputs_min=100,
     ),
+    # Parts are large, and unpacked as soon as their rows have been decoded once.
+    "unpacked": Config(row_group_rows=1, inline_part_bytes=0, bound_bytes=9, merge_inputs_min=100),
 }
 
 
@@ -61,8 +61,8 @@ def draw(rng, n, times=(5,)):
 
 @pytest.fixture(params=[1, 2])
 def lookups(request, monkeypatch):
-    """Look-ups at once, however few the keys are."""
-    monkeypatch.setattr(upserter, "_KEYS_MIN", 1)
+    """Ranges at once, however few the events are."""
+    monkeypatch.setattr(keyranges, "_ENOUGH_ROWS", 1)
     before = pa.cpu_count()
     pa.set_cpu_count(request.param)
     yield
@@ -440,12 +440,3 @@ def test_an_upsert_of_clustered_keys_reads_the_row_groups_that_hold_them(tmp_pat
         assert read["blob.get.bytes"] - 2 * 16 * 1024 <= 4 * 4096 / n * size * 1.1
         assert read["log.compare_and_set"] == 1
         assert c.lookup(pa.table({"id": ids})).column("v").unique().to_pylist() == ["new"]
-
-
-@pytest.mark.parametrize(("count", "sizes"), [(1, [10]), (2, [5, 5]), (3, [4, 4, 2]), (20, [1] * 10)])
-def test_a_set_of_keys_is_cut_into_ranges_of_them(count, sizes, collection):
-    keys = KeySet.of(rows(3, 1, 4, 0, 5, 9, 2, 6, 8, 7, 3), collection.uploader().spec.schema)
-    found = keys.cut(count)
-    assert [len(piece) for piece in found] == sizes
-    assert [key for piece in found for key in piece.keys.to_pylist()] == keys.keys.to_pylist()
-    assert all(a.last < b.first for a, b in itertools.pairwise(found))

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from tidelake.errors import UsageError
-from tidelake.shard.overlap import Background, beside, prefetch, prefetch_all, sequential
+from tidelake.shard.overlap import Background, beside, mapped, prefetch, prefetch_all, sequential
 
 
 def threads():
@@ -313,3 +313,51 @@ def test_a_fork_that_leaves_a_block_does_not_wait_for_what_is_done_beside_it():
     if child == 0:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_what_is_made_of_items_comes_in_their_order(count, n):
+    def work(i):
+        # The later ones are done sooner.
+        time.sleep(0.002 * (count - i))
+        return i * i
+
+    assert list(mapped(work, range(count), n)) == [i * i for i in range(count)]
+    assert not threads()
+
+
+def test_items_are_worked_on_at_once_and_the_only_one_by_the_caller():
+    here = threading.Barrier(2, timeout=10)
+    assert list(mapped(lambda _: here.wait() < 2, range(4), 2)) == [True] * 4
+    caller = threading.current_thread()
+    assert list(mapped(lambda _: threading.current_thread() is caller, [0], 2)) == [True]
+    assert list(mapped(lambda _: threading.current_thread() is caller, [0, 1], 1)) == [True, True]
+    with sequential():
+        assert list(mapped(lambda _: threading.current_thread() is caller, [0, 1], 2)) == [True, True]
+
+
+def test_no_more_items_are_taken_than_are_worked_on():
+    taken = []
+
+    def items():
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    made = mapped(lambda i: i, items(), 2)
+    assert next(made) == 0
+    assert len(taken) <= 3
+    made.close()
+    assert not threads()
+
+
+def test_what_goes_wrong_with_an_item_is_raised():
+    def work(i):
+        if i == 2:
+            raise KeyError("lost")
+        return i
+
+    with pytest.raises(KeyError, match="lost"):
+        list(mapped(work, range(9), 2))
+    assert not threads()

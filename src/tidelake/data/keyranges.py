@@ -28,7 +28,7 @@ class Limits:
     Attributes:
         rows: at most.
         size: in bytes of memory, about.
-        ranges: what would fit into one is cut into about so many, if none is too small for that.
+        ranges: so many together are within the limits, unless they are small.
     """
 
     rows: int
@@ -89,8 +89,8 @@ def _cut(table: pa.Table, schema: Schema, limits: Limits) -> Iterator[pa.Table]:
     order = sort_indices(batch, len(names) + 1)
     starts = np.flatnonzero(group_starts(batch.select(names).take(order), len(names)))
     edges = np.append(starts[1:], table.num_rows)
-    enough = max(_ENOUGH_ROWS, -(-table.num_rows // limits.ranges))
-    at, rows = 0, min(limits.rows_of(table), enough)
+    most = limits.rows_of(table)
+    at, rows = 0, max(min(most, _ENOUGH_ROWS), -(-min(most, table.num_rows) // limits.ranges))
     while at < table.num_rows:
         # The last key that ends within the limit, or the first one, however large it is.
         fits = max(np.searchsorted(edges, at + rows, "right") - 1, np.searchsorted(edges, at, "right"))

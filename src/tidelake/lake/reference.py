@@ -67,18 +67,9 @@ class ArrangementReference:
                 found = _shared().renew(self, found)
         return found
 
-    @property
-    def is_here(self) -> bool:
-        """Whether the arrangement is in this process already."""
-        return self in _shared().opened
-
-    def forget_here(self, old: FollowedArrangement | None = None) -> None:
-        """Close the arrangement of this process, if there is one; who is using it gets `Closed`.
-
-        Args:
-            old: close this one only, and not what another thread has made in its place.
-        """
-        _shared().forget(self, old)
+    def forget_here(self) -> None:
+        """Close the arrangement of this process, if there is one; who is using it gets `Closed`."""
+        _shared().forget(self)
 
 
 def arrangement_reference(
@@ -156,13 +147,11 @@ class _Shared:
                 self.opened[reference] = _open(reference)
             return self.opened[reference].arrangement
 
-    def forget(self, reference: ArrangementReference, old: FollowedArrangement | None) -> None:
+    def forget(self, reference: ArrangementReference) -> None:
         with self.turn:
-            found = self.opened.get(reference)
-            if found is None or old not in (None, found.arrangement):
-                return
-            del self.opened[reference]
-        found.close()
+            found = self.opened.pop(reference, None)
+        if found is not None:
+            found.close()
 
 
 _HERE: list[_Shared] = []

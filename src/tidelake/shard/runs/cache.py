@@ -34,9 +34,6 @@ Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
 _ROW_GROUPS_MIN = 4
 # Larger batches are searched faster, and fill more of the memory while they are written.
 _BATCH_ROWS, _BATCH_BYTES = 1 << 20, 32 * MIB
-# What was not asked for during so many questions for each part that is here is out of use: every look-up asks
-# for each, in up to two threads.
-_QUESTIONS = 4
 # Names of parts, of which most have been merged away.
 _NAMES_MAX = 10_000
 
@@ -63,8 +60,13 @@ class Whole:
 
 @dataclass
 class _Missed:
-    """What look-ups decoded of a part that is not here: rows, and how large they are."""
+    """What look-ups decoded of a part that is not here: rows, and how large they are.
 
+    Counted since a question; `before` is the one since which it was counted the time before.
+    """
+
+    since: int
+    before: int = 0
     rows: int = 0
     size_bytes: int = 0
 
@@ -123,8 +125,9 @@ class LookupCache:
         if 2 * rows <= total or rows == total:
             return
         size = sum(kept.unpacked.size_bytes for _, kept in here)
+        oldest = min(kept.asked for _, kept in here)
         for whole in parts:
-            self._unpacked(whole, size * whole.part.rows // rows)
+            self._unpacked(whole, size * whole.part.rows // rows, oldest)
 
     def _found(self, whole: Whole) -> Unpacked | None:
         """A part that is here, or is due to be; None: it is to be decoded."""
@@ -135,7 +138,7 @@ class LookupCache:
                 kept.asked = now
                 self._kept.move_to_end(whole.name)
                 return kept.unpacked
-            missed = self._missed.setdefault(whole.name, _Missed())
+            missed = self._missed.setdefault(whole.name, _Missed(now))
             self._missed.move_to_end(whole.name)
             if len(self._missed) > _NAMES_MAX:
                 self._missed.popitem(last=False)
@@ -143,15 +146,15 @@ class LookupCache:
                 return None
             size = missed.size_bytes * whole.part.rows // missed.rows
             # Whatever comes of it: next time it has to be paid for again.
-            missed.rows = missed.size_bytes = 0
-        return self._unpacked(whole, unpacked_bytes(size, whole.part.rows, whole.schema))
+            self._missed[whole.name] = _Missed(now, missed.since)
+        return self._unpacked(whole, unpacked_bytes(size, whole.part.rows, whole.schema), missed.before)
 
-    def _unpacked(self, whole: Whole, size: int) -> Unpacked | None:
-        """Unpack a part of about that size, if there is room."""
+    def _unpacked(self, whole: Whole, size: int, since: int) -> Unpacked | None:
+        """Unpack a part of about that size, if there is room without what was asked for since then."""
         # Some rows may be larger than others.
         size += size // 8 + MIB
         with self._turn:
-            if whole.name in self._kept or whole.name in self._begun or not self._makes_room(size):
+            if whole.name in self._kept or whole.name in self._begun or not self._makes_room(size, since):
                 return None
             self._begun[whole.name] = size
         unpacked = None
@@ -162,21 +165,21 @@ class LookupCache:
                 del self._begun[whole.name]
                 if unpacked is not None:
                     self._kept[whole.name] = _Kept(unpacked, next(self._questions))
+                    self._missed.pop(whole.name, None)
         return unpacked
 
-    def _makes_room(self, size: int) -> bool:
-        # What is in use stays, or parts that do not all fit would replace one another.
-        oldest = next(self._questions) - _QUESTIONS * len(self._kept)
+    def _makes_room(self, size: int, since: int) -> bool:
         held = sum(kept.unpacked.size_bytes for kept in self._kept.values()) + sum(self._begun.values())
-        unused = [(name, kept) for name, kept in self._kept.items() if kept.asked < oldest]
-        if size > spare_bytes():
+        # What is in use stays, or parts that do not all fit would replace one another.
+        unused = {name: kept.unpacked.size_bytes for name, kept in self._kept.items() if kept.asked < since}
+        if held - sum(unused.values()) + size > self._bytes_max or size > spare_bytes():
             return False
-        for name, kept in unused:
+        for name, freed in unused.items():
             if held + size <= self._bytes_max:
                 break
             del self._kept[name]
-            held -= kept.unpacked.size_bytes
-        return held + size <= self._bytes_max
+            held -= freed
+        return True
 
     def _note(self, name: str, rows: int, size_bytes: int) -> None:
         with self._turn:

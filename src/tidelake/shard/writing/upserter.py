@@ -173,8 +173,7 @@ class Upserter:
         rules = Rules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
         # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
         threads = max(1, min(pa.cpu_count(), _RANGES_MAX)) if old_rows is None else 1
-        share = config.merge_memory_bytes // _RANGE_SHARE // threads
-        limits = Limits(max(1, config.merge_chunk_rows // threads), share, threads)
+        limits = Limits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE, threads)
 
         def resolved(events: pa.Table) -> tuple[pa.Table, pa.Table]:
             # What is staged is in no copy of the closed times.

@@ -1,0 +1,288 @@
+"""Parts that look-ups decode again and again are unpacked on local disk: the same rows, without the store."""
+
+import os
+import random
+import resource
+import tempfile
+import threading
+
+import pyarrow as pa
+import pytest
+
+import tidelake
+from tidelake.config import MIB, Config
+from tidelake.env import Counters, Env
+from tidelake.errors import UsageError
+from tidelake.lake.lake import open_lake
+from tidelake.shard.runs.cache import cache_of
+from tidelake.store import unnamed
+from where_reference import FIELDS, random_rows
+
+ALL_TYPES = pa.schema([field for field, _ in FIELDS])
+# Of each family of key types one, every one with nulls, NaN and zeros of both signs where it has them.
+KEYS = [["k", "s"], ["f"], ["s"], ["d", "b"], ["small one"]]
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+ROWS = 4_000
+
+
+def config(**settings):
+    """Of parts of 4,000 rows, in row groups of 100."""
+    return Config(**{"row_group_rows": 100, "inline_part_bytes": 0, "merge_budget_s": 0.0} | settings)
+
+
+def made(tmp_path, parts=1, **settings):
+    """A collection of so many appends, each of all ids, in an empty process, and its counters."""
+    recorder = Counters()
+    lake = open_lake(str(tmp_path / "lake"), config=config(**settings), env=Env(recorder=recorder))
+    c = lake.create("c", SCHEMA, key=["id"])
+    for n in range(parts):
+        c.append(rows(range(ROWS), f"{n}"))
+    return c, recorder
+
+
+def rows(ids, text):
+    return pa.table(
+        {"id": pa.array(ids, pa.int64()), "v": [f"{text} of {id_}" for id_ in ids]}, schema=SCHEMA
+    )
+
+
+def keys(*ids):
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+ANYWHERE = keys(*range(0, ROWS, 50))
+
+
+def cache(c):
+    return cache_of(c.uploader().spec)
+
+
+def opened(recorder, do):
+    """How many parts something opened."""
+    before = recorder.counts["blob.open"]
+    do()
+    return recorder.counts["blob.open"] - before
+
+
+def test_what_look_ups_have_decoded_once_over_is_unpacked(tmp_path):
+    c, recorder = made(tmp_path)
+    expected = c.lookup(ANYWHERE)
+    assert expected.column("id").to_pylist() == list(range(0, ROWS, 50))
+    assert cache(c).size_bytes == 0
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 1
+    assert cache(c).size_bytes > 0
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+    assert c.lookup(ANYWHERE) == expected
+
+
+def test_it_takes_as_many_look_ups_of_few_keys_as_decode_all_rows(tmp_path):
+    c, recorder = made(tmp_path)
+    each = [opened(recorder, lambda: c.lookup(keys(7))) for _ in range(ROWS // 100 + 2)]
+    # One row group each; the one after them unpacks it.
+    assert each == [1] * (ROWS // 100 + 1) + [0]
+
+
+@pytest.mark.parametrize("key", KEYS, ids="-".join)
+def test_unpacked_rows_are_those_of_the_store(key, tmp_path):
+    rng = random.Random(f"{key}")
+    settings = {"row_group_rows": 4, "inline_part_bytes": 0, "merge_inputs_min": 100, "fold_rows": 1}
+    with tidelake.open(tmp_path / "lake", config=Config(**settings)) as lake:
+        c = lake.create("c", ALL_TYPES, key=key)
+        for _ in range(4):
+            table = random_rows(rng, FIELDS, 60)
+            diffs = pa.array([rng.choice([-1, 1, 1, 2]) for _ in range(60)], pa.int64())
+            c.append(table.append_column("_diff", diffs))
+        with tidelake.open(tmp_path / "lake", config=Config(**settings, lookup_cache_bytes=0)) as plain:
+            stored = plain.collection("c")
+            assert cache(stored) is None
+            for _ in range(12):
+                asked = random_rows(rng, FIELDS, rng.choice([1, 30])).select(key)
+                as_of = rng.choice([None, 1, 2])
+                assert str(c.lookup(asked, as_of).to_pylist()) == str(stored.lookup(asked, as_of).to_pylist())
+        assert cache(c).size_bytes > 0
+
+
+def test_rows_that_fill_the_memory_are_the_same_rows(tmp_path):
+    # An eighth of it is gathered; all rows are several times as many.
+    c, _ = made(tmp_path, parts=12, merge_memory_bytes=16 * MIB)
+    text = random.Random(1).randbytes(1_000).hex()
+    c.append(pa.table({"id": list(range(ROWS)), "v": [text] * ROWS}))
+    for _ in range(4):
+        found = c.lookup(keys(*range(ROWS)))
+        assert found.sort_by([("id", "ascending"), ("v", "ascending")]) == c.snapshot().read_all().sort_by(
+            [("id", "ascending"), ("v", "ascending")]
+        )
+    assert found.num_rows == 13 * ROWS and found.nbytes > 4 * MIB
+
+
+def test_an_old_part_is_read_under_the_new_columns(tmp_path):
+    c, _ = made(tmp_path)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    c.evolve(pa.schema([*SCHEMA, pa.field("w", pa.int64())]))
+    found = c.lookup(keys(50))
+    assert found.to_pylist() == [{"id": 50, "v": "0 of 50", "w": None, "_time": 0, "_diff": 1}]
+
+
+def test_keys_that_are_not_there_are_not_found(tmp_path):
+    c, _ = made(tmp_path)
+    for _ in range(3):
+        assert c.lookup(keys(-1, ROWS, 2**62, None)).num_rows == 0
+        c.lookup(ANYWHERE)
+    assert cache(c).size_bytes > 0
+
+
+def test_merges_read_what_is_unpacked_and_a_merged_part_is_one_more(tmp_path):
+    c, recorder = made(tmp_path, parts=3, merge_inputs_min=100)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    assert opened(recorder, c.merge) == 0
+    expected = c.snapshot().read_all()
+    assert expected.num_rows == 3 * ROWS
+    for _ in range(3):
+        found = c.lookup(ANYWHERE)
+    assert found.num_rows == 3 * ANYWHERE.num_rows
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+
+
+def test_upserts_find_old_rows_in_unpacked_parts(tmp_path):
+    c, _ = made(tmp_path, merge_inputs_min=100)
+    expected = {id_: f"0 of {id_}" for id_ in range(ROWS)}
+    for n in range(1, 8):
+        changed = list(range(n, ROWS, 50))
+        c.upsert(rows(changed, f"{n}"))
+        expected |= {id_: f"{n} of {id_}" for id_ in changed}
+        found = c.snapshot().read_all()
+        assert dict(zip(*found.select(["id", "v"]).to_pydict().values(), strict=True)) == expected
+        assert found.num_rows == ROWS
+    assert cache(c).size_bytes > 0
+
+
+def test_what_is_new_is_caught_up_with_if_most_is_here(tmp_path):
+    c, recorder = made(tmp_path, merge_inputs_min=100)
+    c.append(rows(range(ROWS // 2), "new"))
+    c.upserter().catch_up()
+    assert cache(c).size_bytes == 0
+    for _ in range(3):
+        c.lookup(keys(*range(ROWS // 2, ROWS)))
+        c.lookup(keys(*range(ROWS // 2, ROWS)))
+    first = cache(c).size_bytes
+    assert first > 0
+    for _ in range(2):
+        c.upserter().catch_up()
+        assert cache(c).size_bytes == pytest.approx(1.5 * first, rel=0.1)
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+
+
+def size_of_one(tmp_path):
+    c, _ = made(tmp_path / "one")
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    return cache(c).size_bytes
+
+
+def test_what_does_not_fit_is_read_from_the_store_and_what_is_in_use_stays(tmp_path):
+    # Room is promised with something to spare.
+    bound = 3 * size_of_one(tmp_path) + MIB
+    c, recorder = made(tmp_path, parts=8, lookup_cache_bytes=bound, merge_inputs_min=100)
+    each = [opened(recorder, lambda: c.lookup(ANYWHERE)) for _ in range(20)]
+    assert 0 < cache(c).size_bytes <= bound
+    assert 5 <= each[-1] < 8
+    assert set(each[4:]) == {each[-1]}
+
+
+def test_what_was_merged_away_makes_room(tmp_path):
+    bound = 3 * size_of_one(tmp_path) + 2 * MIB
+    c, recorder = made(tmp_path, parts=2, lookup_cache_bytes=bound, merge_inputs_min=100)
+    for n in range(5):
+        for _ in range(5):
+            c.lookup(ANYWHERE)
+        assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+        assert cache(c).size_bytes <= bound
+        c.append(rows(range(ROWS), f"more {n}").append_column("_diff", [[1] * ROWS]))
+        c.append(rows(range(ROWS), f"more {n}").append_column("_diff", [[-1] * ROWS]))
+        c.advance_since(c.upper.just_before())
+        c.merge()
+
+
+def test_files_have_no_name(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    c, recorder = made(tmp_path)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_a_disk_that_is_not_there_or_full_only_costs_time(tmp_path, monkeypatch):
+    c, _ = made(tmp_path)
+    expected = c.lookup(ANYWHERE)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    assert all(c.lookup(ANYWHERE) == expected for _ in range(5))
+    monkeypatch.undo()
+    with monkeypatch.context() as full:
+        full.setattr(unnamed, "spare_bytes", lambda: 0)
+        full.setattr("tidelake.shard.runs.cache.spare_bytes", lambda: 0)
+        assert all(c.lookup(ANYWHERE) == expected for _ in range(5))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        # So that the file cannot be as large as it would be: the system refuses in the middle.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, limits[1]))
+        assert all(c.lookup(ANYWHERE) == expected for _ in range(5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert cache(c).size_bytes == 0
+    for _ in range(2):
+        c.lookup(ANYWHERE)
+    assert cache(c).size_bytes > 0
+
+
+def test_a_store_that_fails_while_a_part_is_unpacked_is_told_of(tmp_path, monkeypatch):
+    c, _ = made(tmp_path)
+    c.lookup(ANYWHERE)
+    (part,) = (part for member in c.state().spine for part in member.batch.parts())
+    path = next((tmp_path / "lake").rglob(part.name.rpartition("/")[2]))
+    data = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :])
+    with pytest.raises(tidelake.errors.CorruptionError):
+        c.lookup(ANYWHERE)
+    path.write_bytes(data)
+    for _ in range(3):
+        assert c.lookup(ANYWHERE).num_rows == ANYWHERE.num_rows
+
+
+def test_threads_that_look_up_at_once_get_the_same(tmp_path):
+    c, recorder = made(tmp_path, parts=3, merge_inputs_min=100)
+    expected = c.lookup(ANYWHERE)
+    wrong = []
+
+    def look():
+        wrong.extend(1 for _ in range(8) if c.lookup(ANYWHERE) != expected)
+
+    threads = [threading.Thread(target=look) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+
+
+def test_parts_of_few_row_groups_are_not_kept(tmp_path):
+    c, recorder = made(tmp_path, row_group_rows=1_001)
+    assert all(opened(recorder, lambda: c.lookup(ANYWHERE)) == 1 for _ in range(5))
+
+
+def test_look_ups_of_some_columns_or_with_a_condition_are_right(tmp_path):
+    c, _ = made(tmp_path)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    some = c.lookup(ANYWHERE, columns=["v"], where="id >= 100 AND id < 200")
+    assert some.column("v").to_pylist() == ["0 of 100", "0 of 150"]
+
+
+def test_a_size_that_is_none_is_refused():
+    with pytest.raises(UsageError, match="lookup_cache_bytes=-1"):
+        Config(lookup_cache_bytes=-1)
