@@ -73,7 +73,7 @@ def test_bytes_limit_ranges_as_well():
         (100, 40, 2, [20] * 4 + [10] * 2),
         (15, 1000, 2, [10, 5]),
         (10, 1000, 2, [10]),
-        (10, 4, 2, [4, 4, 2]),
+        (10, 4, 2, [2] * 5),
     ],
 )
 def test_what_fits_is_cut_into_several_ranges_unless_they_are_small(rows, limit, ranges, sizes, monkeypatch):
@@ -81,6 +81,15 @@ def test_what_fits_is_cut_into_several_ranges_unless_they_are_small(rows, limit,
     given_ = tables([(i, "x") for i in range(rows)], 1)
     found = list(key_ranges(given_, SCHEMA, Limits(limit, 2**40, ranges)))
     assert [part.num_rows for part in found] == sizes
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 3])
+def test_ranges_that_are_worked_on_at_once_are_together_within_the_bytes(ranges):
+    # Few rows, which are large.
+    wide = [(i, "x" * 10_000) for i in range(100)]
+    limits = Limits(262_144, 200_000, ranges)
+    sizes = [part.nbytes for part in key_ranges(tables(wide, 25), SCHEMA, limits)]
+    assert max(sum(sizes[i : i + ranges]) for i in range(len(sizes))) <= limits.size
 
 
 def test_no_more_is_held_than_the_bytes_of_a_range_and_what_comes_next():

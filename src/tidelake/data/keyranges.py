@@ -28,7 +28,7 @@ class Limits:
     Attributes:
         rows: at most.
         size: in bytes of memory, about.
-        ranges: so many together are within the limits, unless they are small.
+        ranges: so many together are within the limits. What fits at once is cut too, unless it is few rows.
     """
 
     rows: int
@@ -90,7 +90,8 @@ def _cut(table: pa.Table, schema: Schema, limits: Limits) -> Iterator[pa.Table]:
     starts = np.flatnonzero(group_starts(batch.select(names).take(order), len(names)))
     edges = np.append(starts[1:], table.num_rows)
     most = limits.rows_of(table)
-    at, rows = 0, max(min(most, _ENOUGH_ROWS), -(-min(most, table.num_rows) // limits.ranges))
+    wanted = max(_ENOUGH_ROWS, -(-table.num_rows // limits.ranges))
+    at, rows = 0, max(1, min(most // limits.ranges, wanted))
     while at < table.num_rows:
         # The last key that ends within the limit, or the first one, however large it is.
         fits = max(np.searchsorted(edges, at + rows, "right") - 1, np.searchsorted(edges, at, "right"))
