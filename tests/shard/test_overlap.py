@@ -352,6 +352,46 @@ def test_no_more_items_are_taken_than_are_worked_on():
     assert not threads()
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_items_that_were_worked_on_are_let_go_of(n):
+    alive = weakref.WeakSet()
+
+    def items():
+        for _ in range(8):
+            item = Item()
+            alive.add(item)
+            yield item
+            del item
+
+    seen = []
+    for i, _ in enumerate(mapped(lambda item: item.__class__, items(), n)):
+        # Of those that were begun beside it, at most.
+        gc.collect()
+        seen.append((i, len(alive)))
+    assert all(held <= n for _, held in seen), seen
+
+
+def test_what_is_made_of_items_in_a_fork_is_refused_there_and_comes_in_the_parent():
+    go_on = threading.Event()
+    made = mapped(lambda i: i if i == 0 else go_on.wait(30), range(2), 2)
+    assert next(made) == 0
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            # It would wait for ever.
+            signal.alarm(20)
+            with pytest.raises(UsageError, match="does not survive a fork"):
+                next(made)
+            status = 0
+        finally:
+            os._exit(status)
+    go_on.set()
+    assert os.waitpid(pid, 0)[1] == 0
+    assert list(made) == [True]
+    assert not threads()
+
+
 def test_what_goes_wrong_with_an_item_is_raised():
     def work(i):
         if i == 2:

@@ -133,6 +133,7 @@ class Job(Generic[T]):
         self._answer: list[T] = []
         self._error: BaseException | None = None
         self._ended = threading.Event()
+        self._pid = os.getpid()
 
     @property
     def done(self) -> bool:
@@ -143,8 +144,11 @@ class Job(Generic[T]):
         """What it returned; waits for that.
 
         Raises:
+            UsageError: in a fork, unless it had ended before.
             BaseException: whatever it raised.
         """
+        if not self.done and os.getpid() != self._pid:
+            raise UsageError("background work does not survive a fork: wait for it where it was begun")
         self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -245,13 +249,13 @@ def mapped(work: Callable[[S], T], items: Iterable[S], threads: int) -> Generato
         BaseException: whatever the work raised, after what it made of the items before, or earlier.
     """
     left = iter(items)
-    some = list(islice(left, 2))
-    if threads == 1 or len(some) < 2:
+    some = deque(islice(left, 2 if threads > 1 else 0))
+    if len(some) < 2:
         yield from map(work, chain(some, left))
         return
     background, jobs = Background(threads, lambda: None), deque[Job[T]]()
     try:
-        for item in chain(some, left):
+        for item in chain(_drained(some), left):
             jobs.append(background.submit(partial(work, item)))
             if len(jobs) == threads:
                 yield jobs.popleft().result()
@@ -259,6 +263,12 @@ def mapped(work: Callable[[S], T], items: Iterable[S], threads: int) -> Generato
             yield jobs.popleft().result()
     finally:
         background.close()
+
+
+def _drained(held: deque[S]) -> Iterator[S]:
+    """Its items, which are held no longer."""
+    while held:
+        yield held.popleft()
 
 
 @contextmanager
