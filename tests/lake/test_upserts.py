@@ -3,6 +3,7 @@
 import random
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,14 @@ import tidelake
 from tidelake.config import Config
 from tidelake.data import keyranges
 from tidelake.env import Counters, Env
-from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.errors import (
+    CollectionDropped,
+    InvalidUpdates,
+    LeaseExpired,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+    UsageError,
+)
 from tidelake.lake.lake import open_lake
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.upserter import Upserter
@@ -126,6 +134,46 @@ def test_an_upserter_gives_in_other_processes_what_an_upsert_gives(config, tmp_p
             ]
             other.append_uploaded(uploads, lower=lower, upper=Frontier.past(at))
             assert held(one) == held(other)
+
+
+@pytest.mark.parametrize("way", ["upload", "catch_up"])
+def test_an_upserter_whose_parts_were_collected_says_so(way, lookups, tmp_path):
+    config = replace(CONFIGS["unpacked"], garbage_age_s=0.0, merge_budget_s=0.0)
+    with tidelake.open(tmp_path / "lake", config=config) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(rows(*range(100), v="old"))
+        for _ in range(3):
+            # The second one unpacks it, so that there is something to catch up with.
+            c.lookup(pa.table({"id": list(range(100))}))
+        c.append(rows(*range(40), v="new"))
+        upserter = Upserter.from_bytes(c.upserter(time=next_time(c)).to_bytes())
+        work = {
+            "upload": lambda: upserter.upload(rows(*range(100), v="newer").to_batches()),
+            "catch_up": upserter.catch_up,
+        }[way]
+        c.merge()
+        c.collect()
+        c.collect()
+        with pytest.raises(LeaseExpired, match="was collected while it was still to be read"):
+            work()
+        lake.drop("c")
+        with pytest.raises(CollectionDropped):
+            work()
+
+
+def test_what_ranges_have_stored_goes_if_one_of_them_is_refused(lookups, tmp_path):
+    with tidelake.open(tmp_path / "lake", config=CONFIGS["stored"]) as lake:
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(rows(*range(100), v="old"))
+        before = sorted(tmp_path.rglob("*.parquet"))
+        upserter = c.upserter(time=next_time(c), rows_count=False)
+        events = pa.concat_tables([rows(*range(98), v="new"), rows(97, v="other"), rows(98, 99, v="new")])
+        seen = []
+        with pytest.raises(InvalidUpdates, match="several events of the key id=97 differ"):
+            upserter.upload(events.to_batches(), lambda _, updates: seen.append(updates.num_rows))
+        # More than one part of them was full by then.
+        assert sum(seen) >= 2 * 80
+        assert sorted(tmp_path.rglob("*.parquet")) == before
 
 
 def next_time(c):
