@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.codec import decode_record, encode_record, learn
 
 _KIND = "arrangement"
 
@@ -104,3 +104,7 @@ class Checkpoint:
             FormatTooNew: written by a newer version.
         """
         return decode_record(_KIND, data, cls, name)
+
+
+# As the module is imported: all that it is made of is of this module, or learned by the codec.
+learn(Checkpoint)

@@ -90,6 +90,21 @@ SINCE = dict.fromkeys(_LATER, 2)
 FORMAT = max(SINCE.values())
 
 
+def learn(type_: type) -> None:
+    """Let msgspec find out how to decode a type, and all that it is made of; only one thread at a time may.
+
+    msgspec does that when it first decodes one, and notes it at the class before it is complete: another
+    thread that finds it there ends the process by a segmentation fault. Types of several records have parts
+    in common.
+    """
+    msgspec.json.Decoder(type_)
+
+
+# While this module is imported there is no other thread in it.
+for _type in (Delta, _Image):
+    learn(_type)
+
+
 def encode_record(kind: str, value: object) -> bytes:
     """A framed record of `kind`: header line and JSON body."""
     format_, body = _record(value)
@@ -97,7 +112,7 @@ def encode_record(kind: str, value: object) -> bytes:
 
 
 def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
-    """The value of a framed record.
+    """The value of a framed record, of a type that was learned.
 
     Raises:
         FormatTooNew: written by a newer version.

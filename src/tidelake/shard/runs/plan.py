@@ -24,13 +24,14 @@ from tidelake.model.selection import Selection
 from tidelake.shard.allocator import lean_memory
 from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
+from tidelake.shard.records import decoded
 from tidelake.shard.runs.read import rows, shown
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
 from tidelake.shard.runs.stored import AsStored, divided
 from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.codec import encode_record
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import file_url
 
@@ -183,10 +184,10 @@ def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
         LeaseExpired: a part was collected meanwhile: nothing held it, or no longer.
     """
     if task.startswith(f"tidelake-{_SELECTED} ".encode()):
-        selected = decode_record(_SELECTED, task, SelectedTask, "task")
+        selected = decoded(_SELECTED, task, SelectedTask, "task")
         todo, selection = selected.task, selected.selection
     else:
-        todo, selection = decode_record("task", task, Task, "task"), _ALL
+        todo, selection = decoded("task", task, Task, "task"), _ALL
     return _explained(todo, todo.rows(stores_of(todo.spec).blobs, selection))
 
 
@@ -202,7 +203,7 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
 
     In another process the store is opened from the task's URL, in this one it may be handed in.
     """
-    todo = decode_record("task", task, Task, "task")
+    todo = decoded("task", task, Task, "task")
     store = stores_of(todo.spec).blobs if blobs is None else blobs
     part_bytes = todo.spec.config.merge_memory_bytes // _PART_SHARE
     # The kernel and the statistics run ahead in a thread while this one encodes and writes.
@@ -214,7 +215,7 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
 
 def decode_run(data: bytes) -> Run:
     """Read what `run_merge_task` returned (not `b""`)."""
-    return decode_record("run", data, Run, "run")
+    return decoded("run", data, Run, "run")
 
 
 def cut(

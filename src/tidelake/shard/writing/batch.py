@@ -18,9 +18,10 @@ from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
+from tidelake.shard.records import decoded
 from tidelake.shard.runs.upload import discard
 from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.codec import encode_record
 from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores
 
@@ -214,7 +215,7 @@ def decode_batch(spec: ShardSpec, data: bytes) -> HollowBatch:
     """The description in the bytes of a batch of this shard; errors as `Batch.from_bytes`."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise UsageError(f"a batch comes as bytes, not as {type(data).__name__}: use Batch.to_bytes()")
-    found = decode_record("batch", bytes(data), SentBatch, "batch")
+    found = decoded("batch", bytes(data), SentBatch, "batch")
     if found.shard_id != spec.shard_id:
         raise UsageError(
             f"a batch for shard {found.shard_id} cannot be used with {spec.shard_id}: "

@@ -15,8 +15,9 @@ from tidelake.data.keyruns import merged, plain, sorted_run
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, OutcomeUnknown, StoreUnavailable, UploadExpired
 from tidelake.model import names
+from tidelake.shard.records import decoded
 from tidelake.shard.spec import ShardSpec, stores_of
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.codec import encode_record
 
 # A run is sorted in memory: the rows, the same sorted, their encoding.
 _RUN_SHARE = 8
@@ -44,7 +45,7 @@ class Handover:
     @classmethod
     def from_bytes(cls, data: bytes) -> "Handover":
         """Read `to_bytes`."""
-        return decode_record("handover", data, cls, "handover")
+        return decoded("handover", data, cls, "handover")
 
     def put(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> tuple[str, ...]:
         """Keep rows, in runs that are sorted by key. One `put` a run.

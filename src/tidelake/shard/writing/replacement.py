@@ -14,6 +14,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
+from tidelake.shard.records import decoded
 from tidelake.shard.runs.difference import differences
 from tidelake.shard.runs.plan import Task, between, cut_keys
 from tidelake.shard.runs.read import sources
@@ -21,7 +22,7 @@ from tidelake.shard.runs.scope import Source
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.writing.batch import decode_batch
 from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.codec import encode_record
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
@@ -49,7 +50,7 @@ class Replacement:
     @classmethod
     def from_bytes(cls, data: bytes) -> "Replacement":
         """Read `to_bytes`."""
-        return decode_record("replacement", data, cls, "replacement")
+        return decoded("replacement", data, cls, "replacement")
 
     def upload(self) -> tuple[bytes, int]:
         """Store the differences: what goes to `append_uploaded`, `b""` if there are none, and their number.

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from tidelake.env import Env
 from tidelake.model.frontier import Frontier
+from tidelake.shard.records import decoded
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.codec import encode_record
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Uploader:
     @classmethod
     def from_bytes(cls, data: bytes) -> "Uploader":
         """Read `to_bytes`."""
-        return decode_record("uploader", data, cls, "uploader")
+        return decoded("uploader", data, cls, "uploader")
 
     def upload(self, batches: Iterable[pa.RecordBatch]) -> bytes:
         """Store updates, in any order; the returned bytes go to `append_uploaded`.

@@ -26,13 +26,14 @@ from tidelake.model.query import AsOf
 from tidelake.model.time import Time
 from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import mapped
+from tidelake.shard.records import decoded
 from tidelake.shard.runs.gather import catch_up
 from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.state.codec import decode_record, encode_record
+from tidelake.state.codec import encode_record
 from tidelake.state.staged import begins_before
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
@@ -118,7 +119,7 @@ class Upserter:
     @classmethod
     def from_bytes(cls, data: bytes) -> "Upserter":
         """Read `to_bytes`."""
-        return decode_record("upserter", data, cls, "upserter")
+        return decoded("upserter", data, cls, "upserter")
 
     def catch_up(self) -> None:
         """Unpack what is new of the shard if look-ups of this process have had most of it unpacked.
