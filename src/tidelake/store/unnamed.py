@@ -3,20 +3,21 @@
 Owns where they are, and how much of the disk they leave free. Must not know what is in them.
 """
 
-import mmap
 import shutil
 import tempfile
 from collections.abc import Callable
 from typing import IO
 
+import pyarrow as pa
+
 # So much of the disk is left to others.
 _FREE_SHARE = 10
 
 
-def mapped(write: Callable[[IO[bytes]], bool]) -> mmap.mmap | None:
+def mapped(write: Callable[[IO[bytes]], bool]) -> pa.Buffer | None:
     """A file that was written, as read-only memory; it goes when that is let go of.
 
-    It is in the directory of temporary files (`TMPDIR`).
+    It is in the directory of temporary files (`TMPDIR`), and takes no descriptor: a process has few of them.
 
     Args:
         write: writes it, at least one byte, and says whether that is complete.
@@ -29,7 +30,9 @@ def mapped(write: Callable[[IO[bytes]], bool]) -> mmap.mmap | None:
             if not write(file):
                 return None
             file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # Python's own maps keep a descriptor each. The memory outlives this one.
+            with pa.memory_map(f"/dev/fd/{file.fileno()}") as source:
+                return source.read_buffer()
     except OSError:
         return None
 

@@ -195,7 +195,7 @@ def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
         return unpack(batches, whole.schema, file, bytes_max)
 
     data = mapped(write)
-    return None if data is None else Unpacked(pa.py_buffer(data))
+    return None if data is None else Unpacked(data)
 
 
 _caches: dict[tuple[int, str, Config], LookupCache] = {}
