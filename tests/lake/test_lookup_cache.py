@@ -11,11 +11,17 @@ import pytest
 
 import tidelake
 from tidelake.config import MIB, Config
+from tidelake.data.keyset import KeySet
 from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
+from tidelake.model.query import Changes
 from tidelake.shard.runs.cache import cache_of
+from tidelake.shard.runs.read import sources
+from tidelake.shard.runs.scope import Scope
+from tidelake.shard.runs.stream import chunk_limits, streams
 from tidelake.store import unnamed
+from tidelake.store.url import open_stores
 from where_reference import FIELDS, random_rows
 
 ALL_TYPES = pa.schema([field for field, _ in FIELDS])
@@ -286,6 +292,25 @@ def test_look_ups_of_some_columns_or_with_a_condition_are_right(tmp_path):
 def test_a_size_that_is_none_is_refused():
     with pytest.raises(UsageError, match="lookup_cache_bytes=-1"):
         Config(lookup_cache_bytes=-1)
+
+
+@pytest.mark.parametrize("but", [0, 1])
+def test_what_is_taken_of_many_runs_at_once_is_as_small_as_what_is_decoded(but, tmp_path):
+    c, _ = made(tmp_path, merge_memory_bytes=16 * MIB)
+    c.append(pa.table({"id": list(range(ROWS)), "v": [random.Random(1).randbytes(500).hex()] * ROWS}))
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    spec = c.uploader().spec
+    (source,) = sources(c.state().batches(), Changes(0, 1))
+    most = chunk_limits(spec.config)[1] // 16
+    scope = Scope(spec, among=KeySet.of(keys(*range(but, ROWS)), spec.schema))
+    recorder = Counters()
+    blobs = open_stores(spec.url, spec.config, Env(recorder=recorder), create=False).blobs
+    (run,) = streams(spec, blobs, [source], scope, runs=16)
+    batches = list(run)
+    assert recorder.counts["blob.open"] == 0
+    assert sum(batch.num_rows for batch in batches) == ROWS - but
+    assert len(batches) > 100 and max(batch.nbytes for batch in batches) <= 1.1 * most
 
 
 def test_files_take_no_descriptors(tmp_path):

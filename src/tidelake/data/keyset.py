@@ -82,21 +82,27 @@ class KeySet:
             batch: sorted by key.
             keys: of its rows, from `searchable`.
         """
-        if not batch.num_rows:
-            return batch
+        places = self.places(keys)
+        return batch if places is None else batch.take(places)
+
+    def places(self, keys: pa.Array) -> pa.Array | None:
+        """Where the rows that have one of the keys are, ascending; None: everywhere.
+
+        Args:
+            keys: of rows sorted by key, from `searchable`.
+        """
+        if not len(keys):
+            return None
         if pa.types.is_uint64(keys.type):
-            return self._found(batch, keys)
+            return self._found(keys)
         low = bisect_left(range(len(self)), keys[0].as_py(), key=self._key)
         high = bisect_right(range(len(self)), keys[-1].as_py(), low, key=self._key)
         # A hash table of the keys is made at each call: few of them are in the range of one batch.
-        found = pc.is_in(keys, value_set=self.keys.slice(low, high - low))
-        count = pc.sum(found).as_py()
-        if count == batch.num_rows:
-            return batch
-        return batch.filter(found) if count else batch.slice(0, 0)
+        places = pc.indices_nonzero(pc.is_in(keys, value_set=self.keys.slice(low, high - low)))
+        return None if len(places) == len(keys) else places
 
-    def _found(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
-        """`rows` of a batch whose keys are numbers: each wanted one is searched for, not each row."""
+    def _found(self, keys: pa.Array) -> pa.Array | None:
+        """`places` of keys that are numbers: each wanted one is searched for, not each row."""
         nulls = keys.null_count
         known = raw(keys, np.dtype(np.uint64))[: len(keys) - nulls]
         wanted = self._numbers
@@ -107,11 +113,11 @@ class KeySet:
             first, end = np.append(first, len(known)), np.append(end, len(keys))
         counts = end - first
         total = int(counts.sum())
-        if total == batch.num_rows:
-            return batch
+        if total == len(keys):
+            return None
         # One range of rows after the other.
         before = np.cumsum(counts) - counts
-        return batch.take(pa.array(np.repeat(first - before, counts) + np.arange(total)))
+        return pa.array(np.repeat(first - before, counts) + np.arange(total))
 
     @cached_property
     def _numbers(self) -> Words:

@@ -25,7 +25,7 @@ from tidelake.data.unpacked import Unpacked, unpack, unpacked_bytes
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
 from tidelake.shard.spec import ShardSpec
-from tidelake.store.unnamed import mapped, spare_bytes
+from tidelake.store.unnamed import spare_bytes, unnamed
 
 Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
 """Decodes a part, with more arguments of `tidelake.data.scan.read_part`."""
@@ -102,16 +102,23 @@ class LookupCache:
             kept = self._kept.get(part.name)
         return None if kept is None else kept.unpacked
 
-    def rows(self, whole: Whole, among: KeySet, asked: Decode) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, whole: Whole, among: KeySet, asked: Decode, *, batch_rows: int, batch_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of a part that have one of some keys, in the stored order, none empty.
 
         Args:
             whole: the part.
             among: the keys.
             asked: decodes these rows; called if the part is not here.
+            batch_rows: most rows of a batch.
+            batch_bytes: about how large a batch may be in memory.
         """
         unpacked = self._found(whole)
-        return asked(watch=partial(self._note, whole.name)) if unpacked is None else unpacked.rows(among)
+        if unpacked is None:
+            watch = partial(self._note, whole.name)
+            return asked(watch=watch, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        return unpacked.rows(among, batch_rows, batch_bytes)
 
     def catch_up(self, parts: Sequence[Whole]) -> None:
         """Unpack what is new of a collection, if look-ups have had most of it unpacked.
@@ -194,8 +201,7 @@ def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
         batches = whole.decode(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
         return unpack(batches, whole.schema, file, bytes_max)
 
-    data = mapped(write)
-    return None if data is None else Unpacked(data)
+    return unnamed(write, Unpacked)
 
 
 _caches: dict[tuple[int, str, Config], LookupCache] = {}

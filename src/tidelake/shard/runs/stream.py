@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from tidelake.config import Config
-from tidelake.data.consolidate import pieces
 from tidelake.data.inline import decode_inline
 from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import read_part
@@ -120,8 +119,6 @@ def _decoded(
         spec,
         blobs,
         part,
-        batch_rows=batch_rows,
-        batch_bytes=batch_bytes,
         key_from=keys.start,
         key_below=keys.stop,
         among=scope.among,
@@ -129,12 +126,13 @@ def _decoded(
         columns=columns,
     )
     cache = cache_of(spec) if columns is None and worth_keeping(part, spec.config) else None
+    size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
     if cache is not None and scope.among is not None and scope.only_keys:
-        yield from cache.rows(whole(spec, blobs, part), scope.among, asked)
+        yield from cache.rows(whole(spec, blobs, part), scope.among, asked, **size)
     elif cache is not None and scope.everything and (unpacked := cache.get(part)) is not None:
-        yield from (piece for batch in unpacked.rows() for piece in pieces(batch, batch_rows, batch_bytes))
+        yield from unpacked.rows(None, **size)
     else:
-        yield from asked()
+        yield from asked(**size)
 
 
 def _read(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generator[pa.RecordBatch]:
