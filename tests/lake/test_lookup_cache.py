@@ -1,8 +1,11 @@
 """Parts that look-ups decode again and again are unpacked on local disk: the same rows, without the store."""
 
+import gc
+import io
 import os
 import random
 import resource
+import shutil
 import tempfile
 import threading
 
@@ -12,10 +15,14 @@ import pytest
 import tidelake
 from tidelake.config import MIB, Config
 from tidelake.data.keyset import KeySet
+from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.data.unpacked import unpack
 from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
 from tidelake.model.query import Changes
+from tidelake.model.time import TimeDomain
+from tidelake.shard.runs import cache
 from tidelake.shard.runs.cache import cache_of
 from tidelake.shard.runs.read import sources
 from tidelake.shard.runs.scope import Scope
@@ -29,6 +36,14 @@ ALL_TYPES = pa.schema([field for field, _ in FIELDS])
 KEYS = [["k", "s"], ["f"], ["s"], ["d", "b"], ["small one"]]
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ROWS = 4_000
+
+
+@pytest.fixture(autouse=True)
+def empty():
+    """Nothing is unpacked in this process."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cache, "_here", {})
+        yield
 
 
 def config(**settings):
@@ -59,8 +74,10 @@ def keys(*ids):
 ANYWHERE = keys(*range(0, ROWS, 50))
 
 
-def cache(c):
-    return cache_of(c.uploader().spec)
+def size(c):
+    """Of what is unpacked of its lake."""
+    spec = c.uploader().spec
+    return cache_of(spec).size_bytes(spec.url)
 
 
 def opened(recorder, do):
@@ -74,9 +91,9 @@ def test_what_look_ups_have_decoded_once_over_is_unpacked(tmp_path):
     c, recorder = made(tmp_path)
     expected = c.lookup(ANYWHERE)
     assert expected.column("id").to_pylist() == list(range(0, ROWS, 50))
-    assert cache(c).size_bytes == 0
+    assert size(c) == 0
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 1
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
     assert c.lookup(ANYWHERE) == expected
 
@@ -100,12 +117,12 @@ def test_unpacked_rows_are_those_of_the_store(key, tmp_path):
             c.append(table.append_column("_diff", diffs))
         with tidelake.open(tmp_path / "lake", config=Config(**settings, lookup_cache_bytes=0)) as plain:
             stored = plain.collection("c")
-            assert cache(stored) is None
+            assert cache_of(stored.uploader().spec) is None
             for _ in range(12):
                 asked = random_rows(rng, FIELDS, rng.choice([1, 30])).select(key)
                 as_of = rng.choice([None, 1, 2])
                 assert str(c.lookup(asked, as_of).to_pylist()) == str(stored.lookup(asked, as_of).to_pylist())
-        assert cache(c).size_bytes > 0
+        assert size(c) > 0
 
 
 def test_rows_that_fill_the_memory_are_the_same_rows(tmp_path):
@@ -135,7 +152,7 @@ def test_keys_that_are_not_there_are_not_found(tmp_path):
     for _ in range(3):
         assert c.lookup(keys(-1, ROWS, 2**62, None)).num_rows == 0
         c.lookup(ANYWHERE)
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
 
 
 def test_merges_read_what_is_unpacked_and_a_merged_part_is_one_more(tmp_path):
@@ -161,22 +178,22 @@ def test_upserts_find_old_rows_in_unpacked_parts(tmp_path):
         found = c.snapshot().read_all()
         assert dict(zip(*found.select(["id", "v"]).to_pydict().values(), strict=True)) == expected
         assert found.num_rows == ROWS
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
 
 
 def test_what_is_new_is_caught_up_with_if_most_is_here(tmp_path):
     c, recorder = made(tmp_path, merge_inputs_min=100)
     c.append(rows(range(ROWS // 2), "new"))
     c.upserter().catch_up()
-    assert cache(c).size_bytes == 0
+    assert size(c) == 0
     for _ in range(3):
         c.lookup(keys(*range(ROWS // 2, ROWS)))
         c.lookup(keys(*range(ROWS // 2, ROWS)))
-    first = cache(c).size_bytes
+    first = size(c)
     assert first > 0
     for _ in range(2):
         c.upserter().catch_up()
-        assert cache(c).size_bytes == pytest.approx(1.5 * first, rel=0.1)
+        assert size(c) == pytest.approx(1.5 * first, rel=0.1)
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
 
 
@@ -184,7 +201,7 @@ def size_of_one(tmp_path):
     c, _ = made(tmp_path / "one")
     for _ in range(3):
         c.lookup(ANYWHERE)
-    return cache(c).size_bytes
+    return size(c)
 
 
 def test_what_does_not_fit_is_read_from_the_store_and_what_is_in_use_stays(tmp_path):
@@ -192,7 +209,7 @@ def test_what_does_not_fit_is_read_from_the_store_and_what_is_in_use_stays(tmp_p
     bound = 3 * size_of_one(tmp_path) + MIB
     c, recorder = made(tmp_path, parts=8, lookup_cache_bytes=bound, merge_inputs_min=100)
     each = [opened(recorder, lambda: c.lookup(ANYWHERE)) for _ in range(20)]
-    assert 0 < cache(c).size_bytes <= bound
+    assert 0 < size(c) <= bound
     assert 5 <= each[-1] < 8
     assert set(each[4:]) == {each[-1]}
 
@@ -204,7 +221,7 @@ def test_what_was_merged_away_makes_room(tmp_path):
         for _ in range(5):
             c.lookup(ANYWHERE)
         assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
-        assert cache(c).size_bytes <= bound
+        assert size(c) <= bound
         c.append(rows(range(ROWS), f"more {n}").append_column("_diff", [[1] * ROWS]))
         c.append(rows(range(ROWS), f"more {n}").append_column("_diff", [[-1] * ROWS]))
         c.advance_since(c.upper.just_before())
@@ -238,10 +255,10 @@ def test_a_disk_that_is_not_there_or_full_only_costs_time(tmp_path, monkeypatch)
         assert all(c.lookup(ANYWHERE) == expected for _ in range(5))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert cache(c).size_bytes == 0
+    assert size(c) == 0
     for _ in range(2):
         c.lookup(ANYWHERE)
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
 
 
 def test_a_store_that_fails_while_a_part_is_unpacked_is_told_of(tmp_path, monkeypatch):
@@ -323,3 +340,78 @@ def test_files_take_no_descriptors(tmp_path):
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
     assert len(parts) >= 30
     assert len(set(os.listdir("/proc/self/fd")) - before) < 10
+
+
+def test_all_lakes_of_a_process_have_one_bound_together(tmp_path):
+    bound = 3 * size_of_one(tmp_path) + MIB
+    for n in range(12):
+        c, recorder = made(tmp_path / f"{n}", lookup_cache_bytes=bound)
+        for _ in range(6):
+            c.lookup(ANYWHERE)
+        assert opened(recorder, lambda c=c: c.lookup(ANYWHERE)) == 0
+        assert size(c) <= cache_of(c.uploader().spec).size_bytes() <= bound
+
+
+class Numbered:
+    """Ids that are the same each time."""
+
+    def __init__(self):
+        self.count = 0
+
+    def fresh(self):
+        self.count += 1
+        return f"{self.count:032x}"
+
+
+def test_a_lake_in_the_place_of_one_that_was_deleted_has_its_own_rows(tmp_path):
+    names = []
+    for text in ("old", "new"):
+        with open_lake(str(tmp_path / "lake"), config=config(), env=Env(ids=Numbered())) as lake:
+            c = lake.create("c", SCHEMA, key=["id"])
+            c.append(rows(range(ROWS), text))
+            for _ in range(3):
+                found = c.lookup(ANYWHERE)
+            assert found.column("v")[1].as_py() == f"{text} of 50"
+            assert size(c) > 0
+            names += [part.name for member in c.state().spine for part in member.batch.parts()]
+        shutil.rmtree(tmp_path / "lake")
+    assert len(names) == 2 and len(set(names)) == 1
+
+
+def test_a_file_is_not_larger_than_it_may_be():
+    # Of few rows and many columns, whose descriptions take most of it.
+    names = [f"c{n}" for n in range(500)]
+    described = schema_from_arrow(pa.schema([(name, pa.int64()) for name in names]), ["c0"])
+    domain = TimeDomain("counter", 1)
+    batch = pa.RecordBatch.from_pydict(
+        {field.name: [1] for field in update_schema(described, domain)},
+        schema=update_schema(described, domain),
+    )
+    whole = io.BytesIO()
+    assert unpack([batch], described, whole, MIB)
+    at = len(whole.getvalue())
+    assert unpack([batch], described, io.BytesIO(), at)
+    assert not unpack([batch], described, io.BytesIO(), at - 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_lets_go_of_what_its_parent_has_unpacked(tmp_path):
+    gc.collect()
+    before = files_held()
+    c, _ = made(tmp_path)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    spec = c.uploader().spec
+    assert files_held() == before + 1
+    child = os.fork()
+    if not child:
+        cache_of(spec)
+        os._exit(files_held() - before)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache_of(spec).size_bytes() > 0
+
+
+def files_held():
+    """How many files without a name this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return sum("(deleted)" in line and tempfile.gettempdir() in line for line in maps)

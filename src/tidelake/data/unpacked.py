@@ -57,7 +57,8 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: Schema, sink: IO[bytes], b
     finally:
         if writer is not None:
             writer.close()
-    return True
+    # With the footer, and what the last batch has beside its rows.
+    return sink.tell() <= bytes_max
 
 
 class Unpacked:

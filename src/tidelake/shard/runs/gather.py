@@ -14,9 +14,10 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
 from tidelake.data.select import select
 from tidelake.data.types import update_schema
+from tidelake.model.batch import Part
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
-from tidelake.shard.runs.cache import cache_of, worth_keeping
+from tidelake.shard.runs.cache import cache_of, identity, worth_keeping
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.runs.stream import chunk_limits, streams, whole
 from tidelake.shard.spec import ShardSpec
@@ -32,15 +33,14 @@ def gathered(
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over the keys of a scope."""
     cache = cache_of(spec)
-    here = [
-        s
-        for s in runs
-        if all(
-            part.inline is not None or (cache is not None and cache.get(part) is not None)
-            for part in s.run.parts
-        )
-    ]
-    others = [s for s in runs if s not in here]
+
+    def is_here(part: Part) -> bool:
+        return part.inline is not None or (cache is not None and cache.get(identity(spec, part)) is not None)
+
+    here: list[Source] = []
+    others: list[Source] = []
+    for source in runs:
+        (here if all(map(is_here, source.run.parts)) else others).append(source)
     with ExitStack() as stack:
         # Read ahead, but for what need not be read at all.
         ahead = stack.enter_context(

@@ -17,7 +17,7 @@ from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import read_part
 from tidelake.data.select import view
 from tidelake.model.batch import Part
-from tidelake.shard.runs.cache import Whole, cache_of, worth_keeping
+from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
@@ -129,7 +129,7 @@ def _decoded(
     size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
     if cache is not None and scope.among is not None and scope.only_keys:
         yield from cache.rows(whole(spec, blobs, part), scope.among, asked, **size)
-    elif cache is not None and scope.everything and (unpacked := cache.get(part)) is not None:
+    elif cache is not None and scope.everything and (unpacked := cache.get(identity(spec, part))) is not None:
         yield from unpacked.rows(None, **size)
     else:
         yield from asked(**size)
@@ -143,4 +143,10 @@ def _read(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generat
 
 def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
     """A part, for a cache to unpack."""
-    return Whole(part, spec.written_under(part.schema_id), partial(_read, spec, blobs, part))
+    return Whole(
+        identity(spec, part),
+        part,
+        spec.written_under(part.schema_id),
+        partial(_read, spec, blobs, part),
+        spec.config.lookup_cache_bytes,
+    )
