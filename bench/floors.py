@@ -30,7 +30,6 @@ FLOORS = {
     ("spark_writes", "append", "append_to_plain"): 0.5,
     ("spark_writes", "upsert, keys anywhere", "upsert_to_rewrite"): 10.0,
     ("spark_writes", "upsert, keys together", "upsert_to_rewrite"): 10.0,
-    ("spark_writes", "upsert, keys anywhere, state kept", "upsert_to_rewrite"): 10.0,
 }
 # Likewise, at most.
 CEILINGS = {

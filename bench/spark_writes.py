@@ -5,10 +5,9 @@
 Rows as in `bench.spark`. An append sorts its rows, looks at their values and commits; *plain* writes the same
 DataFrame, read from the same files, as it comes. An upsert of a hundredth of the rows is compared with what a
 table without keys has to do: read it, leave out the old rows, write all of it again: the fastest rounds
-after the first ones, and the medians, in which a merge beside the upsert mostly is. With *state kept* the
-first upsert loads the collection into memory, where all look old rows up. A micro-batch of a few rows is
-compared with one that does nothing, and with one that sends its rows through a Python worker and forgets
-them.
+after the first ones, and the medians, in which a merge beside the upsert mostly is. With *nothing kept* no
+part is unpacked, as for who upserts once. A micro-batch of a few rows is compared with one that does nothing,
+and with one that sends its rows through a Python worker and forgets them.
 """
 
 import tempfile
@@ -26,6 +25,7 @@ import tidelake
 from bench.kernels import best
 from bench.spark import SCHEMA, distinct
 from bench.texts import texts
+from tidelake.config import Config
 from tidelake.spark import append, local_session, sink, upsert
 
 _SHARE = 100
@@ -81,16 +81,21 @@ def changed(keys: np.ndarray, version: int) -> pa.Table:
 
 
 def upserts(spark: Any, folder: Path, frame: Any, rows: int) -> dict[str, dict[str, float]]:
-    """Of keys anywhere, of keys that lie together, as the newest ones do, and with all rows in memory."""
-    lake = tidelake.open(folder / "upserted")
+    """Of keys anywhere, also without unpacked parts, and of keys that lie together, as the newest ones do."""
     rng, versions = np.random.default_rng(1), count(1)
     few = max(1, rows // _SHARE)
-    ways: dict[str, tuple[Callable[[], np.ndarray], dict[str, int]]] = {
-        "keys anywhere": (lambda: rng.choice(rows, few, replace=False), {}),
-        "keys together": (lambda: np.arange(few) + rng.integers(0, rows - few), {}),
+
+    def anywhere() -> np.ndarray:
+        return rng.choice(rows, few, replace=False)
+
+    ways: dict[str, tuple[Callable[[], np.ndarray], Config]] = {
+        "keys anywhere": (anywhere, Config()),
+        "keys together": (lambda: np.arange(few) + rng.integers(0, rows - few), Config()),
+        "keys anywhere, nothing kept": (anywhere, Config(lookup_cache_bytes=0)),
     }
     found: dict[str, dict[str, float]] = {}
-    for name, (keys, options) in ways.items():
+    for name, (keys, config) in ways.items():
+        lake = tidelake.open(folder / "upserted", config=config)
         events = folder / f"events-{name}"
         c = lake.create(name, SCHEMA, key=["key"])
         append(c, frame, ranges=4)
@@ -104,7 +109,7 @@ def upserts(spark: Any, folder: Path, frame: Any, rows: int) -> dict[str, dict[s
         seconds: dict[str, list[float]] = {"upsert": [], "rewrite": []}
         for _ in range(_WARM_UPSERTS + _UPSERTS):
             new = made()
-            (upsert_s,) = best(lambda c=c, new=new, options=options: upsert(c, new, **options), repeat=1)
+            (upsert_s,) = best(lambda c=c, new=new: upsert(c, new), repeat=1)
             (rewrite_s,) = best(lambda new=new: rewritten(frame, new, folder), repeat=1)
             seconds["upsert"].append(upsert_s)
             seconds["rewrite"].append(rewrite_s)

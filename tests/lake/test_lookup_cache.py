@@ -147,6 +147,21 @@ def test_an_old_part_is_read_under_the_new_columns(tmp_path):
     assert found.to_pylist() == [{"id": 50, "v": "0 of 50", "w": None, "_time": 0, "_diff": 1}]
 
 
+def test_a_few_keys_among_many_rows_that_are_no_numbers_are_found(tmp_path):
+    with tidelake.open(tmp_path / "lake", config=config(row_group_rows=1_000)) as lake:
+        c = lake.create("c", pa.schema([("k", pa.string()), ("v", pa.int64())]), key=["k"])
+        names = [f"{n:06}" for n in range(20_000)]
+        c.append(pa.table({"k": [None, *names, *names[:100]], "v": list(range(20_101))}))
+        asked = pa.table({"k": ["", "000000", "000099", "000099x", "019999", "02", None]})
+        for _ in range(25):
+            found = c.lookup(asked)
+            assert [(row["k"], row["v"]) for row in found.to_pylist()] == [
+                *(("000000", 1), ("000000", 20_001), ("000099", 100), ("000099", 20_100)),
+                *(("019999", 20_000), (None, 0)),
+            ]
+        assert size(c) > 0
+
+
 def test_keys_that_are_not_there_are_not_found(tmp_path):
     c, _ = made(tmp_path)
     for _ in range(3):

@@ -19,8 +19,11 @@ from tidelake.model.predicate import NULL
 from tidelake.model.schema import Schema
 
 Words = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.int64]
 # A marker and 8 bytes.
 _WORD_BYTES = 9
+# To search for an encoded key takes as long as to look at so many rows.
+_ROWS_PER_SEARCH = 1024
 
 
 def searchable(batch: pa.RecordBatch, schema: Schema) -> pa.Array:
@@ -97,8 +100,11 @@ class KeySet:
             return self._found(keys)
         low = bisect_left(range(len(self)), keys[0].as_py(), key=self._key)
         high = bisect_right(range(len(self)), keys[-1].as_py(), low, key=self._key)
-        # A hash table of the keys is made at each call: few of them are in the range of one batch.
-        places = pc.indices_nonzero(pc.is_in(keys, value_set=self.keys.slice(low, high - low)))
+        wanted = self.keys.slice(low, high - low)
+        if len(wanted) * _ROWS_PER_SEARCH < len(keys):
+            # Each row costs something otherwise, and each key: a hash table of them is made at each call.
+            return _places(len(keys), *_searched(keys, wanted.to_pylist()))
+        places = pc.indices_nonzero(pc.is_in(keys, value_set=wanted))
         return None if len(places) == len(keys) else places
 
     def _found(self, keys: pa.Array) -> pa.Array | None:
@@ -111,13 +117,7 @@ class KeySet:
         first, end = equal_ranges(known, wanted)
         if nulls and self.last == NULL:
             first, end = np.append(first, len(known)), np.append(end, len(keys))
-        counts = end - first
-        total = int(counts.sum())
-        if total == len(keys):
-            return None
-        # One range of rows after the other.
-        before = np.cumsum(counts) - counts
-        return pa.array(np.repeat(first - before, counts) + np.arange(total))
+        return _places(len(keys), first, end)
 
     @cached_property
     def _numbers(self) -> Words:
@@ -131,3 +131,24 @@ class KeySet:
     def _key(self, i: int) -> bytes:
         key: bytes = self.keys[i].as_py()
         return key
+
+
+def _searched(keys: pa.Array, wanted: list[bytes]) -> tuple[Places, Places]:
+    """Where the rows of each wanted key begin and end: a few in many that ascend."""
+    places = range(len(keys))
+    first = [bisect_left(places, key, key=lambda i: keys[i].as_py()) for key in wanted]
+    end = [
+        bisect_right(places, key, at, key=lambda i: keys[i].as_py())
+        for key, at in zip(wanted, first, strict=True)
+    ]
+    return np.array(first, np.int64), np.array(end, np.int64)
+
+
+def _places(rows: int, first: Places, end: Places) -> pa.Array | None:
+    """Ranges of places, one after the other; None if these are all of so many rows."""
+    counts = end - first
+    total = int(counts.sum())
+    if total == rows:
+        return None
+    before = np.cumsum(counts) - counts
+    return pa.array(np.repeat(first - before, counts) + np.arange(total))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 
 from tidelake.errors import UsageError
-from tidelake.spark.tasks import bytes_in
 
 _NAME = re.compile(r"""\s*(?:`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|([^,`"]*[^,`"\s]))\s*(,|\Z)""")
 _SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([a-z]*)")
@@ -70,21 +69,6 @@ def count(given: Mapping[str, str], option: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
         raise UsageError(f"option {option}={text!r} is not a whole number from 1 on")
     return int(text)
-
-
-def size(given: Mapping[str, str], option: str) -> int | None:
-    """A number of bytes as Spark's settings name it, such as `512m`; None if it is not given.
-
-    Raises:
-        UsageError: it is none.
-    """
-    text = given.get(option)
-    if text is None:
-        return None
-    found = bytes_in(text)
-    if found is None:
-        raise UsageError(f"option {option}={text!r} is no size: give one such as 512m, or 0")
-    return found
 
 
 def seconds(given: Mapping[str, str], option: str) -> float | None:
