@@ -291,6 +291,21 @@ def test_a_store_that_fails_while_a_part_is_unpacked_is_told_of(tmp_path, monkey
         assert c.lookup(ANYWHERE).num_rows == ANYWHERE.num_rows
 
 
+def test_damage_is_told_only_to_look_ups_of_damaged_rows(tmp_path):
+    c, _ = made(tmp_path)
+    (part,) = (part for member in c.state().spine for part in member.batch.parts())
+    path = next((tmp_path / "lake").rglob(part.name.rpartition("/")[2]))
+    data = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :])
+    for _ in range(2 * ROWS // 100):
+        assert c.lookup(keys(7)).num_rows == 1
+    for _ in range(4):
+        with pytest.raises(tidelake.errors.CorruptionError, match=part.name):
+            c.lookup(ANYWHERE)
+    assert size(c) == 0
+
+
 def test_threads_that_look_up_at_once_get_the_same(tmp_path):
     c, recorder = made(tmp_path, parts=3, merge_inputs_min=100)
     expected = c.lookup(ANYWHERE)

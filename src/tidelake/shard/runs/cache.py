@@ -22,6 +22,7 @@ import pyarrow as pa
 from tidelake.config import MIB, Config
 from tidelake.data.keyset import KeySet
 from tidelake.data.unpacked import Unpacked, unpack, unpacked_bytes
+from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
 from tidelake.shard.spec import ShardSpec
@@ -208,7 +209,11 @@ def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
         batches = whole.decode(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
         return unpack(batches, whole.schema, file, bytes_max)
 
-    return unnamed(write, Unpacked)
+    try:
+        return unnamed(write, Unpacked)
+    except CorruptionError:
+        # Who needs the rows that are damaged decodes them next, and is told; the others need not know.
+        return None
 
 
 _here: dict[int, LookupCache] = {}
