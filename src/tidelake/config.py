@@ -28,8 +28,8 @@ class Config:
         inline_total_bytes: an append that would bring all inline parts of a shard to this size first merges
             them into stored ones.
         lookup_cache_bytes: of local disk that each process may use for parts that its look-ups decode again
-            and again, upserts' among them; 0: none. Files have no name, are where temporary files are
-            (`TMPDIR`), and leave a tenth of that disk free.
+            and again, upserts' among them, of all lakes together; 0: none. Files have no name, are where
+            temporary files are (`TMPDIR`), and leave a tenth of that disk free.
         upload_parts_max: parts that a batch builder has under way at once; then adding waits.
         builder_runs_max: runs that a batch builder lets a batch of unsorted rows have.
         merge_fan_in: runs that one merge reads side by side; more take several passes.

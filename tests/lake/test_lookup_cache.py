@@ -1,8 +1,11 @@
 """Parts that look-ups decode again and again are unpacked on local disk: the same rows, without the store."""
 
+import gc
+import io
 import os
 import random
 import resource
+import shutil
 import tempfile
 import threading
 
@@ -11,11 +14,21 @@ import pytest
 
 import tidelake
 from tidelake.config import MIB, Config
+from tidelake.data.keyset import KeySet
+from tidelake.data.types import schema_from_arrow, update_schema
+from tidelake.data.unpacked import unpack
 from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
+from tidelake.model.query import Changes
+from tidelake.model.time import TimeDomain
+from tidelake.shard.runs import cache
 from tidelake.shard.runs.cache import cache_of
+from tidelake.shard.runs.read import sources
+from tidelake.shard.runs.scope import Scope
+from tidelake.shard.runs.stream import chunk_limits, streams
 from tidelake.store import unnamed
+from tidelake.store.url import open_stores
 from where_reference import FIELDS, random_rows
 
 ALL_TYPES = pa.schema([field for field, _ in FIELDS])
@@ -23,6 +36,14 @@ ALL_TYPES = pa.schema([field for field, _ in FIELDS])
 KEYS = [["k", "s"], ["f"], ["s"], ["d", "b"], ["small one"]]
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ROWS = 4_000
+
+
+@pytest.fixture(autouse=True)
+def empty():
+    """Nothing is unpacked in this process."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cache, "_here", {})
+        yield
 
 
 def config(**settings):
@@ -53,8 +74,10 @@ def keys(*ids):
 ANYWHERE = keys(*range(0, ROWS, 50))
 
 
-def cache(c):
-    return cache_of(c.uploader().spec)
+def size(c):
+    """Of what is unpacked of its lake."""
+    spec = c.uploader().spec
+    return cache_of(spec).size_bytes(spec.url)
 
 
 def opened(recorder, do):
@@ -68,9 +91,9 @@ def test_what_look_ups_have_decoded_once_over_is_unpacked(tmp_path):
     c, recorder = made(tmp_path)
     expected = c.lookup(ANYWHERE)
     assert expected.column("id").to_pylist() == list(range(0, ROWS, 50))
-    assert cache(c).size_bytes == 0
+    assert size(c) == 0
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 1
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
     assert c.lookup(ANYWHERE) == expected
 
@@ -94,12 +117,12 @@ def test_unpacked_rows_are_those_of_the_store(key, tmp_path):
             c.append(table.append_column("_diff", diffs))
         with tidelake.open(tmp_path / "lake", config=Config(**settings, lookup_cache_bytes=0)) as plain:
             stored = plain.collection("c")
-            assert cache(stored) is None
+            assert cache_of(stored.uploader().spec) is None
             for _ in range(12):
                 asked = random_rows(rng, FIELDS, rng.choice([1, 30])).select(key)
                 as_of = rng.choice([None, 1, 2])
                 assert str(c.lookup(asked, as_of).to_pylist()) == str(stored.lookup(asked, as_of).to_pylist())
-        assert cache(c).size_bytes > 0
+        assert size(c) > 0
 
 
 def test_rows_that_fill_the_memory_are_the_same_rows(tmp_path):
@@ -136,7 +159,7 @@ def test_a_few_keys_among_many_rows_that_are_no_numbers_are_found(tmp_path):
                 *(("000000", 1), ("000000", 20_001), ("000099", 100), ("000099", 20_100)),
                 *(("019999", 20_000), (None, 0)),
             ]
-        assert cache(c).size_bytes > 0
+        assert size(c) > 0
 
 
 def test_keys_that_are_not_there_are_not_found(tmp_path):
@@ -144,16 +167,16 @@ def test_keys_that_are_not_there_are_not_found(tmp_path):
     for _ in range(3):
         assert c.lookup(keys(-1, ROWS, 2**62, None)).num_rows == 0
         c.lookup(ANYWHERE)
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
 
 
-def test_merges_read_what_is_unpacked_and_a_merged_part_is_one_more(tmp_path):
+def test_merges_and_snapshots_read_the_store_and_a_merged_part_is_one_more(tmp_path):
     c, recorder = made(tmp_path, parts=3, merge_inputs_min=100)
     for _ in range(3):
         c.lookup(ANYWHERE)
-    assert opened(recorder, c.merge) == 0
-    expected = c.snapshot().read_all()
-    assert expected.num_rows == 3 * ROWS
+    assert opened(recorder, lambda: c.snapshot().read_all()) == 3
+    assert opened(recorder, c.merge) == 3
+    assert c.snapshot().read_all().num_rows == 3 * ROWS
     for _ in range(3):
         found = c.lookup(ANYWHERE)
     assert found.num_rows == 3 * ANYWHERE.num_rows
@@ -170,30 +193,40 @@ def test_upserts_find_old_rows_in_unpacked_parts(tmp_path):
         found = c.snapshot().read_all()
         assert dict(zip(*found.select(["id", "v"]).to_pydict().values(), strict=True)) == expected
         assert found.num_rows == ROWS
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
 
 
 def test_what_is_new_is_caught_up_with_if_most_is_here(tmp_path):
     c, recorder = made(tmp_path, merge_inputs_min=100)
     c.append(rows(range(ROWS // 2), "new"))
     c.upserter().catch_up()
-    assert cache(c).size_bytes == 0
+    assert size(c) == 0
     for _ in range(3):
         c.lookup(keys(*range(ROWS // 2, ROWS)))
         c.lookup(keys(*range(ROWS // 2, ROWS)))
-    first = cache(c).size_bytes
+    first = size(c)
     assert first > 0
     for _ in range(2):
         c.upserter().catch_up()
-        assert cache(c).size_bytes == pytest.approx(1.5 * first, rel=0.1)
+        assert size(c) == pytest.approx(1.5 * first, rel=0.1)
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+
+
+def test_what_is_new_may_have_far_wider_rows(tmp_path):
+    c, recorder = made(tmp_path, merge_inputs_min=100)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    first, noise = size(c), random.Random(1).randbytes(2_000_000).hex()
+    c.append(pa.table({"id": range(1_000), "v": [noise[4_000 * n :][:4_000] for n in range(1_000)]}))
+    c.upserter().catch_up()
+    assert size(c) > first + 4_000_000
 
 
 def size_of_one(tmp_path):
     c, _ = made(tmp_path / "one")
     for _ in range(3):
         c.lookup(ANYWHERE)
-    return cache(c).size_bytes
+    return size(c)
 
 
 def test_what_does_not_fit_is_read_from_the_store_and_what_is_in_use_stays(tmp_path):
@@ -201,7 +234,7 @@ def test_what_does_not_fit_is_read_from_the_store_and_what_is_in_use_stays(tmp_p
     bound = 3 * size_of_one(tmp_path) + MIB
     c, recorder = made(tmp_path, parts=8, lookup_cache_bytes=bound, merge_inputs_min=100)
     each = [opened(recorder, lambda: c.lookup(ANYWHERE)) for _ in range(20)]
-    assert 0 < cache(c).size_bytes <= bound
+    assert 0 < size(c) <= bound
     assert 5 <= each[-1] < 8
     assert set(each[4:]) == {each[-1]}
 
@@ -213,7 +246,7 @@ def test_what_was_merged_away_makes_room(tmp_path):
         for _ in range(5):
             c.lookup(ANYWHERE)
         assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
-        assert cache(c).size_bytes <= bound
+        assert size(c) <= bound
         c.append(rows(range(ROWS), f"more {n}").append_column("_diff", [[1] * ROWS]))
         c.append(rows(range(ROWS), f"more {n}").append_column("_diff", [[-1] * ROWS]))
         c.advance_since(c.upper.just_before())
@@ -247,10 +280,10 @@ def test_a_disk_that_is_not_there_or_full_only_costs_time(tmp_path, monkeypatch)
         assert all(c.lookup(ANYWHERE) == expected for _ in range(5))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert cache(c).size_bytes == 0
+    assert size(c) == 0
     for _ in range(2):
         c.lookup(ANYWHERE)
-    assert cache(c).size_bytes > 0
+    assert size(c) > 0
 
 
 def test_a_store_that_fails_while_a_part_is_unpacked_is_told_of(tmp_path, monkeypatch):
@@ -266,6 +299,21 @@ def test_a_store_that_fails_while_a_part_is_unpacked_is_told_of(tmp_path, monkey
     path.write_bytes(data)
     for _ in range(3):
         assert c.lookup(ANYWHERE).num_rows == ANYWHERE.num_rows
+
+
+def test_damage_is_told_only_to_look_ups_of_damaged_rows(tmp_path):
+    c, _ = made(tmp_path)
+    (part,) = (part for member in c.state().spine for part in member.batch.parts())
+    path = next((tmp_path / "lake").rglob(part.name.rpartition("/")[2]))
+    data = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :])
+    for _ in range(2 * ROWS // 100):
+        assert c.lookup(keys(7)).num_rows == 1
+    for _ in range(4):
+        with pytest.raises(tidelake.errors.CorruptionError, match=part.name):
+            c.lookup(ANYWHERE)
+    assert size(c) == 0
 
 
 def test_threads_that_look_up_at_once_get_the_same(tmp_path):
@@ -301,3 +349,109 @@ def test_look_ups_of_some_columns_or_with_a_condition_are_right(tmp_path):
 def test_a_size_that_is_none_is_refused():
     with pytest.raises(UsageError, match="lookup_cache_bytes=-1"):
         Config(lookup_cache_bytes=-1)
+
+
+@pytest.mark.parametrize("but", [0, 1])
+def test_what_is_taken_of_many_runs_at_once_is_as_small_as_what_is_decoded(but, tmp_path):
+    c, _ = made(tmp_path, merge_memory_bytes=16 * MIB)
+    c.append(pa.table({"id": list(range(ROWS)), "v": [random.Random(1).randbytes(500).hex()] * ROWS}))
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    spec = c.uploader().spec
+    (source,) = sources(c.state().batches(), Changes(0, 1))
+    most = chunk_limits(spec.config)[1] // 16
+    scope = Scope(spec, among=KeySet.of(keys(*range(but, ROWS)), spec.schema))
+    recorder = Counters()
+    blobs = open_stores(spec.url, spec.config, Env(recorder=recorder), create=False).blobs
+    (run,) = streams(spec, blobs, [source], scope, runs=16)
+    batches = list(run)
+    assert recorder.counts["blob.open"] == 0
+    assert sum(batch.num_rows for batch in batches) == ROWS - but
+    assert len(batches) > 100 and max(batch.nbytes for batch in batches) <= 1.1 * most
+
+
+def test_files_take_no_descriptors(tmp_path):
+    c, recorder = made(tmp_path, part_target_bytes=2_000, row_group_rows=10)
+    c.lookup(ANYWHERE)
+    parts = [part for member in c.state().spine for part in member.batch.parts()]
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(8):
+        c.lookup(ANYWHERE)
+    assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
+    assert len(parts) >= 30
+    assert len(set(os.listdir("/proc/self/fd")) - before) < 10
+
+
+def test_all_lakes_of_a_process_have_one_bound_together(tmp_path):
+    bound = 3 * size_of_one(tmp_path) + MIB
+    for n in range(12):
+        c, recorder = made(tmp_path / f"{n}", lookup_cache_bytes=bound)
+        for _ in range(6):
+            c.lookup(ANYWHERE)
+        assert opened(recorder, lambda c=c: c.lookup(ANYWHERE)) == 0
+        assert size(c) <= cache_of(c.uploader().spec).size_bytes() <= bound
+
+
+class Numbered:
+    """Ids that are the same each time."""
+
+    def __init__(self):
+        self.count = 0
+
+    def fresh(self):
+        self.count += 1
+        return f"{self.count:032x}"
+
+
+def test_a_lake_in_the_place_of_one_that_was_deleted_has_its_own_rows(tmp_path):
+    names = []
+    for text in ("old", "new"):
+        with open_lake(str(tmp_path / "lake"), config=config(), env=Env(ids=Numbered())) as lake:
+            c = lake.create("c", SCHEMA, key=["id"])
+            c.append(rows(range(ROWS), text))
+            for _ in range(3):
+                found = c.lookup(ANYWHERE)
+            assert found.column("v")[1].as_py() == f"{text} of 50"
+            assert size(c) > 0
+            names += [part.name for member in c.state().spine for part in member.batch.parts()]
+        shutil.rmtree(tmp_path / "lake")
+    assert len(names) == 2 and len(set(names)) == 1
+
+
+def test_a_file_is_not_larger_than_it_may_be():
+    # Of few rows and many columns, whose descriptions take most of it.
+    names = [f"c{n}" for n in range(500)]
+    described = schema_from_arrow(pa.schema([(name, pa.int64()) for name in names]), ["c0"])
+    domain = TimeDomain("counter", 1)
+    batch = pa.RecordBatch.from_pydict(
+        {field.name: [1] for field in update_schema(described, domain)},
+        schema=update_schema(described, domain),
+    )
+    whole = io.BytesIO()
+    assert unpack([batch], described, whole, MIB)
+    at = len(whole.getvalue())
+    assert unpack([batch], described, io.BytesIO(), at)
+    assert not unpack([batch], described, io.BytesIO(), at - 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_lets_go_of_what_its_parent_has_unpacked(tmp_path):
+    gc.collect()
+    before = files_held()
+    c, _ = made(tmp_path)
+    for _ in range(3):
+        c.lookup(ANYWHERE)
+    spec = c.uploader().spec
+    assert files_held() == before + 1
+    child = os.fork()
+    if not child:
+        cache_of(spec)
+        os._exit(files_held() - before)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache_of(spec).size_bytes() > 0
+
+
+def files_held():
+    """How many files without a name this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return sum("(deleted)" in line and tempfile.gettempdir() in line for line in maps)

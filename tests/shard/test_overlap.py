@@ -401,3 +401,21 @@ def test_what_goes_wrong_with_an_item_is_raised():
     with pytest.raises(KeyError, match="lost"):
         list(mapped(work, range(9), 2))
     assert not threads()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_item_that_was_worked_on_is_let_go_of(threads):
+    class Item:
+        pass
+
+    made = []
+
+    def items():
+        for _ in range(9):
+            item = Item()
+            made.append(weakref.ref(item))
+            yield item
+            del item
+
+    for n, _ in enumerate(mapped(lambda _: None, items(), threads)):
+        assert [at for at, item in enumerate(made[: max(0, n + 1 - threads)]) if item() is not None] == []

@@ -33,9 +33,10 @@ def held(collection: tidelake.Collection) -> Counter[Any]:
 
 
 def kept_bytes(collection: tidelake.Collection) -> int:
-    cache = cache_of(collection.uploader().spec)
+    spec = collection.uploader().spec
+    cache = cache_of(spec)
     assert cache is not None
-    return cache.size_bytes
+    return cache.size_bytes(spec.url)
 
 
 def test_upserts_that_look_up_in_workers_leave_what_others_leave(spark: Any, tmp_path: Path) -> None:

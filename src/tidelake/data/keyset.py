@@ -85,24 +85,30 @@ class KeySet:
             batch: sorted by key.
             keys: of its rows, from `searchable`.
         """
-        if not batch.num_rows:
-            return batch
+        places = self.places(keys)
+        return batch if places is None else batch.take(places)
+
+    def places(self, keys: pa.Array) -> pa.Array | None:
+        """Where the rows that have one of the keys are, ascending; None: everywhere.
+
+        Args:
+            keys: of rows sorted by key, from `searchable`.
+        """
+        if not len(keys):
+            return None
         if pa.types.is_uint64(keys.type):
-            return self._found(batch, keys)
+            return self._found(keys)
         low = bisect_left(range(len(self)), keys[0].as_py(), key=self._key)
         high = bisect_right(range(len(self)), keys[-1].as_py(), low, key=self._key)
         wanted = self.keys.slice(low, high - low)
         if len(wanted) * _ROWS_PER_SEARCH < len(keys):
             # Each row costs something otherwise, and each key: a hash table of them is made at each call.
-            return _taken(batch, *_searched(keys, wanted.to_pylist()))
-        found = pc.is_in(keys, value_set=wanted)
-        count = pc.sum(found).as_py()
-        if count == batch.num_rows:
-            return batch
-        return batch.filter(found) if count else batch.slice(0, 0)
+            return _places(len(keys), *_searched(keys, wanted.to_pylist()))
+        places = pc.indices_nonzero(pc.is_in(keys, value_set=wanted))
+        return None if len(places) == len(keys) else places
 
-    def _found(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
-        """`rows` of a batch whose keys are numbers: each wanted one is searched for, not each row."""
+    def _found(self, keys: pa.Array) -> pa.Array | None:
+        """`places` of keys that are numbers: each wanted one is searched for, not each row."""
         nulls = keys.null_count
         known = raw(keys, np.dtype(np.uint64))[: len(keys) - nulls]
         wanted = self._numbers
@@ -111,7 +117,7 @@ class KeySet:
         first, end = equal_ranges(known, wanted)
         if nulls and self.last == NULL:
             first, end = np.append(first, len(known)), np.append(end, len(keys))
-        return _taken(batch, first, end)
+        return _places(len(keys), first, end)
 
     @cached_property
     def _numbers(self) -> Words:
@@ -138,11 +144,11 @@ def _searched(keys: pa.Array, wanted: list[bytes]) -> tuple[Places, Places]:
     return np.array(first, np.int64), np.array(end, np.int64)
 
 
-def _taken(batch: pa.RecordBatch, first: Places, end: Places) -> pa.RecordBatch:
-    """Ranges of rows, one after the other; the batch itself if these are all."""
+def _places(rows: int, first: Places, end: Places) -> pa.Array | None:
+    """Ranges of places, one after the other; None if these are all of so many rows."""
     counts = end - first
     total = int(counts.sum())
-    if total == batch.num_rows:
-        return batch
+    if total == rows:
+        return None
     before = np.cumsum(counts) - counts
-    return batch.take(pa.array(np.repeat(first - before, counts) + np.arange(total)))
+    return pa.array(np.repeat(first - before, counts) + np.arange(total))

@@ -9,6 +9,7 @@ from typing import IO
 
 import pyarrow as pa
 
+from tidelake.data.consolidate import pieces
 from tidelake.data.keyset import KeySet, searchable
 from tidelake.data.types import row_schema
 from tidelake.model.schema import Schema
@@ -56,7 +57,8 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: Schema, sink: IO[bytes], b
     finally:
         if writer is not None:
             writer.close()
-    return True
+    # With the footer, and what the last batch has beside its rows.
+    return sink.tell() <= bytes_max
 
 
 class Unpacked:
@@ -66,17 +68,33 @@ class Unpacked:
         size_bytes: of the file.
     """
 
-    def __init__(self, data: pa.Buffer) -> None:
-        """From what `unpack` wrote."""
+    def __init__(self, path: str) -> None:
+        """Map a file that `unpack` wrote; the path is needed no longer then, and no descriptor is."""
+        # Python's own maps keep one each, and a process has few.
+        with pa.memory_map(path) as source:
+            data = source.read_buffer()
         self.size_bytes: int = data.size
         reader = pa.ipc.open_file(data)
-        self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        # Of each, how large a row is; counting takes as long as a look-up of few keys.
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+        self._batches = [(batch, max(1, batch.nbytes // batch.num_rows)) for batch in batches]
 
-    def rows(self, among: KeySet | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows, or those that have one of some keys: as they came, in the stored order, none empty."""
-        for batch in self._batches:
+    def rows(self, among: KeySet, batch_rows: int, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+        """The rows that have one of some keys, in the stored order, none empty.
+
+        Args:
+            among: the keys.
+            batch_rows: most rows of a batch.
+            batch_bytes: about how large a batch may be in memory.
+        """
+        for batch, row_bytes in self._batches:
             width = batch.num_columns - 1
             rows = batch.select(range(width))
-            found = rows if among is None else among.rows(rows, batch.column(width))
-            if found.num_rows:
-                yield found
+            places = among.places(batch.column(width))
+            if places is None:
+                yield from pieces(rows, batch_rows, batch_bytes)
+                continue
+            # What is taken is copied: all of it at once is as large as the batch, for every run that is read.
+            most = max(1, min(batch_rows, batch_bytes // row_bytes))
+            for start in range(0, len(places), most):
+                yield rows.take(places.slice(start, most))

@@ -249,26 +249,24 @@ def mapped(work: Callable[[S], T], items: Iterable[S], threads: int) -> Generato
         BaseException: whatever the work raised, after what it made of the items before, or earlier.
     """
     left = iter(items)
-    some = deque(islice(left, 2 if threads > 1 else 0))
-    if len(some) < 2:
-        yield from map(work, chain(some, left))
+    some = deque(islice(left, 2))
+    few = len(some) < 2
+    # Taken out as they are worked on: a list would hold the first items until the last one is done.
+    given = chain((some.popleft() for _ in range(len(some))), left)
+    if threads == 1 or few:
+        yield from map(work, given)
         return
     background, jobs = Background(threads, lambda: None), deque[Job[T]]()
     try:
-        for item in chain(_drained(some), left):
+        for item in given:
             jobs.append(background.submit(partial(work, item)))
+            del item
             if len(jobs) == threads:
                 yield jobs.popleft().result()
         while jobs:
             yield jobs.popleft().result()
     finally:
         background.close()
-
-
-def _drained(held: deque[S]) -> Iterator[S]:
-    """Its items, which are held no longer."""
-    while held:
-        yield held.popleft()
 
 
 @contextmanager

@@ -3,33 +3,35 @@
 Owns where they are, and how much of the disk they leave free. Must not know what is in them.
 """
 
-import mmap
 import shutil
 import tempfile
 from collections.abc import Callable
-from typing import IO
+from typing import IO, TypeVar
+
+T = TypeVar("T")
 
 # So much of the disk is left to others.
 _FREE_SHARE = 10
 
 
-def mapped(write: Callable[[IO[bytes]], bool]) -> mmap.mmap | None:
-    """A file that was written, as read-only memory; it goes when that is let go of.
+def unnamed(write: Callable[[IO[bytes]], bool], read: Callable[[str], T]) -> T | None:
+    """A file that is written, and then read.
 
-    It is in the directory of temporary files (`TMPDIR`).
+    It is in the directory of temporary files (`TMPDIR`), and goes when nothing of it is mapped any more.
 
     Args:
         write: writes it, at least one byte, and says whether that is complete.
+        read: is given a path that leads to it during the call.
 
     Returns:
-        None if it is not complete, or the operating system refused: there is no room.
+        What was read; None if it is not complete, or the operating system refused: there is no room.
     """
     try:
         with tempfile.TemporaryFile(prefix="tidelake-") as file:
             if not write(file):
                 return None
             file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return read(f"/dev/fd/{file.fileno()}")
     except OSError:
         return None
 

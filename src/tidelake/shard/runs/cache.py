@@ -4,8 +4,8 @@ To find a row, its page is decoded whole, so keys that lie anywhere decode whole
 decoded as many rows of a part as it has, the next one unpacks it: what that costs has been spent before, so a
 few look-ups never pay for it, and many hardly anything else. Owns which parts that are.
 
-INVARIANT: a part never changes, so neither does what was unpacked of it. Files together are not larger than
-the cache may be, and it works without any: who is refused reads the part itself.
+INVARIANT: a part never changes, so neither does what was unpacked of it. Files together, of whatever lakes,
+are not larger than the cache may be, and it works without any: who is refused reads the part itself.
 """
 
 import os
@@ -22,10 +22,11 @@ import pyarrow as pa
 from tidelake.config import MIB, Config
 from tidelake.data.keyset import KeySet
 from tidelake.data.unpacked import Unpacked, unpack, unpacked_bytes
+from tidelake.errors import CorruptionError
 from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
 from tidelake.shard.spec import ShardSpec
-from tidelake.store.unnamed import mapped, spare_bytes
+from tidelake.store.unnamed import spare_bytes, unnamed
 
 Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
 """Decodes a part, with more arguments of `tidelake.data.scan.read_part`."""
@@ -38,24 +39,32 @@ _BATCH_ROWS, _BATCH_BYTES = 1 << 20, 32 * MIB
 _NAMES_MAX = 10_000
 
 
+Identity: TypeAlias = tuple[str, str, str]
+"""Of a part, in any lake: what is in a lake's place, once it was deleted, may use its names again."""
+
+
+def identity(spec: ShardSpec, part: Part) -> Identity:
+    """Of a part of a shard: the lake's url, the name, and the checksum of the bytes."""
+    return spec.url, part.name, part.checksum
+
+
 @dataclass(frozen=True)
 class Whole:
     """A part, and how to unpack it.
 
     Attributes:
+        id: of the part.
         part: its description.
         schema: the one that it was written under.
         decode: decodes all its rows.
+        bytes_max: how large all files together may be.
     """
 
+    id: Identity
     part: Part
     schema: Schema
     decode: Decode
-
-    @property
-    def name(self) -> str:
-        """Of the part."""
-        return self.part.name
+    bytes_max: int
 
 
 @dataclass
@@ -78,40 +87,44 @@ class _Kept:
 
 
 class LookupCache:
-    """The parts of a lake that a process has unpacked. Thread-safe."""
+    """The parts that a process has unpacked, of all lakes, so that one bound is for them all. Thread-safe."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
         self._turn = threading.Lock()
-        # By name, what was asked for last at the end.
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._missed: OrderedDict[str, _Missed] = OrderedDict()
+        # What was asked for last is at the end.
+        self._kept: OrderedDict[Identity, _Kept] = OrderedDict()
+        self._missed: OrderedDict[Identity, _Missed] = OrderedDict()
         # How large files may get that are being written.
-        self._begun: dict[str, int] = {}
+        self._begun: dict[Identity, int] = {}
         self._questions = count(1)
 
-    @property
-    def size_bytes(self) -> int:
-        """Of all files that are here."""
+    def size_bytes(self, url: str | None = None) -> int:
+        """Of all files that are here, or of those of one lake."""
         with self._turn:
-            return sum(kept.unpacked.size_bytes for kept in self._kept.values())
+            return sum(kept.unpacked.size_bytes for id_, kept in self._kept.items() if url in (None, id_[0]))
 
-    def get(self, part: Part) -> Unpacked | None:
-        """A part that is here, for who does not look rows up."""
+    def has(self, id_: Identity) -> bool:
+        """Whether a part is here now."""
         with self._turn:
-            kept = self._kept.get(part.name)
-        return None if kept is None else kept.unpacked
+            return id_ in self._kept
 
-    def rows(self, whole: Whole, among: KeySet, asked: Decode) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, whole: Whole, among: KeySet, asked: Decode, *, batch_rows: int, batch_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of a part that have one of some keys, in the stored order, none empty.
 
         Args:
             whole: the part.
             among: the keys.
             asked: decodes these rows; called if the part is not here.
+            batch_rows: most rows of a batch.
+            batch_bytes: about how large a batch may be in memory.
         """
         unpacked = self._found(whole)
-        return asked(watch=partial(self._note, whole.name)) if unpacked is None else unpacked.rows(among)
+        if unpacked is None:
+            watch = partial(self._note, whole.id)
+            return asked(watch=watch, batch_rows=batch_rows, batch_bytes=batch_bytes)
+        return unpacked.rows(among, batch_rows, batch_bytes)
 
     def catch_up(self, parts: Sequence[Whole]) -> None:
         """Unpack what is new of a collection, if look-ups have had most of it unpacked.
@@ -120,33 +133,36 @@ class LookupCache:
             parts: all of the collection that are not too small.
         """
         with self._turn:
-            here = [(whole.part.rows, self._kept[whole.name]) for whole in parts if whole.name in self._kept]
-        rows, total = sum(count for count, _ in here), sum(whole.part.rows for whole in parts)
+            here = [(whole.part, self._kept[whole.id]) for whole in parts if whole.id in self._kept]
+        rows, total = sum(part.rows for part, _ in here), sum(whole.part.rows for whole in parts)
         if 2 * rows <= total or rows == total:
             return
+        stored = sum(part.size_bytes for part, _ in here)
         size = sum(kept.unpacked.size_bytes for _, kept in here)
         oldest = min(kept.asked for _, kept in here)
         for whole in parts:
-            self._unpacked(whole, size * whole.part.rows // rows, oldest)
+            # Its rows may be wider, or are packed less.
+            part = whole.part
+            self._unpacked(whole, max(size * part.rows // rows, size * part.size_bytes // stored), oldest)
 
     def _found(self, whole: Whole) -> Unpacked | None:
         """A part that is here, or is due to be; None: it is to be decoded."""
         with self._turn:
             now = next(self._questions)
-            kept = self._kept.get(whole.name)
+            kept = self._kept.get(whole.id)
             if kept is not None:
                 kept.asked = now
-                self._kept.move_to_end(whole.name)
+                self._kept.move_to_end(whole.id)
                 return kept.unpacked
-            missed = self._missed.setdefault(whole.name, _Missed(now))
-            self._missed.move_to_end(whole.name)
+            missed = self._missed.setdefault(whole.id, _Missed(now))
+            self._missed.move_to_end(whole.id)
             if len(self._missed) > _NAMES_MAX:
                 self._missed.popitem(last=False)
             if missed.rows < whole.part.rows:
                 return None
             size = missed.size_bytes * whole.part.rows // missed.rows
             # Whatever comes of it: next time it has to be paid for again.
-            self._missed[whole.name] = _Missed(now, missed.since)
+            self._missed[whole.id] = _Missed(now, missed.since)
         return self._unpacked(whole, unpacked_bytes(size, whole.part.rows, whole.schema), missed.before)
 
     def _unpacked(self, whole: Whole, size: int, since: int) -> Unpacked | None:
@@ -154,36 +170,37 @@ class LookupCache:
         # Some rows may be larger than others.
         size += size // 8 + MIB
         with self._turn:
-            if whole.name in self._kept or whole.name in self._begun or not self._makes_room(size, since):
+            if whole.id in self._kept or whole.id in self._begun or not self._makes_room(whole, size, since):
                 return None
-            self._begun[whole.name] = size
+            self._begun[whole.id] = size
         unpacked = None
         try:
             unpacked = _written(whole, size)
         finally:
             with self._turn:
-                del self._begun[whole.name]
+                del self._begun[whole.id]
                 if unpacked is not None:
-                    self._kept[whole.name] = _Kept(unpacked, next(self._questions))
-                    self._missed.pop(whole.name, None)
+                    self._kept[whole.id] = _Kept(unpacked, next(self._questions))
+                    self._missed.pop(whole.id, None)
         return unpacked
 
-    def _makes_room(self, size: int, since: int) -> bool:
-        held = sum(kept.unpacked.size_bytes for kept in self._kept.values()) + sum(self._begun.values())
+    def _makes_room(self, whole: Whole, size: int, since: int) -> bool:
+        begun = sum(self._begun.values())
+        held = sum(kept.unpacked.size_bytes for kept in self._kept.values()) + begun
         # What is in use stays, or parts that do not all fit would replace one another.
-        unused = {name: kept.unpacked.size_bytes for name, kept in self._kept.items() if kept.asked < since}
-        if held - sum(unused.values()) + size > self._bytes_max or size > spare_bytes():
+        unused = {id_: kept.unpacked.size_bytes for id_, kept in self._kept.items() if kept.asked < since}
+        if held - sum(unused.values()) + size > whole.bytes_max or size + begun > spare_bytes():
             return False
-        for name, freed in unused.items():
-            if held + size <= self._bytes_max:
+        for id_, freed in unused.items():
+            if held + size <= whole.bytes_max:
                 break
-            del self._kept[name]
+            del self._kept[id_]
             held -= freed
         return True
 
-    def _note(self, name: str, rows: int, size_bytes: int) -> None:
+    def _note(self, id_: Identity, rows: int, size_bytes: int) -> None:
         with self._turn:
-            missed = self._missed.get(name)
+            missed = self._missed.get(id_)
             if missed is not None:
                 missed.rows += rows
                 missed.size_bytes += size_bytes
@@ -194,19 +211,25 @@ def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
         batches = whole.decode(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
         return unpack(batches, whole.schema, file, bytes_max)
 
-    data = mapped(write)
-    return None if data is None else Unpacked(pa.py_buffer(data))
+    try:
+        return unnamed(write, Unpacked)
+    except CorruptionError:
+        # Who needs the rows that are damaged decodes them next, and is told; the others need not know.
+        return None
 
 
-_caches: dict[tuple[int, str, Config], LookupCache] = {}
+_here: dict[int, LookupCache] = {}
 
 
 def cache_of(spec: ShardSpec) -> LookupCache | None:
     """Where look-ups find parts in this process (a forked child has its own); None: nowhere."""
     if not spec.config.lookup_cache_bytes:
         return None
-    key = (os.getpid(), spec.url, spec.config)
-    return _caches.setdefault(key, LookupCache(spec.config.lookup_cache_bytes))
+    here = _here.setdefault(os.getpid(), LookupCache())
+    for other in [pid for pid in _here if pid != os.getpid()]:
+        # A fork would keep on disk what its parent has let go of.
+        _here.pop(other, None)
+    return here
 
 
 def worth_keeping(part: Part, config: Config) -> bool:

@@ -4,6 +4,7 @@ Owns how they are brought together, and which parts look-ups of this process hav
 is looked up for.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain
@@ -14,9 +15,10 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.merge import merge
 from tidelake.data.select import select
 from tidelake.data.types import update_schema
+from tidelake.model.batch import Part
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
-from tidelake.shard.runs.cache import cache_of, worth_keeping
+from tidelake.shard.runs.cache import cache_of, identity, worth_keeping
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.runs.stream import chunk_limits, streams, whole
 from tidelake.shard.spec import ShardSpec
@@ -32,15 +34,14 @@ def gathered(
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over the keys of a scope."""
     cache = cache_of(spec)
-    here = [
-        s
-        for s in runs
-        if all(
-            part.inline is not None or (cache is not None and cache.get(part) is not None)
-            for part in s.run.parts
-        )
-    ]
-    others = [s for s in runs if s not in here]
+
+    def is_here(part: Part) -> bool:
+        return part.inline is not None or (cache is not None and cache.has(identity(spec, part)))
+
+    here: list[Source] = []
+    others: list[Source] = []
+    for source in runs:
+        (here if all(map(is_here, source.run.parts)) else others).append(source)
     with ExitStack() as stack:
         # Read ahead, but for what need not be read at all.
         ahead = stack.enter_context(
@@ -54,7 +55,7 @@ def gathered(
 
 def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query) -> Iterator[pa.RecordBatch]:
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
-    held: list[list[pa.RecordBatch]] = [[] for _ in runs]
+    held: list[deque[pa.RecordBatch]] = [deque() for _ in runs]
     held_bytes, bytes_max = 0, spec.config.merge_memory_bytes // _GATHERED_SHARE
     for batches, run in zip(held, runs, strict=True):
         while held_bytes <= bytes_max and (batch := next(run, None)) is not None:
@@ -62,11 +63,17 @@ def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query)
             held_bytes += batches[-1].nbytes
     if held_bytes > bytes_max:
         # Selecting what was selected changes nothing.
-        left = [chain(batches, run) for batches, run in zip(held, runs, strict=True)]
+        left = [chain(_let_go(batches), run) for batches, run in zip(held, runs, strict=True)]
         return merge(left, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
     table = pa.Table.from_batches(chain(*held), update_schema(spec.schema, spec.domain))
     found = consolidate(table, spec.schema, spec.domain, chunk_rows)
     return iter(found.to_batches(max_chunksize=spec.config.row_group_rows))
+
+
+def _let_go(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What is held, but no longer than it is needed."""
+    while held:
+        yield held.popleft()
 
 
 def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> None:

@@ -66,7 +66,6 @@ class Scope:
         among: the keys that are asked for; None: all.
         where: the predicate; None: every row satisfies it.
         only_keys: whether all rows of the keys in `among` are of it, and no others.
-        everything: whether all rows are of it.
     """
 
     def __init__(
@@ -77,8 +76,7 @@ class Scope:
         among: KeySet | None = None,
     ) -> None:
         self.where, self.among = where, among
-        unlimited = where is None and keys in (None, KeyRange())
-        self.only_keys, self.everything = unlimited and among is not None, unlimited and among is None
+        self.only_keys = among is not None and where is None and keys in (None, KeyRange())
         self.keys = keys or KeyRange()
         if among is not None:
             # What follows the last key next, since no key is a prefix of another.

@@ -12,13 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from tidelake.config import Config
-from tidelake.data.consolidate import pieces
 from tidelake.data.inline import decode_inline
 from tidelake.data.project import Projection, in_order
 from tidelake.data.scan import read_part
 from tidelake.data.select import view
 from tidelake.model.batch import Part
-from tidelake.shard.runs.cache import Whole, cache_of, worth_keeping
+from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
 from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
@@ -120,21 +119,20 @@ def _decoded(
         spec,
         blobs,
         part,
-        batch_rows=batch_rows,
-        batch_bytes=batch_bytes,
         key_from=keys.start,
         key_below=keys.stop,
         among=scope.among,
         row_groups=scope.row_groups(part),
         columns=columns,
     )
-    cache = cache_of(spec) if columns is None and worth_keeping(part, spec.config) else None
-    if cache is not None and scope.among is not None and scope.only_keys:
-        yield from cache.rows(whole(spec, blobs, part), scope.among, asked)
-    elif cache is not None and scope.everything and (unpacked := cache.get(part)) is not None:
-        yield from (piece for batch in unpacked.rows() for piece in pieces(batch, batch_rows, batch_bytes))
+    # For who looks rows up only: merges write what they read, and read what has checksums.
+    kept = scope.only_keys and columns is None and worth_keeping(part, spec.config)
+    cache = cache_of(spec) if kept else None
+    size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
+    if cache is not None and scope.among is not None:
+        yield from cache.rows(whole(spec, blobs, part), scope.among, asked, **size)
     else:
-        yield from asked()
+        yield from asked(**size)
 
 
 def _read(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generator[pa.RecordBatch]:
@@ -145,4 +143,10 @@ def _read(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generat
 
 def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
     """A part, for a cache to unpack."""
-    return Whole(part, spec.written_under(part.schema_id), partial(_read, spec, blobs, part))
+    return Whole(
+        identity(spec, part),
+        part,
+        spec.written_under(part.schema_id),
+        partial(_read, spec, blobs, part),
+        spec.config.lookup_cache_bytes,
+    )
