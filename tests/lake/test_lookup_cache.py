@@ -213,7 +213,7 @@ def test_what_is_new_is_caught_up_with_if_most_is_here(tmp_path):
 
 
 def test_what_is_new_may_have_far_wider_rows(tmp_path):
-    c, recorder = made(tmp_path, merge_inputs_min=100)
+    c, _ = made(tmp_path, merge_inputs_min=100)
     for _ in range(3):
         c.lookup(ANYWHERE)
     first, noise = size(c), random.Random(1).randbytes(2_000_000).hex()
