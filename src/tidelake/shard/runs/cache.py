@@ -38,7 +38,6 @@ _BATCH_ROWS, _BATCH_BYTES = 1 << 20, 32 * MIB
 # Names of parts, of which most have been merged away.
 _NAMES_MAX = 10_000
 
-
 Identity: TypeAlias = tuple[str, str, str]
 """Of a part, in any lake: what is in a lake's place, once it was deleted, may use its names again."""
 
@@ -225,11 +224,11 @@ def cache_of(spec: ShardSpec) -> LookupCache | None:
     """Where look-ups find parts in this process (a forked child has its own); None: nowhere."""
     if not spec.config.lookup_cache_bytes:
         return None
-    here = _here.setdefault(os.getpid(), LookupCache())
-    for other in [pid for pid in _here if pid != os.getpid()]:
+    pid = os.getpid()
+    if pid not in _here:
         # A fork would keep on disk what its parent has let go of.
-        _here.pop(other, None)
-    return here
+        _here.clear()
+    return _here.get(pid) or _here.setdefault(pid, LookupCache())
 
 
 def worth_keeping(part: Part, config: Config) -> bool:
