@@ -67,6 +67,13 @@ def read_index(file: File | str, part: Part) -> PartIndex:
     )
 
 
+def rows_among(file: File, part: Part, schema: Schema, among: KeySet) -> int:
+    """How many rows the row groups have that may hold one of some keys. Errors and reads as `read_index`."""
+    footer = read_footer(file, part)
+    groups = range(len(footer.ends))
+    return sum(footer.rows(i) for i in groups if _meets(among, footer, part, schema, i))
+
+
 def read_part(
     file: File | str,
     part: Part,

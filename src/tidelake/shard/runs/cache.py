@@ -1,8 +1,9 @@
 """Parts that look-ups decode again and again, unpacked on local disk.
 
 To find a row, its page is decoded whole, so keys that lie anywhere decode whole parts. Once look-ups have
-decoded as many rows of a part as it has, the next one unpacks it: what that costs has been spent before, so a
-few look-ups never pay for it, and many hardly anything else. Owns which parts that are.
+decoded as many rows of a part as it has, the next one that needs most of it unpacks it: what that costs has
+been spent before, so a few look-ups never pay for it, and many hardly anything else. Owns which parts that
+are.
 
 INVARIANT: a part never changes, so neither does what was unpacked of it. Files together, of whatever lakes,
 are not larger than the cache may be, and it works without any: who is refused reads the part itself.
@@ -56,6 +57,7 @@ class Whole:
         part: its description.
         schema: the one that it was written under.
         decode: decodes all its rows.
+        rows_among: of the row groups that may hold one of some keys.
         bytes_max: how large all files together may be.
     """
 
@@ -63,6 +65,7 @@ class Whole:
     part: Part
     schema: Schema
     decode: Decode
+    rows_among: Callable[[KeySet], int]
     bytes_max: int
 
 
@@ -119,7 +122,7 @@ class LookupCache:
             batch_rows: most rows of a batch.
             batch_bytes: about how large a batch may be in memory.
         """
-        unpacked = self._found(whole)
+        unpacked = self._found(whole, among)
         if unpacked is None:
             watch = partial(self._note, whole.id)
             return asked(watch=watch, batch_rows=batch_rows, batch_bytes=batch_bytes)
@@ -142,9 +145,10 @@ class LookupCache:
         for whole in parts:
             # Its rows may be wider, or are packed less.
             part = whole.part
-            self._unpacked(whole, max(size * part.rows // rows, size * part.size_bytes // stored), oldest)
+            about = max(size * part.rows // rows, size * part.size_bytes // stored)
+            self._unpacked(whole, _promised(about), oldest)
 
-    def _found(self, whole: Whole) -> Unpacked | None:
+    def _found(self, whole: Whole, among: KeySet) -> Unpacked | None:
         """A part that is here, or is due to be; None: it is to be decoded."""
         with self._turn:
             now = next(self._questions)
@@ -160,14 +164,18 @@ class LookupCache:
             if missed.rows < whole.part.rows:
                 return None
             size = missed.size_bytes * whole.part.rows // missed.rows
+            size = _promised(unpacked_bytes(size, whole.part.rows, whole.schema))
             # Whatever comes of it: next time it has to be paid for again.
             self._missed[whole.id] = _Missed(now, missed.since)
-        return self._unpacked(whole, unpacked_bytes(size, whole.part.rows, whole.schema), missed.before)
+            if not self._fits(whole, size, missed.before):
+                return None
+        if 2 * whole.rows_among(among) <= whole.part.rows:
+            # A look-up of keys that lie together reads the row groups that hold them, and no others.
+            return None
+        return self._unpacked(whole, size, missed.before)
 
     def _unpacked(self, whole: Whole, size: int, since: int) -> Unpacked | None:
-        """Unpack a part of about that size, if there is room without what was asked for since then."""
-        # Some rows may be larger than others.
-        size += size // 8 + MIB
+        """Unpack a part of at most that size, if there is room without what was asked for since then."""
         with self._turn:
             if whole.id in self._kept or whole.id in self._begun or not self._makes_room(whole, size, since):
                 return None
@@ -184,18 +192,28 @@ class LookupCache:
         return unpacked
 
     def _makes_room(self, whole: Whole, size: int, since: int) -> bool:
-        begun = sum(self._begun.values())
-        held = sum(kept.unpacked.size_bytes for kept in self._kept.values()) + begun
-        # What is in use stays, or parts that do not all fit would replace one another.
-        unused = {id_: kept.unpacked.size_bytes for id_, kept in self._kept.items() if kept.asked < since}
-        if held - sum(unused.values()) + size > whole.bytes_max or size + begun > spare_bytes():
+        if not self._fits(whole, size, since):
             return False
-        for id_, freed in unused.items():
+        held = self._held_bytes()
+        for id_, freed in self._unused(since).items():
             if held + size <= whole.bytes_max:
                 break
             del self._kept[id_]
             held -= freed
         return True
+
+    def _fits(self, whole: Whole, size: int, since: int) -> bool:
+        # What is in use stays, or parts that do not all fit would replace one another.
+        held = self._held_bytes() - sum(self._unused(since).values())
+        return held + size <= whole.bytes_max and sum(self._begun.values()) + size <= spare_bytes()
+
+    def _held_bytes(self) -> int:
+        """What the files take, and may that are being written."""
+        return sum(kept.unpacked.size_bytes for kept in self._kept.values()) + sum(self._begun.values())
+
+    def _unused(self, since: int) -> dict[Identity, int]:
+        """How large the files are that were not asked for since then."""
+        return {id_: kept.unpacked.size_bytes for id_, kept in self._kept.items() if kept.asked < since}
 
     def _note(self, id_: Identity, rows: int, size_bytes: int) -> None:
         with self._turn:
@@ -203,6 +221,11 @@ class LookupCache:
             if missed is not None:
                 missed.rows += rows
                 missed.size_bytes += size_bytes
+
+
+def _promised(size: int) -> int:
+    """Room for a file of about that size: some rows may be larger than others."""
+    return size + size // 8 + MIB
 
 
 def _written(whole: Whole, bytes_max: int) -> Unpacked | None:

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from tidelake.config import Config
 from tidelake.data.inline import decode_inline
+from tidelake.data.keyset import KeySet
 from tidelake.data.project import Projection, in_order
-from tidelake.data.scan import read_part
+from tidelake.data.scan import read_part, rows_among
 from tidelake.data.select import view
 from tidelake.model.batch import Part
 from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
@@ -141,6 +142,11 @@ def _read(spec: ShardSpec, blobs: BlobStore, part: Part, **what: Any) -> Generat
         yield from read_part(file, part, spec.written_under(part.schema_id), spec.domain, **what)
 
 
+def _rows_among(spec: ShardSpec, blobs: BlobStore, part: Part, among: KeySet) -> int:
+    with blobs.open(part.name) as file:
+        return rows_among(file, part, spec.written_under(part.schema_id), among)
+
+
 def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
     """A part, for a cache to unpack."""
     return Whole(
@@ -148,5 +154,6 @@ def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
         part,
         spec.written_under(part.schema_id),
         partial(_read, spec, blobs, part),
+        partial(_rows_among, spec, blobs, part),
         spec.config.lookup_cache_bytes,
     )
