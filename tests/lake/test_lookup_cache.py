@@ -464,7 +464,8 @@ def test_a_fork_lets_go_of_what_its_parent_has_unpacked(tmp_path):
     child = os.fork()
     if not child:
         cache_of(spec)
-        os._exit(files_held() - before)
+        # All that was unpacked, also by what ran before in this process.
+        os._exit(files_held() > before)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cache_of(spec).size_bytes() > 0
 
