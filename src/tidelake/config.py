@@ -41,10 +41,13 @@ class Config:
         merge_claim_rows: a merge of more rows is claimed first, so that no other process starts it too.
         merge_claim_s: how long a claim lasts without progress.
         runs_max: unmerged runs above which an append first does, or waits for, merging.
-        lease_s: how long a reader's hold lasts without a sign of life from it.
+        lease_s: how long a reader's hold lasts without a sign of life from it. This and the next two are for
+            a lake that is made: all processes go by those of the lake, see `tidelake.Lake.settings`. Another
+            value than the usual one, and the lake's, is refused.
         garbage_age_s: how long a stored object stays after the collection no longer needs it; a read that
-            takes longer holds what it reads by itself.
+            takes longer holds what it reads by itself. Likewise.
         upload_age_s: an upload that was begun so long ago, and is in no collection, is given up and removed.
+            Likewise.
         rollup_bytes_min: bytes of deltas after which a rollup may be due; more when the state is larger.
         retry_deadline_s: how long an unavailable store is tried again.
         wait_timeout_s: how long a read waits for a time to be closed.

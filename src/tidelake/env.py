@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tidelake.errors import OutOfThreads
+
 
 class Clock(Protocol):
     """Wall clock and pauses. Data times never come from here unless a collection counts in `ms` or `us`."""
@@ -89,7 +91,11 @@ class ThreadSpawner:
     """Starts threads. They do not survive a fork: a child starts its own."""
 
     def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
-        """Start a daemon thread."""
+        """Start a daemon thread.
+
+        Raises:
+            OutOfThreads: the system has none left for this process.
+        """
         return _SpawnedThread(name, work)
 
 
@@ -97,7 +103,10 @@ class _SpawnedThread:
     def __init__(self, name: str, work: Callable[[Stop], None]) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise OutOfThreads(name) from error
 
     def stop(self) -> None:
         self._stop.set()

@@ -12,13 +12,15 @@ names the thing and, where there is one, the remedy.
     │   ├── InvalidBatchBounds        a batch does not cover the interval that it is to be appended to
     │   ├── InvalidRewrite            the times of a batch cannot be rewritten so
     │   ├── BatchConsumed             a batch is used again: it was appended, deleted or sent away
+    │   ├── AlreadyTaken              an upload or batch was taken in before: it is in, so go on
     │   ├── IncompatibleSchema        a schema does not fit the registered one
     │   ├── CollectionExists          a name is taken (by another schema, or was dropped)
     │   ├── CollectionNotFound        no collection of that name
     │   │   └── CollectionDropped     it was there, and was dropped
-    │   ├── CollectionInGroup         transactions alone write to it: use lake.write, lake.stage, lake.seal
+    │   ├── CollectionInGroup         its group decides its writes; caught before you see it
     │   ├── CollectionInUse           others hold it: close these readers, or use force
     │   ├── NotALake                  the directory holds no lake
+    │   ├── ReadOnlyLake              the lake is open for reading only: open it where it may be written to
     │   └── Closed                    the lake was closed
     ├── UpperMismatch                 a conflict: read `current`, decide, try again
     ├── InlineFull                    the state holds enough tiny parts: merge them, or store the parts
@@ -31,10 +33,12 @@ names the thing and, where there is one, the remedy.
     ├── LeaseExpired                  the hold is gone: open a new reader
     ├── ForkExpired                   the fork was not finished in time: fork again
     ├── StoreUnavailable              the store did certainly not do it: try again later
+    ├── OutOfThreads                  the system starts no further thread: do less at a time
     ├── OutcomeUnknown                the store may have done it: ask before trying again
     ├── BlobNotFound                  no object of that name
     ├── BlobExists                    an object of that name is already there
     ├── CorruptionError               stored bytes are damaged: restore them
+    │   └── SymbolicLink              a link stands in a lake: put in its place what it leads to
     ├── FormatTooNew                  written by a newer Tidelake: upgrade
     └── InternalError                 a bug in Tidelake: report it
 """
@@ -64,7 +68,10 @@ class UpdateNotBeyondLower(UsageError):
         self.time, self.lower = time, lower
 
     def __str__(self) -> str:
-        return f"an update at time {self.time} is not beyond the lower frontier {self.lower} of the append"
+        return (
+            f"an update at time {self.time} is not at or after the lower frontier {self.lower}, before which "
+            "nothing may be written here: give it a later time"
+        )
 
 
 class UpdateBeyondUpper(UsageError):
@@ -76,7 +83,7 @@ class UpdateBeyondUpper(UsageError):
 
     def __str__(self) -> str:
         return (
-            f"an update at time {self.time} is beyond the upper frontier {self.upper} of the append: "
+            f"an update at time {self.time} is at or after the upper frontier {self.upper}: "
             "append up to a later frontier"
         )
 
@@ -91,6 +98,20 @@ class InvalidRewrite(UsageError):
 
 class BatchConsumed(UsageError):
     """A batch is used once: appended, deleted or turned into bytes. This one was."""
+
+
+class AlreadyTaken(UsageError):
+    """An upload or a batch is offered again, or a copy of it: it is in. Nothing was written."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(name, where)
+        self.name, self.where = name, where
+
+    def __str__(self) -> str:
+        return (
+            f"part {self.name!r} was taken in before, and is {self.where}: an upload is taken once; "
+            "upload the rows again if they are to be added again"
+        )
 
 
 class IncompatibleSchema(UsageError):
@@ -117,7 +138,10 @@ class CollectionDropped(CollectionNotFound):
 
 
 class CollectionInGroup(UsageError):
-    """The collection is written to by transactions of its group only. Nothing was written."""
+    """The collection is in a group, which decides its writes; a command on it alone wrote nothing.
+
+    Writes of collections catch it, and go by the group.
+    """
 
     def __init__(self, collection: str) -> None:
         super().__init__(collection)
@@ -125,9 +149,9 @@ class CollectionInGroup(UsageError):
 
     def __str__(self) -> str:
         return (
-            f"collection {self.collection!r} belongs to a group, since it was written or sealed together "
-            "with others: use lake.write, lake.stage or lake.seal, also for it alone, or take it out of the "
-            "group with lake.leave"
+            f"collection {self.collection!r} belongs to a group, which decides its writes, since it was "
+            "written or sealed together with others: use the methods of tidelake.Collection or Lake, or take "
+            "it out of the group with lake.leave"
         )
 
 
@@ -175,6 +199,21 @@ class CollectionInUse(UsageError):
 
 class NotALake(UsageError):
     """The place holds no lake, or something that is not one."""
+
+
+class ReadOnlyLake(UsageError):
+    """The lake is open for reading only. Nothing was written."""
+
+    def __init__(self, lake: str) -> None:
+        super().__init__(lake)
+        self.lake = lake
+
+    def __str__(self) -> str:
+        return (
+            f"lake {self.lake!r} is open for reading only, which writes nothing, also no holds of readers: "
+            "open it without read_only, as a user who may write there; snapshot, changes and updates need no "
+            "hold"
+        )
 
 
 class Closed(UsageError):
@@ -322,6 +361,20 @@ class StoreUnavailable(TidelakeError):
         return self.message
 
 
+class OutOfThreads(TidelakeError):
+    """The system starts no further thread for this process, and the work cannot be done by the caller."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"the system starts no further thread for {self.name}: let this process do less at a time, or "
+            "raise its limits of processes (ulimit -u) and of memory"
+        )
+
+
 class OutcomeUnknown(TidelakeError):
     """The store did not answer; the operation may or may not have happened."""
 
@@ -357,6 +410,13 @@ class CorruptionError(TidelakeError):
 
     def __str__(self) -> str:
         return f"object {self.name!r} is damaged: {self.reason}; restore it from a copy"
+
+
+class SymbolicLink(CorruptionError):
+    """A symbolic link stands inside a lake, where it leads out of it. Nothing was touched."""
+
+    def __str__(self) -> str:
+        return f"{self.name!r}: {self.reason}"
 
 
 class FormatTooNew(TidelakeError):

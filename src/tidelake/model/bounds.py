@@ -1,8 +1,8 @@
 """Bounds: which times a batch covers, and how far it has been folded.
 
 A batch with bounds (lower, upper, since) holds exactly the updates of the collection whose time is
-beyond `lower` and not beyond `upper`; their times may have been advanced by `since`. So summing its
-updates up to any time beyond `since` gives the same answer as the originals would.
+at or after `lower` and not at or after `upper`; their times may have been advanced by `since`. So summing its
+updates up to any time at or after `since` gives the same answer as the originals would.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Frontiers: antichains of times, and their lattice.
 
-A frontier F stands for the set of times *beyond* it, {t : some f in F with f <= t}. The frontier of
-the minimum has all times beyond it, the empty frontier `[]` none: it is closed. Frontiers are
-ordered by how far they have moved: `F <= G` iff everything beyond G is also beyond F. `meet` is the
-earlier of two and `join` the later one; with `<=` they form a distributive lattice whose top is `[]`.
+A frontier F stands for the set of times *at or after* it, {t : some f in F with f <= t}. All times are at
+or after the frontier of the minimum, and none is at or after the empty frontier `[]`: it is closed. Frontiers
+are ordered by how far they have moved: `F <= G` iff every time at or after G is also at or after F. `meet` is
+the earlier of two and `join` the later one; with `<=` they form a distributive lattice whose top is `[]`.
 
 Source of the terms: Murray et al., "Naiad: a timely dataflow system", SOSP 2013, and the
 differential dataflow trace descriptions.
@@ -49,11 +49,11 @@ class Frontier:
 
     @property
     def closed(self) -> bool:
-        """Whether no time is beyond it."""
+        """Whether no time is at or after it."""
         return not self.elements
 
     def less_equal(self, time: Time) -> bool:
-        """Whether `time` is beyond this frontier."""
+        """Whether `time` is at or after this frontier."""
         return any(times.less_equal(f, time) for f in self.elements)
 
     def less_than(self, time: Time) -> bool:
@@ -73,22 +73,23 @@ class Frontier:
         return other < self
 
     def insert(self, time: Time) -> "Frontier":
-        """This frontier moved back just so far that `time` is beyond it."""
+        """This frontier moved back just so far that `time` is at or after it."""
         return self if self.less_equal(time) else Frontier.of(*self.elements, time)
 
     def meet(self, other: "Frontier") -> "Frontier":
-        """The latest frontier at or before both: what is beyond either is beyond it."""
+        """The latest frontier at or before both: a time is at or after it if it is so for either."""
         return Frontier.of_all((*self.elements, *other.elements))
 
     def join(self, other: "Frontier") -> "Frontier":
-        """The earliest frontier at or after both: what is beyond both is beyond it."""
+        """The earliest frontier at or after both: a time is at or after it if it is so for both."""
         return Frontier.of_all(times.join(a, b) for a in self.elements for b in other.elements)
 
     def advance(self, time: Time) -> Time:
-        """The representative of `time` for everybody who looks from beyond this frontier.
+        """The time that stands for `time` in all reads at or after this frontier.
 
-        The meet of `join(time, f)` over all f: no time beyond the frontier can tell it from `time`,
-        and it is the greatest such. The closed frontier has no such reader; it leaves times alone.
+        The meet of `join(time, f)` over all f: no read as of a time at or after the frontier can tell it
+        from `time`, and it is the greatest such. No time is at or after the closed frontier; it leaves times
+        alone.
         """
         joined = [times.join(time, f) for f in self.elements]
         if not joined:
@@ -114,14 +115,14 @@ class Frontier:
         return cls.of_all(stepped)
 
     def just_before(self) -> "Frontier":
-        """The latest `since` under which the times beyond this frontier can still be told apart."""
+        """The latest `since` under which the times at or after this frontier can still be told apart."""
         return Frontier.of_all(_one_back(t) for t in self.elements)
 
     def keeps_times_from(self, lower: "Frontier") -> bool:
-        """Whether advancing by this frontier leaves all times beyond `lower` alone and keeps others out.
+        """Whether advancing by this frontier leaves times at or after `lower` alone and keeps others out.
 
         With ints: this frontier lies strictly before `lower`, or is at the minimum. With tuples each
-        component must; otherwise (0, 3) advanced by (1, 0) would come to lie beyond (1, 1).
+        component must; otherwise (0, 3) advanced by (1, 0) would come to lie after (1, 1).
         """
         return all(any(_tells_apart(s, t) for s in self.elements) for t in lower.elements)
 

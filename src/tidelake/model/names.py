@@ -6,7 +6,8 @@ uploads are older than what a state still takes in (`tidelake.state.garbage`).
 
 import re
 
-_PART = re.compile(r"([^/]+)/parts/([0-9a-f]{16})-[0-9a-f]+\.parquet")
+_PART = re.compile(r"([^/]+)/parts/([0-9a-f]{16})-([0-9a-f]+)\.parquet")
+_ASIDE = re.compile(r"[^/]+/aside/[0-9]{19}-[0-9a-f]+/[^/]+")
 _ROLLUP = re.compile(r"[^/]+/rollups/([0-9]{19})-[0-9a-f]+")
 
 
@@ -36,10 +37,33 @@ def rollups(shard_id: str) -> str:
     return f"{shard_id}/rollups/"
 
 
+def aside(shard_id: str, seqno: int, id_: str, what: str) -> str:
+    """The name of something that a repair of the state of a seqno has set aside.
+
+    Args:
+        shard_id: of the shard.
+        seqno: of the state.
+        id_: of the repair.
+        what: it is; ASCII letters, digits, dots and dashes.
+    """
+    return f"{shard_id}/aside/{seqno:019d}-{id_}/{what}"
+
+
+def is_aside(name: str) -> bool:
+    """Whether an object was set aside by a repair."""
+    return _ASIDE.fullmatch(name) is not None
+
+
 def uploaded_at(name: str) -> int | None:
     """The seqno that the uploader of a part knew; None if it is no name of a part."""
     found = _PART.fullmatch(name)
     return int(found[2], 16) if found else None
+
+
+def upload(name: str) -> tuple[int, str]:
+    """The seqno that the uploader of a part knew, and the part's id. Of any other name: 0 and the name."""
+    found = _PART.fullmatch(name)
+    return (int(found[2], 16), found[3]) if found else (0, name)
 
 
 def owner(name: str) -> str | None:

@@ -56,19 +56,19 @@ def leaf(column: int, intervals: Iterable[Interval]) -> Predicate:
 
 def all_of(parts: Iterable[Predicate]) -> Predicate:
     """The conjunction; leaves of one column become one."""
-    leaves: dict[int, Intervals] = {}
+    leaves: dict[int, list[Intervals]] = {}
     others: list[Predicate] = []
     for part in _flat("and", parts):
         if part == FALSE:
             return FALSE
         if part.op == "in":
-            known = leaves.get(part.column)
-            leaves[part.column] = part.intervals if known is None else _common(known, part.intervals)
+            leaves.setdefault(part.column, []).append(part.intervals)
         else:
             others.append(part)
-    if not all(leaves.values()):
+    common = {column: _common_of_all(found) for column, found in leaves.items()}
+    if not all(common.values()):
         return FALSE
-    return _of("and", [*(Predicate("in", c, i) for c, i in leaves.items()), *others])
+    return _of("and", [*(Predicate("in", c, i) for c, i in common.items()), *others])
 
 
 def any_of(parts: Iterable[Predicate]) -> Predicate:
@@ -90,6 +90,11 @@ def columns_of(predicate: Predicate) -> frozenset[int]:
     if predicate.op == "in":
         return frozenset((predicate.column,))
     return frozenset().union(*(columns_of(part) for part in predicate.of))
+
+
+def comparisons(predicate: Predicate) -> int:
+    """How many leaves it has: each is compared with all rows, however many intervals it has."""
+    return 1 if predicate.op == "in" else sum(map(comparisons, predicate.of))
 
 
 def may_match(predicate: Predicate, stats: Mapping[int, ColumnStats]) -> bool:
@@ -184,6 +189,14 @@ def _joined(intervals: Iterable[Interval]) -> Intervals:
         else:
             result.append((start, stop))
     return tuple(result)
+
+
+def _common_of_all(found: list[Intervals]) -> Intervals:
+    """Of all: neighbours first, so that a long chain of them is not walked once for each."""
+    while len(found) > 1:
+        pairs = zip(found[::2], found[1::2], strict=False)
+        found = [_common(a, b) for a, b in pairs] + found[len(found) & ~1 :]
+    return found[0]
 
 
 def _common(a: Intervals, b: Intervals) -> Intervals:

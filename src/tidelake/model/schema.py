@@ -70,14 +70,15 @@ class Schema:
     def __post_init__(self) -> None:
         if not self.key:
             raise UsageError("a collection needs at least one key column: name it in key=[...]")
-        names = [c.name for c in self.columns]
-        for name in names:
+        names: set[str] = set()
+        for name in (c.name for c in self.columns):
             if not name:
                 raise UsageError("a column needs a name")
             if _RESERVED.fullmatch(name):
                 raise UsageError(f"column name {name!r} is reserved: rename it")
-            if names.count(name) > 1:
+            if name in names:
                 raise UsageError(f"column {name!r} appears twice: rename one of them")
+            names.add(name)
         for column in self.key:
             if column.type.nested:
                 raise UsageError(

@@ -8,9 +8,10 @@ that add the batch.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from tidelake.errors import (
+    AlreadyTaken,
     CollectionDropped,
     CollectionInGroup,
     IncompatibleSchema,
@@ -26,14 +27,17 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.names import uploaded_at
-from tidelake.model.time import Time
+from tidelake.model.time import Time, TimeDomain
+from tidelake.state.ahead import too_far
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move
 from tidelake.state.garbage import expired
 from tidelake.state.staged import Staged
 from tidelake.state.staging import Seen, closing, place, room, unseen
 from tidelake.state.state import ShardState, WriterRecord, Written
+from tidelake.state.taken import by_seqno, repeated
 
+R = TypeVar("R")
 _NOT_BEFORE = "the lower frontier {lower} is not at or before the upper {upper}: give a later upper"
 
 
@@ -93,9 +97,28 @@ class Appended:
     waited_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Addition(Generic[R]):
+    """What an append or a stage comes to on a state.
+
+    Attributes:
+        answer: once it is in.
+        runs: that come in, as they are to be registered.
+        bounds: the times that it closes; empty: none.
+        stays_open: the runs may have any times from the upper on, so another upper is as good.
+        floats: the runs have this one time, and a later one is as good.
+    """
+
+    answer: R
+    runs: tuple[Run, ...]
+    bounds: Bounds
+    stays_open: bool = False
+    floats: Time | None = None
+
+
 def append(
     state: ShardState,
-    _now_ms: int,
+    now_ms: int,
     runs: tuple[Run, ...],
     when: When,
     claim: Claim | None = None,
@@ -103,82 +126,147 @@ def append(
     inline_bytes_max: int | None = None,
     as_now: bool = False,
     seen: Seen | None = None,
+    offered: tuple[Part, ...] = (),
 ) -> Outcome[Appended]:
     """Add runs to the shard and move its upper.
 
+    With `offered` the runs are, or were made of, parts of which others may hold copies: they are taken once.
+
     With `seen` they depend on contents: `UpperMismatch` also if others staged updates for their times since.
 
-    Refused with `WriterFenced`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
+    Refused with `WriterFenced`, `AlreadyTaken`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
     `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
     was dropped since they were written), `InlineFull` (inline parts would take `inline_bytes_max` or more)
     or a usage error; nothing is written then.
     """
-    placed = _admitted(state, runs, when, claim, as_now=as_now)
-    if not isinstance(placed, HollowBatch):
-        return placed
-    bounds = placed.bounds
-    writers: dict[str, WriterRecord] = {}
-    if claim is not None:
-        writers[claim.writer] = noted(state, claim, bounds.upper)
-    answer = Appended(bounds.lower, bounds.upper)
-    if bounds.empty:
-        return Commit(Edits(writers=writers), answer) if writers else NoOp(replace(answer, already=True))
-    refusal = room(state, placed, inline_bytes_max) or (unseen(state, bounds, seen) if seen else None)
-    if refusal is not None:
-        return refusal
+    found = append_on(
+        state,
+        runs,
+        when,
+        claim,
+        inline_bytes_max=inline_bytes_max,
+        as_now=as_now,
+        seen=seen,
+        offered=offered,
+    )
+    if not isinstance(found, Addition):
+        return found
+    writers = _noted(state, claim, found.bounds.upper)
+    if found.bounds.empty:
+        return Commit(Edits(writers=writers), found.answer)
+    far = too_far(state, state.upper, found.bounds.upper, now_ms)
+    if far is not None:
+        return far
+    placed = HollowBatch(found.bounds, found.runs)
     step = closing(state, placed)
     edits = Edits(
-        upper=Move(state.upper, bounds.upper),
+        upper=Move(state.upper, placed.bounds.upper),
         spine=step.spine,
         staged=step.staged,
         writers=writers,
         written=_more(state.written, placed) if placed.runs else None,
+        taken=by_seqno(part.name for part in offered),
     )
-    return Commit(edits, answer, step.due)
+    return Commit(edits, found.answer, step.due)
+
+
+def append_on(
+    state: ShardState,
+    runs: tuple[Run, ...],
+    when: When,
+    claim: Claim | None = None,
+    *,
+    inline_bytes_max: int | None = None,
+    as_now: bool = False,
+    seen: Seen | None = None,
+    offered: tuple[Part, ...] = (),
+) -> "Addition[Appended] | NoOp[Appended] | Refused":
+    """What `append` comes to on a state, whoever carries it out: the collection alone, or its group."""
+    placed = _admitted(state, runs, when, claim, offered, as_now=as_now)
+    if not isinstance(placed, HollowBatch):
+        return placed
+    bounds = placed.bounds
+    answer = Appended(bounds.lower, bounds.upper)
+    if bounds.empty and claim is None:
+        return NoOp(replace(answer, already=True))
+    refusal = room(state, placed, inline_bytes_max) or (unseen(state, bounds, seen) if seen else None)
+    if refusal is not None and not bounds.empty:
+        return refusal
+    floats = times.join(when.floor, bounds.lower.elements[0]) if isinstance(when, AtCommit) else None
+    return Addition(answer, placed.runs, bounds, floats=floats)
 
 
 def stage(
     state: ShardState,
-    _now_ms: int,
+    now_ms: int,
     runs: tuple[Run, ...],
     checked: Frontier,
     claim: Claim | None = None,
     *,
     inline_bytes_max: int | None = None,
     seal_to: Frontier | None = None,
+    offered: tuple[Part, ...] = (),
 ) -> Outcome[bool]:
     """Keep runs for times that are open. False if a claim says that they are in, or there are none.
 
-    With `seal_to` the same step then closes all times before that.
+    `offered` as for `append`. With `seal_to` the same step then closes all times before that.
 
     Refused as `append` and `staging.place`; nothing is written then.
     """
+    found = stage_on(
+        state, runs, checked, claim, inline_bytes_max=inline_bytes_max, seal_to=seal_to, offered=offered
+    )
+    if not isinstance(found, Addition):
+        return found
+    upper = found.bounds.upper
+    far = too_far(state, state.upper, upper, now_ms)
+    if far is not None:
+        return far
+    writers = _noted(state, claim, upper)
+    if not found.runs:
+        return _sealed(state, upper, (), Edits(writers=writers), staged=False)
+    placed = place(state, found.runs, checked)
+    if isinstance(placed, Refused):
+        return placed
+    taken = by_seqno(part.name for part in offered)
+    edits = Edits(writers=writers, written=_more(state.written, placed.batch), taken=taken)
+    return _sealed(state, upper, (placed,), edits, staged=True)
+
+
+def stage_on(
+    state: ShardState,
+    runs: tuple[Run, ...],
+    checked: Frontier,
+    claim: Claim | None = None,
+    *,
+    inline_bytes_max: int | None = None,
+    seal_to: Frontier | None = None,
+    offered: tuple[Part, ...] = (),
+) -> "Addition[bool] | NoOp[bool] | Refused":
+    """What `stage` comes to on a state, whoever carries it out: the collection alone, or its group."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
+    if state.group:
+        return Refused(CollectionInGroup(state.shard_id))
     known = settled(state.writers.get(claim.writer), claim) if claim else None
     if isinstance(known, NoOp):
         return NoOp(False)
     if known is not None:
         return known
-    if state.group:
-        return Refused(CollectionInGroup(state.shard_id))
     upper = state.upper if seal_to is None else state.upper.join(seal_to)
-    writers = {} if claim is None else {claim.writer: noted(state, claim, upper)}
+    bounds = Bounds(state.upper, upper, state.minimum)
     if not runs:
-        return _sealed(state, upper, (), Edits(writers=writers), staged=False)
-    unfit = unregistered(state, runs) or too_late(state, (part for run in runs for part in run.parts))
+        return Addition(False, (), bounds, stays_open=True)
+    unfit = unfitting(state, runs, offered)
     if unfit is not None:
         return Refused(unfit)
     placed = place(state, runs, checked)
     if isinstance(placed, Refused):
         return placed
-    if placed.name in state.staged.batches:
-        return NoOp(False)
     full = room(state, placed.batch, inline_bytes_max)
     if full is not None:
         return full
-    edits = Edits(writers=writers, written=_more(state.written, placed.batch))
-    return _sealed(state, upper, (placed,), edits, staged=True)
+    return Addition(True, runs, bounds, stays_open=True)
 
 
 def _sealed(
@@ -198,7 +286,14 @@ def seal(state: ShardState, now_ms: int, upper: Frontier, claim: Claim | None = 
     return append(state, now_ms, (), Exactly(state.upper, state.upper.join(upper)), claim)
 
 
-def expected(state: ShardState, _now_ms: int, when: When, claim: Claim | None = None) -> Outcome[Appended]:
+def seal_on(
+    state: ShardState, upper: Frontier, claim: Claim | None = None
+) -> Addition[Appended] | NoOp[Appended] | Refused:
+    """What `seal` comes to on a state, whoever carries it out: the collection alone, or its group."""
+    return append_on(state, (), Exactly(state.upper, state.upper.join(upper)), claim)
+
+
+def expected(state: ShardState, now_ms: int, when: When, claim: Claim | None = None) -> Outcome[Appended]:
     """What `append` would answer if it had no runs, for those who have not uploaded any yet. Costs O(1).
 
     A `Commit` of it holds no edits: whether it can be made depends on the runs.
@@ -206,6 +301,9 @@ def expected(state: ShardState, _now_ms: int, when: When, claim: Claim | None = 
     placed = _admitted(state, (), when, claim)
     if not isinstance(placed, HollowBatch):
         return placed
+    far = too_far(state, state.upper, placed.bounds.upper, now_ms)
+    if far is not None:
+        return far
     answer = Appended(placed.bounds.lower, placed.bounds.upper)
     if placed.bounds.empty and claim is None:
         return NoOp(replace(answer, already=True))
@@ -213,23 +311,36 @@ def expected(state: ShardState, _now_ms: int, when: When, claim: Claim | None = 
 
 
 def _admitted(
-    state: ShardState, runs: tuple[Run, ...], when: When, claim: Claim | None, *, as_now: bool = False
+    state: ShardState,
+    runs: tuple[Run, ...],
+    when: When,
+    claim: Claim | None,
+    offered: tuple[Part, ...] = (),
+    *,
+    as_now: bool = False,
 ) -> HollowBatch | Refused | NoOp[Appended]:
     """The batch as it is to be registered, or the answer if it is not to be."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    known = settled(state.writers.get(claim.writer), claim) if claim else None
-    if known is not None:
-        return known
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
+    decided = settled(state.writers.get(claim.writer), claim) if claim else None
+    if decided is not None:
+        return decided
     strange = unregistered(state, runs)
     if strange is not None:
         return Refused(strange)
     placed = _place(state, runs, when)
-    if not isinstance(placed, HollowBatch):
+    if isinstance(placed, NoOp):
         return placed
-    late = too_late(state, placed.parts())
+    # Before a conflict: whoever tries again what is in learns that.
+    parts = (*(part for run in runs for part in run.parts), *offered)
+    known = repeated(state, parts)
+    if known is not None:
+        return Refused(known)
+    if isinstance(placed, Refused):
+        return placed
+    late = too_late(state, parts)
     if late is not None:
         return Refused(late)
     gone = _dropped(state, runs) if as_now else None
@@ -240,9 +351,18 @@ def _admitted(
     return placed
 
 
+def _noted(state: ShardState, claim: Claim | None, upper: Frontier) -> dict[str, WriterRecord]:
+    return {} if claim is None else {claim.writer: noted(state, claim, upper)}
+
+
 def noted(state: ShardState, claim: Claim, upper: Frontier) -> WriterRecord:
     """The record of a writer whose append is in."""
-    return replace(state.writers[claim.writer], sequence=claim.sequence, upper=upper, content=claim.content)
+    return advanced(state.writers[claim.writer], claim, upper)
+
+
+def advanced(record: WriterRecord, claim: Claim, upper: Frontier) -> WriterRecord:
+    """A writer's record after an append that is in, and the upper after that."""
+    return replace(record, sequence=claim.sequence, upper=upper, content=claim.content)
 
 
 def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
@@ -267,6 +387,14 @@ def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
     return None
 
 
+def unfitting(
+    state: ShardState, runs: tuple[Run, ...], offered: tuple[Part, ...]
+) -> IncompatibleSchema | AlreadyTaken | UploadExpired | None:
+    """The error for runs that can come into no state of the shard, at whatever times they are."""
+    parts = (*(part for run in runs for part in run.parts), *offered)
+    return unregistered(state, runs) or repeated(state, parts) or too_late(state, parts)
+
+
 def too_late(state: ShardState, parts: Iterable[Part]) -> UploadExpired | None:
     """The error for the first part that was uploaded too long ago to come into the state."""
     floor = state.sweep.floor
@@ -288,6 +416,8 @@ def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | No
     """The answer to an append that is in, or None if it is not; refused for a writer that may not write."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
+    if state.group:
+        return Refused(CollectionInGroup(state.shard_id))
     return settled(state.writers.get(claim.writer), claim) or NoOp(None)
 
 
@@ -305,8 +435,9 @@ def settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refus
         return Refused(UsageError(f"writer {claim.writer!r} is not open: call collection.writer(...)"))
     if record.epoch > claim.epoch:
         return Refused(WriterFenced(claim.writer, claim.epoch, record.epoch))
-    if record.sequence == claim.sequence and record.content != claim.content:
-        return Refused(UsageError(other_content(claim.writer, claim.sequence)))
+    if record.sequence == claim.sequence and record.content != claim.content and record.content:
+        message = f"{other_content(claim.writer, claim.sequence)}; the upper after it was {record.upper}"
+        return Refused(UsageError(message))
     if record.sequence is not None and claim.sequence <= record.sequence:
         return NoOp(Appended(record.upper, record.upper, already=True))
     return None
@@ -372,12 +503,15 @@ def _outside(
 
 def _narrowed(run: Run, lower: Frontier, state: ShardState) -> Run | None:
     """The run without what lies before `lower`: marked truncated where parts hold such rows."""
-    if all(lower.less_equal(part.time_lower) for part in run.parts):
+    if all(lower.less_equal(part.seen_times[0]) for part in run.parts):
         return run
-    if state.domain.total_order:
-        kept = tuple(part for part in run.parts if lower.less_equal(part.time_upper))
-        return Run(kept, truncated=True) if kept else None
-    return Run(run.parts, truncated=True)
+    kept = tuple(part for part in run.parts if not left_out(part, lower, state.domain))
+    return Run(kept, truncated=True) if kept else None
+
+
+def left_out(part: Part, lower: Frontier, domain: TimeDomain) -> bool:
+    """Whether a part has no row at or beyond a frontier. Of tuples the extremes need not be times of it."""
+    return domain.total_order and not lower.less_equal(part.seen_times[1])
 
 
 def _rewritten(run: Run, at: Time) -> Run:

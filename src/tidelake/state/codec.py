@@ -9,17 +9,18 @@ by people.
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 import msgspec
-from pyrsistent import pmap
+from pyrsistent import pmap, pset
 
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import TimeDomain
+from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.edits import Delta, Edits
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
@@ -38,6 +39,7 @@ from tidelake.state.state import (
     WriterRecord,
     Written,
 )
+from tidelake.state.taken import indexed
 
 _NO_EDITS = Edits()
 T = TypeVar("T")
@@ -81,12 +83,30 @@ class _Image:
     expired: int = 0
     forks: dict[str, Fork] = field(default_factory=dict)
     origin: Origin | None = None
+    taken: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    let_in: dict[str, int] = field(default_factory=dict)
+    latest: dict[str, int] = field(default_factory=dict)
+    agreed: Agreed | None = None
+    tokens: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 # Fields that came later, with the format that they came with. A record that has none of them is written as
 # it was before, so that older versions go on reading what they understand.
 _LATER = ("staged", "group", "joined", "memberships", "decisions", "expired", "forks", "origin", "let_go")
-SINCE = dict.fromkeys(_LATER, 2)
+SINCE = dict.fromkeys(_LATER, 2) | dict.fromkeys(
+    (
+        "arrangement",
+        "taken",
+        "mended",
+        "writers_gone",
+        "let_in",
+        "latest",
+        "agreed",
+        "tokens",
+        "token_age_ms",
+    ),
+    3,
+)
 FORMAT = max(SINCE.values())
 
 
@@ -146,11 +166,13 @@ def _record(value: object) -> tuple[int, bytes]:
                 body["more"] = steps[1:]
             return _format(name for step in steps for name in step), msgspec.json.encode(body)
         case _Image():
-            image = {name: getattr(value, name) for name in _names(_Image)}
+            image = {name: _stored(getattr(value, name)) for name in _names(_Image)}
             image = {name: part for name, part in image.items() if part or name not in SINCE}
             return _format(image), msgspec.json.encode(image)
         case _:
-            return 1, msgspec.json.encode(value)
+            record = {name: getattr(value, name) for name in _names(type(value))}
+            record = {name: part for name, part in record.items() if part or name not in SINCE}
+            return _format(record), msgspec.json.encode(record)
 
 
 def _format(names: Iterable[str]) -> int:
@@ -159,8 +181,18 @@ def _format(names: Iterable[str]) -> int:
 
 def _changed(edits: Edits) -> dict[str, object]:
     return {
-        name: edit for name in _names(Edits) if (edit := getattr(edits, name)) != getattr(_NO_EDITS, name)
+        name: _stored(edit)
+        for name in _names(Edits)
+        if (edit := getattr(edits, name)) != getattr(_NO_EDITS, name)
     }
+
+
+def _stored(value: object) -> object:
+    """What is stored of a field: of settings those that came later are left out where nobody chose them."""
+    if not isinstance(value, Agreed):
+        return value
+    settings = {name: getattr(value, name) for name in _names(Agreed)}
+    return {name: one for name, one in settings.items() if name not in SINCE or one != getattr(AS_MADE, name)}
 
 
 def _names(type_: type) -> tuple[str, ...]:
@@ -196,7 +228,7 @@ def encode_state(state: ShardState) -> bytes:
             state.retained,
             state.spine.next_id,
             state.spine.spent,
-            tuple(state.spine),
+            tuple(state.spine.held()),
             state.spine.batches,
             state.spine.merges,
             dict(sorted(state.schemas.items())),
@@ -221,12 +253,27 @@ def encode_state(state: ShardState) -> bytes:
             state.expired,
             dict(sorted(state.forks.items())),
             state.origin,
+            {seqno: tuple(sorted(ids)) for seqno, ids in sorted(state.taken.items())},
+            dict(sorted(state.let_in.items())),
+            dict(sorted(state.latest.items())),
+            None if state.agreed == AS_MADE else state.agreed,
+            {day: tuple(sorted(names)) for day, names in sorted(state.tokens.items())},
         ),
     )
 
 
 def decode_state(data: bytes, name: str) -> ShardState:
     """A whole state, checked against every rule; errors as `decode_record`."""
+    state = decode_unchecked(data, name)
+    try:
+        check_state(state)
+    except InternalError as error:
+        raise CorruptionError(name, str(error)) from error
+    return state
+
+
+def decode_unchecked(data: bytes, name: str) -> ShardState:
+    """A whole state, whatever rules it breaks, for those who mend it; errors as `decode_record`."""
     image = decode_record("state", data, _Image, name)
     state = ShardState(
         image.shard_id,
@@ -259,12 +306,13 @@ def decode_state(data: bytes, name: str) -> ShardState:
         image.expired,
         pmap(image.forks),
         image.origin,
+        pmap({seqno: pset(ids) for seqno, ids in image.taken.items()}),
+        pmap(image.let_in),
+        pmap(image.latest),
+        agreed=image.agreed or AS_MADE,
+        tokens=pmap({day: pset(names) for day, names in image.tokens.items()}),
     )
-    try:
-        check_state(state)
-    except InternalError as error:
-        raise CorruptionError(name, str(error)) from error
-    return state
+    return replace(state, part_names=indexed(state.spine, state.staged, state.chunks))
 
 
 def is_state(data: bytes) -> bool:

@@ -14,14 +14,16 @@ from tidelake.state.holds import reader_pins
 from tidelake.state.state import ShardState
 
 
-def doom(state: ShardState, now_ms: int, *, age_ms: int, names_max: int) -> Outcome[tuple[str, ...]]:
+def doom(state: ShardState, now_ms: int, *, names_max: int) -> Outcome[tuple[str, ...]]:
     """Give up garbage that nobody reads and that is old enough.
 
     Returns:
         The names of all that is doomed now, by this command or an earlier one: to be deleted, then buried.
     """
     pins = [*reader_pins(state, now_ms), *fork_pins(state)]
-    found = tuple(itertools.islice(free(state.garbage, pins, now_ms - age_ms), names_max))
+    found = tuple(
+        itertools.islice(free(state.garbage, pins, now_ms - state.agreed.garbage_ms(now_ms)), names_max)
+    )
     doomed = (*sorted(state.doomed), *found)
     return Commit(Edits(doomed=found), doomed) if found else NoOp(doomed)
 
@@ -32,17 +34,17 @@ def bury(state: ShardState, _now_ms: int, names: tuple[str, ...]) -> Outcome[Non
     return Commit(Edits(buried=left), None) if left else NoOp(None)
 
 
-def raise_floor(state: ShardState, now_ms: int, *, age_ms: int, beyond: int | None) -> Outcome[Sweep]:
-    """Refuse uploads that were begun more than `age_ms` ago, to within half of that again.
+def raise_floor(state: ShardState, now_ms: int, *, beyond: int | None) -> Outcome[Sweep]:
+    """Refuse uploads that were begun longer ago than `upload_age_ms`, to within half of that again.
 
     Args:
         state: of the shard.
         now_ms: wall clock.
-        age_ms: an upload may take so long.
-        beyond: the latest seqno in the name of a stored part that nothing names; None: there is none, and
-            then nothing needs to be noted.
+        beyond: the latest seqno in the name of a stored part that nothing names; None: there is none. Then
+            something is noted only to forget what was taken.
     """
-    sweep = state.sweep
+    sweep, age_ms = state.sweep, state.agreed.upload_ms(now_ms)
+    beyond = max((*([] if beyond is None else [beyond]), *state.taken), default=None)
     over = [seqno for seqno, noted_ms in sweep.marks if noted_ms + age_ms <= now_ms]
     marks = tuple(mark for mark in sweep.marks if mark[0] not in over)
     after = Sweep(max([sweep.floor, *over]), marks)

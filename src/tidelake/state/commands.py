@@ -9,14 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
-from tidelake.errors import CollectionDropped, TidelakeError, UsageError
+from tidelake.errors import CollectionDropped, CollectionInGroup, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
+from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.edits import Edits
 from tidelake.state.fuel import MergeDue
 from tidelake.state.spine import Spine
 from tidelake.state.state import Rollup, ShardState, WriterRecord
+from tidelake.state.tokens import DAY_MS, PREFIX, writes_once
 
 R = TypeVar("R", covariant=True)
 
@@ -54,29 +56,35 @@ Outcome: TypeAlias = Commit[R] | NoOp[R] | Refused
 Command: TypeAlias = Callable[[ShardState, int], Outcome[R]]
 
 
-def initial(shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int) -> ShardState:
+def initial(
+    shard_id: str, domain: TimeDomain, schema: Schema, now_ms: int, agreed: Agreed = AS_MADE
+) -> ShardState:
     """The first state of a shard: no times closed, nothing compacted."""
     start = Frontier((domain.minimum,))
-    state = ShardState(shard_id, domain, 0, now_ms, start, start, start, Spine())
+    state = ShardState(shard_id, domain, 0, now_ms, start, start, start, Spine(), agreed=agreed)
     return replace(state, schemas=state.schemas.set(0, SchemaVersion(schema, 0)))
 
 
 def open_writer(
     state: ShardState,
-    _now_ms: int,
+    now_ms: int,
     name: str,
     owner: str = "",
+    *,
     take_over: bool = False,
     resume: bool = False,
 ) -> Outcome[WriterRecord]:
     """Open a named writer under a new epoch, which fences the one before; to `resume`, under its own."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
+    if state.group:
+        return Refused(CollectionInGroup(state.shard_id))
     old = state.writers.get(name)
+    begun = _begun(state, now_ms, name, old)
     if old is None:
         record = WriterRecord(0, None, owner, state.upper)
     elif old.owner == owner and resume:
-        return NoOp(old)
+        return NoOp(old) if not begun else Commit(Edits(tokens=begun), old)
     elif old.owner == owner:
         record = replace(old, epoch=old.epoch + 1)
     elif take_over or old.sequence is None:
@@ -84,7 +92,15 @@ def open_writer(
         record = WriterRecord(old.epoch + 1, None if old.sequence is None else -1, owner, old.upper)
     else:
         return Refused(UsageError(_taken(name, old, owner)))
-    return Commit(Edits(writers={name: record}), record)
+    return Commit(Edits(writers={name: record}, tokens=begun), record)
+
+
+def _begun(state: ShardState, now_ms: int, name: str, old: WriterRecord | None) -> tuple[str, ...]:
+    """The token under which a write begins; nothing if the name is none."""
+    if not name.startswith(PREFIX) or not writes_once(old):
+        return ()
+    today = max(now_ms, state.committed_ms) // DAY_MS
+    return () if name in state.tokens.get(today, ()) else (name,)
 
 
 def _taken(name: str, record: WriterRecord, owner: str) -> str:

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from pyrsistent import PMap
+from pyrsistent import PMap, pmap
 
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import SchemaVersion
+from tidelake.state import taken, tokens
+from tidelake.state.agreed import Agreed
 from tidelake.state.garbage import NEVER_READ, Garbage, Sweep, leaving
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import SpineEdit
@@ -75,6 +77,12 @@ class Edits:
         expired: the new one, if it changes.
         forks: new ones by their shards' ids; None removes one.
         let_go: whether a fork needs its origin no longer.
+        taken: ids of uploads that come in and of which others may hold copies, by the seqnos in their names.
+        mended: the state before is not that of the log but the one in `rollup`, which a repair has made of
+            it: whoever has followed the log so far begins anew from there.
+        writers_gone: names of records that go.
+        agreed: the new settings, if they change.
+        tokens: names of writers that are tokens, under which writes begin.
     """
 
     since: Move | None = None
@@ -102,6 +110,11 @@ class Edits:
     expired: int | None = None
     forks: dict[str, Fork | None] = field(default_factory=dict)
     let_go: bool = False
+    taken: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    mended: bool = False
+    writers_gone: tuple[str, ...] = ()
+    agreed: Agreed | None = None
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,11 @@ class Delta:
     def dropped(self) -> bool:
         """Whether it makes the shard a tombstone."""
         return any(edits.dropped for edits in self.steps)
+
+    @property
+    def mended(self) -> bool:
+        """Whether it goes on from a state that a repair has made."""
+        return any(edits.mended for edits in self.steps)
 
     @property
     def rolled_up(self) -> bool:
@@ -215,7 +233,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         retained=_moved(state.retained, edits.retained, "retained", name),
         spine=spine,
         schemas=_added(state.schemas, edits.schemas, name),
-        writers=state.writers.update(edits.writers) if edits.writers else state.writers,
+        writers=_edited(state.writers, {**edits.writers, **dict.fromkeys(edits.writers_gone)}, name),
         holds=_edited(state.holds, edits.holds, name),
         critical=_edited(state.critical, edits.critical, name),
         retention=edits.retention or state.retention,
@@ -241,7 +259,39 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
         expired=state.expired if edits.expired is None else edits.expired,
         forks=_edited(state.forks, edits.forks, name),
         origin=None if edits.let_go else state.origin,
+        taken=_taken(state, edits),
+        part_names=taken.reindexed(state, edits),
+        let_in=_let_in(state, edits),
+        latest=_latest(state, edits),
+        agreed=edits.agreed or state.agreed,
+        tokens=tokens.moved(
+            state.tokens, committed_ms // tokens.DAY_MS, edits.tokens, edits.writers, edits.writers_gone
+        ),
     )
+
+
+def _let_in(state: ShardState, edits: Edits) -> PMap[str, int]:
+    """Since when staged batches are seen that awaited a transaction."""
+    known = state.let_in
+    for name, one in edits.staged.items():
+        before = state.staged.batches.get(name)
+        if one is None:
+            known = known.discard(name)
+        elif before is not None and before.awaits is not None and one.awaits is None:
+            known = known.set(name, state.seqno + 1)
+    return known
+
+
+def _latest(state: ShardState, edits: Edits) -> PMap[str, int]:
+    """When a group last let rows in for each of its collections."""
+    known = state.latest
+    for decision in edits.decisions.values():
+        for id_ in () if decision is None else decision.members:
+            known = known.set(id_, state.seqno + 1)
+    for id_, member in edits.memberships.items():
+        if member is None:
+            known = known.discard(id_)
+    return known
 
 
 def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
@@ -252,6 +302,13 @@ def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garba
         # Never a part of what a pin reads, but whoever opens the shard may be about to.
         found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ
     return {blob: Garbage(min(added, seqno), seqno, committed_ms) for blob, added in found.items()}
+
+
+def _taken(state: ShardState, edits: Edits) -> taken.Taken:
+    if edits.dropped:
+        return pmap()
+    known = taken.added(state.taken, edits.taken)
+    return known if edits.sweep is None else taken.kept(known, edits.sweep.floor)
 
 
 def _found(present: PMap[K, V], key: K, name: str) -> V:

@@ -27,6 +27,7 @@ from tidelake.state.edits import Edits
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
 from tidelake.state.staged import Staging, begins_before
 from tidelake.state.state import FIRST, UNSWEPT, Fork, Origin, ShardState, Written
+from tidelake.state.taken import indexed
 
 
 def note_fork(state: ShardState, now_ms: int, *, fork_id: str, seqno: int) -> Outcome[None]:
@@ -115,6 +116,8 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         end = state.drained.meet(upper) if waits else upper
         spine = _extended(_cut(spine, upper), state, end)
     members = [replace(member, added=0) for member in spine]
+    whole = Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges)
+    staying = Staging.of({one.name: replace(one, added=0) for one in staged})
     return replace(
         state,
         shard_id=fork_id,
@@ -122,9 +125,11 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         committed_ms=now_ms,
         upper=upper,
         retained=retained,
-        spine=Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges),
+        spine=whole,
         schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
         writers=pmap(),
+        tokens=pmap(),
+        let_in=pmap(),
         holds=pmap(),
         critical=pmap(),
         garbage=pmap(),
@@ -134,12 +139,15 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         rollup=FIRST,
         claims=pmap(),
         chunks=pmap(),
-        staged=Staging.of({one.name: replace(one, added=0) for one in staged}),
+        staged=staying,
         group="",
         joined=0,
         written=Written(),
         forks=pmap(),
         origin=Origin(state.shard_id, state.seqno),
+        # What was uploaded for the origin is refused for whose it is.
+        taken=pmap(),
+        part_names=indexed(whole, staying, {}),
     )
 
 

@@ -83,17 +83,24 @@ def leaving(
         edits: the step.
     """
     kept = {part.name for part in arriving(edits)}
+    for part, added in going(spine, staged, chunks, edits):
+        if part.inline is None and part.name not in kept:
+            yield part.name, added
+
+
+def going(
+    spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]], edits: Change
+) -> Iterator[tuple[Part, int]]:
+    """The parts of all that a step takes away or changes; some stay, elsewhere. Arguments as `leaving`."""
     gone: list[Member | Staged] = [staged.batches[name] for name in edits.staged if name in staged.batches]
     if edits.spine is not None:
         gone += [spine.members[id_.lo] for id_ in edits.spine.members_gone]
     for held in gone:
         for part in held.batch.parts():
-            if part.inline is None and part.name not in kept:
-                yield part.name, held.added
+            yield part, held.added
     for key in edits.chunks:
         for part in chunks.get(key, ()):
-            if part.inline is None and part.name not in kept:
-                yield part.name, NEVER_READ
+            yield part, NEVER_READ
 
 
 def arriving(edits: Change) -> Iterator[Part]:
@@ -121,6 +128,6 @@ def free(garbage: Mapping[str, Garbage], pins: Iterable[int], before_ms: int) ->
 
 
 def expired(part: Part, floor: int) -> bool:
-    """Whether an upload is too old to come into the state."""
+    """Whether an upload is too old to come into the state. Of an inline part as well: see `taken`."""
     uploaded = names.uploaded_at(part.name)
-    return part.inline is None and uploaded is not None and uploaded < floor
+    return uploaded is not None and uploaded < floor

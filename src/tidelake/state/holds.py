@@ -22,7 +22,7 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     """The edits of a commit, with all that follows from them and from the clock. Costs O(holds).
 
     Holds whose time is over end, `retained` follows `upper` as the retention says, and `since` follows all
-    of them; where times are numbers, not past the last closed one.
+    of them; never past the last closed time that it leaves to read.
     """
     if state.dropped or edits.dropped:
         return edits
@@ -34,9 +34,7 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     target = retained
     for hold in (*_changed(state.holds, leased), *_changed(state.critical, edits.critical)):
         target = target.meet(hold.since)
-    if state.domain.total_order:
-        target = _readable(target, upper)
-    since = Move(state.since, state.since.join(target))
+    since = Move(state.since, _readable(state, state.since.join(target), upper))
     return replace(
         edits,
         holds=leased,
@@ -45,11 +43,19 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     )
 
 
-def _readable(since: Frontier, upper: Frontier) -> Frontier:
-    """`since`, or where a closed time is left to read: what is allowed may be past `upper`. For numbers."""
-    if since.closed or not all(upper.less_equal(t) for t in since):
+def readable(since: Frontier, upper: Frontier) -> bool:
+    """Whether a closed time is left to read from `since` on; none is needed where there was none."""
+    return since.closed or any(not upper.less_equal(t) for t in since)
+
+
+def _readable(state: ShardState, since: Frontier, upper: Frontier) -> Frontier:
+    """`since`, or how far it can go for now: what is allowed may be past `upper`."""
+    if readable(since, upper):
         return since
-    return since.meet(upper.just_before())
+    if state.domain.total_order:
+        return state.since.join(since.meet(upper.just_before()))
+    # Of tuples there is no last one, and what several calls allowed may meet past all that is closed.
+    return state.since
 
 
 def _before(upper: Frontier, retention: Retention, minimum: Frontier) -> Frontier:

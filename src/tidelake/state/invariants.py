@@ -6,18 +6,24 @@ each rule with its test.
 """
 
 import itertools
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
+
+from pyrsistent import pset
 
 from tidelake.errors import IncompatibleSchema, InternalError
 from tidelake.model.batch import HollowBatch
 from tidelake.model.evolution import evolved
+from tidelake.state.agreed import AGES
 from tidelake.state.edits import Edits
 from tidelake.state.forking import fork_pins, is_borrowed, is_borrower
-from tidelake.state.garbage import arriving
-from tidelake.state.spine import Member, SpineEdit, SpineId, intervals, validate, validate_levels
+from tidelake.state.garbage import arriving, expired, going
+from tidelake.state.spine import Member, Spine, SpineEdit, SpineId, intervals, validate, validate_levels
 from tidelake.state.staged import Staged, begins_before
 from tidelake.state.state import ShardState
+from tidelake.state.taken import is_taken
+from tidelake.state.tokens import days_of, is_token, over, writes_once
 
 
 def _require(holds: bool, rule: str, *detail: object) -> None:
@@ -37,7 +43,7 @@ def check_state(state: ShardState) -> None:
     _check_schemas(state, 1)
     names = [part.name for part in state.parts()]
     names += [part.name for parts in state.chunks.values() for part in parts]
-    _check_names(names)
+    _check_named_once(names)
     for batch in state.batches():
         _check_batch(batch, state)
     _check_staged(state, state.staged)
@@ -46,7 +52,11 @@ def check_state(state: ShardState) -> None:
     _check_garbage(state, {*names})
     _require(state.origin is not None or not is_borrower(state), "borrowed-from-origin", state.shard_id)
     _require(state.since <= state.retained, "owner-keeps-since", state.since, "is after", state.retained)
-    _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
+    _check_rollup(state)
+    _require(set(state.part_names) == {*names}, "names-indexed", state.shard_id)
+    tokens = [name for there in state.tokens.values() for name in there]
+    _require(len(tokens) == len({*tokens}), "tokens-known", state.shard_id, "has one of several days")
+    _check_tokens(state, tokens)
 
 
 def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
@@ -61,26 +71,21 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(after.since <= after.retained, "owner-keeps-since", after.since, "is after", after.retained)
     _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", after.committed_ms)
     _check_holds(after)
+    _check_agreed(before, after)
     _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
     _check_pins(before, edits)
-    _check_fresh(before, edits)
+    _check_arrivals(before, edits)
+    if edits.rollup is not None:
+        newer = before.rollup.seqno < edits.rollup.seqno
+        _require(newer, "rollup-never-goes-back", "to", edits.rollup.seqno)
+        _check_rollup(after)
     if edits.let_go:
         _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
-    for name, record in edits.writers.items():
-        old = before.writers.get(name)
-        if old is not None:
-            _require(old.epoch <= record.epoch, "epoch-never-goes-back", f"writer {name}")
-            same = old.epoch == record.epoch and old.sequence is not None
-            _require(
-                not same or (record.sequence or 0) >= (old.sequence or 0),
-                "sequence-never-goes-back",
-                f"writer {name}",
-            )
+    _check_writers(before, after, edits)
     if edits.schemas:
         _require(all(v.seqno == after.seqno for v in edits.schemas.values()), "schemas-numbered", "seqno")
         _check_schemas(after, max(before.schemas) + 1)
-    if edits.claims or edits.chunks:
-        _check_claims(after)
+    _check_claimed(before, after, edits)
     _check_group(before, after, edits)
     _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
     if edits.staged:
@@ -88,12 +93,12 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         for name, one in come.items():
             added = before.staged.batches[name].added if name in before.staged.batches else after.seqno
             _require(one.added == added, "staged-numbered", name, "at", one.added)
-        _check_names([part.name for part in arriving(edits)])
         for one in come.values():
             _check_batch(one.batch, after)
         if before.upper == after.upper and not after.dropped:
             _check_drained(before, edits)
-    if edits.upper is not None or None in edits.staged.values():
+    changed = any(name in before.staged.batches for name in edits.staged)
+    if changed or (before.upper, before.drained) != (after.upper, after.drained):
         # Whatever closes or drains times looks at all that is staged.
         _check_staged(after, after.staged)
     elif edits.staged:
@@ -110,6 +115,47 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
         if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
+    _check_spine_batches(before.spine, after.spine, edits.spine)
+
+
+def _check_tokens(state: ShardState, names: Iterable[str]) -> None:
+    """What is forgotten in time has a record, and is no writer that may be resumed."""
+    for name in names:
+        there = name in state.writers and is_token(name) and writes_once(state.writers[name])
+        _require(there, "tokens-known", name, "of", state.shard_id)
+
+
+def _check_writers(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """Epochs and numbers only grow. Only old tokens are forgotten, and writers of collections that leave."""
+    for name, record in edits.writers.items():
+        old = before.writers.get(name)
+        if old is not None:
+            _require(old.epoch <= record.epoch, "epoch-never-goes-back", f"writer {name}")
+            same = old.epoch == record.epoch and old.sequence is not None
+            _require(
+                not same or (record.sequence or 0) >= (old.sequence or 0),
+                "sequence-never-goes-back",
+                f"writer {name}",
+            )
+    _check_tokens(after, edits.tokens)
+    left = {id_ for id_, member in edits.memberships.items() if member is None}
+    gone = {name for name in edits.writers_gone if name.partition(":")[0] not in left}
+    days = days_of(before.tokens, gone)
+    _require(gone == {name for names in days.values() for name in names}, "tokens-last", sorted(gone)[:3])
+    for day in days:
+        _require(over(day, before.agreed, after.committed_ms), "tokens-last", "of day", day)
+
+
+def _check_agreed(before: ShardState, after: ShardState) -> None:
+    """What one process counts on is not taken away by another that changes a setting."""
+    old, new, now_ms = before.agreed, after.agreed, after.committed_ms
+    if old is new:
+        return
+    later = old.revision < new.revision or (old.revision == new.revision and old.values == new.values)
+    _require(later, "agreed-never-goes-back", f"from revision {old.revision} to {new.revision}")
+    for name in AGES:
+        kept = new.in_force(name, now_ms) >= old.in_force(name, now_ms)
+        _require(kept, "ages-stay-in-force", name, "at", now_ms)
 
 
 def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
@@ -139,7 +185,10 @@ def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
 def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
     """The members that come cover what those that go did, and at the end what `upper` moved over."""
     gone, come = [], []
-    for ids in intervals(member.id for member in edit.members):
+    covered = intervals(member.id for member in edit.members)
+    if not (covered and covered[-1].hi == after.spine.next_id):
+        _require(before.drained == after.drained, "batches-tile", "batches end at", after.drained)
+    for ids in covered:
         removed = list(before.spine.range(SpineId(ids.lo, min(ids.hi, before.spine.next_id))))
         added = list(after.spine.range(ids))
         at = removed[0].batch.bounds.lower if removed else before.drained
@@ -151,10 +200,41 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
         _require(at == end, "batches-tile", "batches end at", at, "instead of", end)
         gone += removed
         come += added
-    _check_names([part.name for member in come for part in member.batch.parts()])
     if before.drained == after.drained and not after.dropped:
         old, new = _diff_sum(gone), _diff_sum(come)
         _require(old is None or new is None or old == new, "merge-keeps-diffs", old, "became", new)
+
+
+def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit) -> None:
+    """Spine batches say what their members hold. Costs O(change) and O(levels), where none is parted."""
+    rule, batches = "levels-say-members", after.batches
+    starts = [batch.id.lo for batch in batches]
+    rows, parted = [0] * len(batches), [False] * len(batches)
+
+    def home(id_: SpineId) -> int:
+        return bisect_right(starts, id_.lo) - 1
+
+    for old in before.batches:
+        for n in range(home(old.id), home(SpineId(old.id.hi - 1, old.id.hi)) + 1):
+            rows[n] += old.rows
+            covers = batches[n].id.covers(old.id) and old.bounds.since <= batches[n].bounds.since
+            parted[n] = parted[n] or not covers
+    for id_ in edit.members_gone:
+        rows[home(id_)] -= before.members[id_.lo].batch.rows
+    for member in edit.members:
+        held, since = batches[home(member.id)], member.batch.bounds.since
+        rows[home(member.id)] += member.batch.rows
+        _require(since <= held.bounds.since, rule, held.id, "is since", held.bounds.since, "before", since)
+    for n, batch in enumerate(batches):
+        first = after.members.get(batch.id.lo)
+        begins = first is not None and first.batch.bounds.lower == batch.bounds.lower
+        _require(begins, rule, batch.id, "begins elsewhere than at", batch.bounds.lower)
+        if parted[n]:
+            members = list(after.range(batch.id))
+            rows[n] = sum(member.batch.rows for member in members)
+            folded = all(member.batch.bounds.since <= batch.bounds.since for member in members)
+            _require(folded, rule, batch.id, "is since", batch.bounds.since, "before a member")
+        _require(rows[n] == batch.rows, rule, batch.id, "says", batch.rows, "rows, not", rows[n])
 
 
 def _check_schemas(state: ShardState, first: int) -> None:
@@ -196,13 +276,28 @@ def _check_pins(before: ShardState, edits: Edits) -> None:
         _require(not any(lost.read_by(pin) for pin in pins), "pins-keep-parts", name)
 
 
-def _check_fresh(before: ShardState, edits: Edits) -> None:
-    """What comes into the state was neither given up nor is it gone."""
-    for part in arriving(edits):
+def _check_arrivals(before: ShardState, edits: Edits) -> None:
+    """What comes into the state was there, and goes from where it was; or it is new, and never was in."""
+    parts = list(arriving(edits))
+    _check_named_once([part.name for part in parts])
+    moved = {part.name for part, _ in going(before.spine, before.staged, before.chunks, edits)}
+    for part in parts:
         gone = part.name in before.garbage or part.name in before.doomed
         _require(not gone, "garbage-stays", part.name)
-        own = part.inline is not None or before.origin is not None
-        _require(own or not is_borrowed(part.name, before.shard_id), "borrowed-from-origin", part.name)
+        if part.name in before.part_names:
+            _require(part.name in moved, "part-named-once", part.name)
+            continue
+        _require(not is_taken(before.taken, part.name), "uploads-taken-once", part.name)
+        _require(not expired(part, before.sweep.floor), "uploads-young", part.name)
+        # Of another shard's parts a fork begins with all that it ever has.
+        _require(not is_borrowed(part.name, before.shard_id), "borrowed-from-origin", part.name)
+    for seqno, ids in edits.taken.items():
+        again = before.taken.get(seqno, pset())
+        _require(not any(id_ in again for id_ in ids), "uploads-taken-once", "of seqno", seqno)
+
+
+def _check_rollup(state: ShardState) -> None:
+    _require(state.rollup.seqno <= state.seqno, "rollup-is-past", f"{state.rollup.seqno} > {state.seqno}")
 
 
 def _check_staged(state: ShardState, staged: Iterable[Staged]) -> None:
@@ -221,21 +316,45 @@ def _check_open(state: ShardState, staged: Iterable[Staged]) -> None:
         _require(not begins_before(one.batch, state.drained), "staged-is-open", one.name)
 
 
-def _check_names(names: list[str]) -> None:
+def _check_named_once(names: list[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     _require(not twice, "part-named-once", ", ".join(twice[:3]))
 
 
 def _check_claims(state: ShardState) -> None:
+    _check_claims_apart(state)
+    for key in state.chunks:
+        _check_chunk(state, key)
+
+
+def _check_claimed(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """As `_check_claims`, of the claims and chunks that change."""
+    if edits.claims:
+        _check_claims_apart(after)
+    for key, parts in edits.chunks.items():
+        if parts is not None:
+            _check_chunk(after, key)
+    for name, claim in edits.claims.items():
+        old = before.claims.get(name)
+        if old is None or (claim is not None and len(claim.cuts) >= len(old.cuts)):
+            continue
+        for index in range(len(old.cuts) + 1):
+            if f"{name}/{index}" in after.chunks:
+                _check_chunk(after, f"{name}/{index}")
+
+
+def _check_claims_apart(state: ShardState) -> None:
     ids = sorted(claim.id for claim in state.claims.values())
     apart = all(a.hi <= b.lo for a, b in itertools.pairwise(ids))
     _require(apart, "claims-apart", ", ".join(map(str, ids)))
-    for key in state.chunks:
-        name, _, index = key.partition("/")
-        claim = state.claims.get(name)
-        # What is not found again by its number would never be removed.
-        _require(claim is not None and int(index) <= len(claim.cuts), "chunk-of-claim", key)
-    _check_names([part.name for parts in state.chunks.values() for part in parts])
+
+
+def _check_chunk(state: ShardState, key: str) -> None:
+    """A chunk is one of a claim. What is not found again by its number would never be removed."""
+    name, _, index = key.partition("/")
+    claim = state.claims.get(name)
+    numbered = index.isdecimal() and str(int(index)) == index
+    _require(claim is not None and numbered and int(index) <= len(claim.cuts), "chunk-of-claim", key)
 
 
 def _check_drained(before: ShardState, edits: Edits) -> None:

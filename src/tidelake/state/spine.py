@@ -181,6 +181,10 @@ class Spine:
         """The members, oldest first."""
         return self.range(SpineId(0, self.next_id))
 
+    def held(self) -> list[Member]:
+        """The members in the order of their first ids, also if they do not tile."""
+        return [self.members[lo] for lo in sorted(self.members)]
+
     def __len__(self) -> int:
         return len(self.members)
 
@@ -270,6 +274,8 @@ def _edited(
 def _check_cover(what: str, gone: Sequence[SpineId], fresh: SpineId, come: Sequence[SpineId]) -> None:
     """What comes stands for the same insertions as what goes, and for the new ones."""
     before, after = intervals([*gone, fresh]), intervals(come)
+    if not all(lo < hi for lo, hi in come):
+        raise InternalError(f"an edit brings {what} {_listed(come)}, of which one stands for nothing")
     if before != after or sum(b - a for a, b in come) != sum(b - a for a, b in after):
         raise InternalError(f"an edit replaces {what} of ids {_listed(before)} by some of {_listed(after)}")
 

@@ -206,7 +206,7 @@ def unseen(state: ShardState, bounds: Bounds, seen: Seen) -> Refused | None:
     for one in state.staged:
         if ends_before(one.batch, bounds.lower) or not begins_before(one.batch, bounds.upper):
             continue
-        if one.added > seen.seqno:
+        if max(one.added, state.let_in.get(one.name, 0)) > seen.seqno:
             return Refused(UpperMismatch(bounds.lower, state.upper))
         if not bounds.upper <= through and not ends_before(one.batch, through):
             return Refused(

@@ -6,16 +6,18 @@ How one version becomes the next is `tidelake.state.edits`.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pyrsistent import PMap, pmap
+from pyrsistent import PMap, PSet, pmap, pset
 
 from tidelake.model.batch import HollowBatch, Part
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
+from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.spine import Spine, SpineId
 from tidelake.state.staged import Staging
+from tidelake.state.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class ShardState:
         seqno: of this version.
         committed_ms: wall clock of its commit.
         since: reads from here on are exact; the meet of `retained` and all holds, never going back.
-        upper: all times not beyond it are final.
+        upper: every time strictly before it is final.
         retained: history before it may go as far as its owner is concerned. Holds alone never let
             history go: a reader that comes, follows and leaves costs nobody else an as-of read.
         spine: the batches, up to where closed times are drained.
@@ -202,13 +204,21 @@ class ShardState:
         chunks: the finished parts of each finished chunk of a claim, by its key.
         written: in all.
         staged: batches at times that the spine does not have yet.
-        group: id of the group of collections that it belongs to, whose transactions alone write to it.
+        group: id of the group of collections that it belongs to, which decides its writes.
         joined: seqno of the group's state that took it in; see `Membership.admitted`.
         memberships: of collections in this group, if it is one, by their ids.
         decisions: transactions that some members may not have applied yet, by id.
         expired: transactions that began before this seqno of the group are not decided any more.
+        let_in: seqno of the first state in which a staged batch no longer awaited its transaction, by its
+            name.
+        latest: of a group: seqno of its last state that let rows in for a collection, by the ids of these.
         forks: what other shards need of this one, by their ids. A tombstone has them as well.
         origin: of a fork that may need parts of the shard it began from; None: of any other shard.
+        taken: ids of uploads that came in and of which others may hold copies, by the seqnos in their names,
+            until these are below the sweep's floor; see `tidelake.state.taken`.
+        part_names: of all parts in it. Not stored: it follows from the other fields.
+        agreed: settings that all processes go by.
+        tokens: names of writers that are tokens, by the days on which writes under them last began.
     """
 
     shard_id: str
@@ -241,6 +251,12 @@ class ShardState:
     expired: int = 0
     forks: PMap[str, Fork] = field(default_factory=pmap)
     origin: Origin | None = None
+    taken: PMap[int, PSet[str]] = field(default_factory=pmap)
+    let_in: PMap[str, int] = field(default_factory=pmap)
+    latest: PMap[str, int] = field(default_factory=pmap)
+    part_names: PSet[str] = field(default_factory=pset)
+    agreed: Agreed = AS_MADE
+    tokens: Tokens = field(default_factory=pmap)
 
     @property
     def minimum(self) -> Frontier:

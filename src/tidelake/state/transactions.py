@@ -14,8 +14,9 @@ INVARIANT: whoever knows a state of the group, and a state of a collection that 
 each transaction that this state of the group has decided whether the collection has applied it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tidelake.errors import (
     CollectionDropped,
@@ -26,19 +27,24 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelake.model.batch import HollowBatch, Run
+from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
-from tidelake.state.append import Appended, Claim, noted, settled, too_late, unregistered
+from tidelake.state.ahead import too_far
+from tidelake.state.append import Addition, Appended, Claim, noted, settled, unfitting
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move, stepped
 from tidelake.state.grouped import Decision, Membership, View
+from tidelake.state.single import keys_of_writers, writers_of
 from tidelake.state.staged import Awaited, Staged, begins_before
 from tidelake.state.staging import closing, place, room
 from tidelake.state.state import ShardState, WriterRecord
+from tidelake.state.taken import by_seqno, is_taken
+from tidelake.state.tokens import PREFIX, writes_once
 
 # Later than any seqno.
 LAST = (1 << 63) - 1
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,15 @@ class Share:
         floor: its own upper, read after it came in: before that it may have closed times by itself.
         times: the first and the last one of its rows; None: it gets none.
         seal: a frontier to close it up to; None: none of its own.
+        latest: its rows depend on contents: only if none were let in for it after this state of the group,
+            and at the time that they have.
     """
 
     joined: int
     floor: Frontier
     times: tuple[int, int] | None = None
     seal: Frontier | None = None
+    latest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ class Wanted:
 
 
 def join(state: ShardState, _now_ms: int, group: str, admitted: int, seen: int) -> Outcome[None]:
-    """Let the transactions of a group alone write to the collection.
+    """Let a group decide the writes of the collection.
 
     Refused with `LeftGroup` if there is a newer state than the one that was seen: look again.
 
@@ -131,8 +140,11 @@ def prepare(
     checked: Frontier,
     movable: bool = False,
     inline_bytes_max: int | None = None,
+    offered: tuple[Part, ...] = (),
 ) -> Outcome[bool]:
     """Stage runs for a transaction. False if they are there, or there are none; refused as `stage`.
+
+    `offered` as for `append`. What was taken in is not taken again when its transaction comes to nothing.
 
     Refused with `LeftGroup` if the collection is in the group no more, or came back to it since.
     """
@@ -142,25 +154,131 @@ def prepare(
         return Refused(LeftGroup(state.shard_id))
     if not runs:
         return NoOp(False)
-    parts = [part for run in runs for part in run.parts]
-    unfit = unregistered(state, runs) or too_late(state, parts)
+    there = state.staged.batches.get(runs[0].parts[0].name)
+    if there is not None and there.awaits == awaited:
+        return NoOp(False)
+    unfit = unfitting(state, runs, offered)
     if unfit is not None:
         return Refused(unfit)
     placed = place(state, runs, checked, movable=movable)
     if isinstance(placed, Refused):
         return placed
-    if placed.name in state.staged.batches:
-        return NoOp(False)
     full = room(state, placed.batch, inline_bytes_max)
     if full is not None:
         return full
     waits = replace(placed, awaits=awaited)
-    return Commit(Edits(staged={waits.name: waits}), True)
+    taken = by_seqno(part.name for part in offered)
+    return Commit(Edits(staged={waits.name: waits}, taken=taken), True)
 
 
-def withdraw(state: ShardState, _now_ms: int, transactions: frozenset[str]) -> Outcome[bool]:
-    """Remove what is staged for transactions that are certainly not decided, and cannot be any more."""
-    gone = [one.name for one, awaited in state.staged.awaiting() if awaited.transaction in transactions]
+def stage_single(
+    state: ShardState,
+    now_ms: int,
+    view: View,
+    awaited: Awaited,
+    found: Addition[R],
+    *,
+    checked: Frontier,
+    given_up: frozenset[str],
+    inline_bytes_max: int | None = None,
+) -> Outcome[bool]:
+    """Stage what a write of this collection comes to, once more if it is there for this transaction.
+
+    The same step first applies what the group has decided (`settle`). False if it is there for another
+    transaction, which is first to be given up in the group.
+
+    Refused as `prepare`.
+
+    Args:
+        state: of the collection.
+        now_ms: wall clock.
+        view: what the write was worked out by.
+        awaited: the transaction.
+        found: what it comes to.
+        checked: a frontier that all its times are known to lie at or beyond.
+        given_up: transactions that the group decides no more.
+        inline_bytes_max: see `append`.
+    """
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    if not view.is_of(state.group, state.joined):
+        return Refused(LeftGroup(state.shard_id))
+    applied = settle(state, now_ms, view)
+    edits, due = (applied.edits, applied.due) if isinstance(applied, Commit) else (Edits(), ())
+    known = applied_to = replace(stepped(state, edits, now_ms), seqno=state.seqno)
+    parked = waiting_for(known, found.runs)
+    if {one.transaction for one in parked.values()} - {awaited.transaction, *given_up}:
+        return NoOp(False)
+    known = without(known, parked)
+    unfit = unfitting(known, found.runs, ())
+    if unfit is not None:
+        return Refused(unfit)
+    placed = place(known, found.runs, checked, movable=found.floats is not None)
+    if isinstance(placed, Refused):
+        return placed
+    full = room(known, placed.batch, inline_bytes_max)
+    if full is not None:
+        return full
+    bounds = placed.batch.bounds
+    if not (found.stays_open or found.floats is not None):
+        bounds = replace(bounds, upper=found.bounds.upper)
+    before = state.staged.batches.get(placed.name)
+    waits = Staged(
+        replace(placed.batch, bounds=bounds), placed.added if before is None else before.added, awaited
+    )
+    rest = _rest(applied_to, parked, found.runs, awaited.transaction)
+    staged: dict[str, Staged | None] = {**edits.staged, **dict.fromkeys(parked), **rest, waits.name: waits}
+    return Commit(replace(edits, staged=staged), True, due)
+
+
+def _rest(
+    state: ShardState, parked: Mapping[str, Awaited], runs: Sequence[Run], transaction: str
+) -> dict[str, Staged]:
+    """What others had staged along with some runs that are staged anew: it may be offered again as well."""
+    names = {part.name for run in runs for part in run.parts}
+    rest: dict[str, Staged] = {}
+    for name, awaited in parked.items():
+        one = state.staged.batches[name]
+        left = tuple(run for run in one.batch.runs if names.isdisjoint(part.name for part in run.parts))
+        if left and awaited.transaction != transaction:
+            kept = replace(one, batch=replace(one.batch, runs=left))
+            rest[kept.name] = kept if kept.name == name else replace(kept, added=state.seqno + 1)
+    return rest
+
+
+def waiting_for(state: ShardState, runs: Sequence[Run]) -> dict[str, Awaited]:
+    """Which transactions some runs await, or parts of them, by the names of staged batches."""
+    names = {part.name for run in runs for part in run.parts}
+    if not any(name in state.part_names for name in names):
+        return {}
+    return {
+        one.name: awaited
+        for one, awaited in state.staged.awaiting()
+        if any(part.name in names for part in one.batch.parts())
+    }
+
+
+def without(state: ShardState, staged: Iterable[str]) -> ShardState:
+    """A state as if some staged batches had never been there. Nothing writes it down."""
+    gone = {part.name for name in staged for part in state.staged.batches[name].batch.parts()}
+    left = state.part_names.evolver()
+    for name in gone:
+        left.remove(name)
+    return replace(state, staged=state.staged.edited(dict.fromkeys(staged)), part_names=left.persistent())
+
+
+def withdraw(
+    state: ShardState, _now_ms: int, transactions: frozenset[str], kept: frozenset[str] = frozenset()
+) -> Outcome[bool]:
+    """Remove what is staged for transactions that are certainly not decided, and cannot be any more.
+
+    What holds one of the `kept` parts stays staged: it may be offered again.
+    """
+    gone = [
+        one.name
+        for one, awaited in state.staged.awaiting()
+        if awaited.transaction in transactions and kept.isdisjoint(part.name for part in one.batch.parts())
+    ]
     return Commit(Edits(staged=dict.fromkeys(gone)), True) if gone else NoOp(False)
 
 
@@ -175,7 +293,7 @@ def settle(
         state: of the collection, read after the state of the group that the view is of.
         view: for this collection.
         leave: it leaves the group, where nothing more is decided for it, and takes along these records of
-            writers: what was written once is never written again because of it.
+            writers (`taken_along`): what was written once is never written again because of it.
     """
     if state.dropped or view.is_older(state.group, state.joined):
         return NoOp(False)
@@ -189,7 +307,12 @@ def settle(
         elif leave is not None:
             freed[one.name] = None
     upper = state.upper.join(view.upper) if ours else state.upper
-    left = Edits() if leave is None else Edits(group="", joined=0, writers=_kept(state, leave))
+    # Others may hold copies: what is in is never taken again.
+    come = [part.name for one in freed.values() if one is not None for part in one.batch.parts()]
+    taken = by_seqno(name for name in come if not is_taken(state.taken, name))
+    left = Edits(taken=taken)
+    if leave is not None:
+        left = replace(left, group="", joined=0, writers=dict(leave), tokens=_tokens(leave))
     if upper == state.upper:
         changed = freed or leave is not None
         return Commit(replace(left, staged=freed), True) if changed else NoOp(False)
@@ -223,13 +346,22 @@ def seen_through(state: ShardState, view: View | None) -> ShardState:
     return replace(stepped(state, outcome.edits, state.committed_ms), seqno=state.seqno)
 
 
-def _kept(state: ShardState, records: Mapping[str, WriterRecord]) -> dict[str, WriterRecord]:
-    """Those that the collection does not know."""
-    return {
+def taken_along(state: ShardState, group: ShardState) -> dict[str, WriterRecord]:
+    """The records of writers that a collection takes along: its own, and tokens of transactions."""
+    tokens = {
         name: record
-        for name, record in records.items()
-        if name not in state.writers or state.writers[name].sequence is None
+        for name, record in group.writers.items()
+        if record.sequence is not None and name.partition(":")[0] not in group.memberships
     }
+    known = {name for name in tokens if name in state.writers and state.writers[name].sequence is not None}
+    own = writers_of(group, state.shard_id)
+    return {**{name: tokens[name] for name in tokens if name not in known}, **own}
+
+
+def _tokens(records: Mapping[str, WriterRecord]) -> tuple[str, ...]:
+    """Those that are tokens: they are remembered from now on for as long as any."""
+    found = (name for name, one in records.items() if name.startswith(PREFIX) and writes_once(one))
+    return tuple(sorted(found))
 
 
 def _let_in(one: Staged, time: int | None) -> Staged:
@@ -308,15 +440,22 @@ def forget(
     ]
     if not gone and not left:
         return NoOp(None)
-    return Commit(Edits(decisions=dict.fromkeys(gone), memberships=dict.fromkeys(left)), None)
+    writers = keys_of_writers(state, left)
+    return Commit(
+        Edits(decisions=dict.fromkeys(gone), memberships=dict.fromkeys(left), writers_gone=writers), None
+    )
 
 
 def refuse(state: ShardState, _now_ms: int, transaction: str) -> Outcome[bool]:
-    """Decide that a transaction never comes in; False if it is in."""
+    """Make sure that a transaction which its caller tries no more never comes in; False if it is in.
+
+    SUBTLE: an attempt whose outcome is unknown may still reach the log, where its entry stands for the next
+    state. So this one takes that place, and nothing of it has to be remembered.
+    """
     decided = state.decisions.get(transaction)
-    if decided is not None:
-        return NoOp(not decided.members)
-    return Commit(Edits(decisions={transaction: Decision((), None)}), True)
+    if decided is not None and decided.members:
+        return NoOp(False)
+    return Commit(Edits(), True)
 
 
 def expire(state: ShardState, _now_ms: int, before: int) -> Outcome[None]:
@@ -324,7 +463,7 @@ def expire(state: ShardState, _now_ms: int, before: int) -> Outcome[None]:
     return NoOp(None) if before <= state.expired else Commit(Edits(expired=before), None)
 
 
-def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None = None) -> Outcome[Appended]:
+def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None = None) -> Outcome[Appended]:
     """Let a transaction in, in all its collections at once.
 
     Refused with `UpperMismatch` if its time is closed, which carries the current frontier: it may be tried
@@ -355,6 +494,9 @@ def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None 
     if isinstance(placed, Refused):
         return placed
     time, upper = placed
+    refusal = _stale(state, wanted, time) or _too_far(state, wanted, upper, now_ms)
+    if refusal is not None:
+        return refusal
     members: dict[str, Membership | None] = {}
     for id_, share in wanted.shares.items():
         known_as = state.memberships[id_]
@@ -378,6 +520,30 @@ def decide(state: ShardState, _now_ms: int, wanted: Wanted, claim: Claim | None 
         writers=writers,
     )
     return Commit(edits, answer, step.due)
+
+
+def _stale(state: ShardState, wanted: Wanted, time: int | None) -> Refused | None:
+    """The refusal of rows that were made from contents which are others by now, or at another time."""
+    for id_, share in wanted.shares.items():
+        if share.latest is None:
+            continue
+        if state.latest.get(id_, 0) > share.latest:
+            return Refused(UpperMismatch(state.upper, state.upper))
+        if time is not None and share.times not in (None, (time, time)):
+            return Refused(UpperMismatch(Frontier.of(time), state.upper))
+    return None
+
+
+def _too_far(state: ShardState, wanted: Wanted, upper: Frontier, now_ms: int) -> Refused | None:
+    """The refusal to close times of the group, or of one collection, that lie too far ahead of the clock."""
+    closed = [(state.upper, upper)]
+    closed += [
+        (state.memberships[id_].upper, share.seal)
+        for id_, share in wanted.shares.items()
+        if share.seal is not None
+    ]
+    found = (too_far(state, before, after, now_ms) for before, after in closed)
+    return next((far for far in found if far is not None), None)
 
 
 def _is_in(state: ShardState, id_: str, share: Share) -> bool:

@@ -1,0 +1,220 @@
+"""A write of one collection of a group: what it does alone, as a transaction of one member.
+
+What the write comes to is decided by the same functions as for a collection alone (`tidelake.state.append`),
+on the state that its readers see (`alone`). Its rows are staged like those of any transaction; the group
+decides (`decide_single`) iff what the write depends on is still so. It closes times of this collection only.
+
+While a collection is in a group, the group knows its writers, under the collection's id: so a number is in,
+or an epoch is fenced, by the very compare-and-set that decides. What the collection noted of its writers
+before it came in stays as it is meanwhile, and holds for those that the group does not know.
+"""
+
+from dataclasses import dataclass, replace
+
+from pyrsistent import pmap
+
+from tidelake.errors import (
+    CollectionDropped,
+    LeftGroup,
+    TransactionExpired,
+    UpdateNotBeyondLower,
+    UpperMismatch,
+)
+from tidelake.model import time as times
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.state import commands
+from tidelake.state.ahead import too_far
+from tidelake.state.append import Appended, Claim, advanced, settled
+from tidelake.state.commands import Commit, NoOp, Outcome, Refused
+from tidelake.state.edits import Edits
+from tidelake.state.grouped import Decision, Membership
+from tidelake.state.state import ShardState, WriterRecord
+
+
+@dataclass(frozen=True)
+class Single:
+    """What a write of one collection wants to be decided.
+
+    Attributes:
+        id: of the transaction.
+        begun: seqno of the group's state when it began.
+        group: its id.
+        member: id of the collection.
+        joined: since when it is in the group.
+        floor: its upper, as its readers see it.
+        first: the first time of its rows, if that is to be compared.
+        lower: only if the collection's upper is still this one.
+        floats: all rows get one time, the first that is open from `first` on.
+        end: close its times before that.
+        has_rows: whether some are staged for it.
+        latest: only if no rows were let in for it after this state of the group.
+        claim: of a writer.
+        record: what the collection itself knows of that writer.
+        applied: decisions that the collection has written down.
+    """
+
+    id: str
+    begun: int
+    group: str
+    member: str
+    joined: int
+    floor: Frontier
+    first: Time | None
+    end: Frontier
+    has_rows: bool = False
+    lower: Frontier | None = None
+    floats: bool = False
+    latest: int | None = None
+    claim: Claim | None = None
+    record: WriterRecord | None = None
+    applied: frozenset[str] = frozenset()
+
+
+def alone(state: ShardState, group: ShardState, claim: Claim | None = None) -> ShardState:
+    """A collection's state as if it were in no group, for what a write comes to.
+
+    Args:
+        state: as its readers see it.
+        group: the state of the group that it was seen through.
+        claim: whose writer is asked for.
+    """
+    writers = state.writers
+    if claim is not None:
+        record = known_writer(group, state, claim.writer)
+        writers = writers if record is None else writers.set(claim.writer, record)
+    return replace(state, group="", joined=0, writers=writers)
+
+
+def known_writer(group: ShardState, state: ShardState, name: str) -> WriterRecord | None:
+    """What is known of a writer of a collection that is in a group."""
+    return group.writers.get(_key(state.shard_id, name)) or state.writers.get(name)
+
+
+def writers_of(group: ShardState, member: str) -> dict[str, WriterRecord]:
+    """What a group knows of the writers of one collection, by their names. Costs O(writers)."""
+    start = _key(member, "")
+    return {name.removeprefix(start): one for name, one in group.writers.items() if name.startswith(start)}
+
+
+def keys_of_writers(group: ShardState, members: list[str]) -> tuple[str, ...]:
+    """Under which names a group has what it knows of the writers of some collections."""
+    return tuple(sorted(_key(id_, name) for id_ in members for name in writers_of(group, id_)))
+
+
+def _key(member: str, name: str) -> str:
+    return f"{member}:{name}"
+
+
+def open_member_writer(
+    state: ShardState,
+    now_ms: int,
+    *,
+    member: str,
+    joined: int,
+    record: WriterRecord | None,
+    upper: Frontier,
+    name: str,
+    owner: str = "",
+    take_over: bool = False,
+    resume: bool = False,
+) -> Outcome[WriterRecord]:
+    """`open_writer` of a collection, in its group.
+
+    Args:
+        state: of the group.
+        now_ms: wall clock.
+        member: id of the collection.
+        joined: since when it is in the group.
+        record: what the collection itself knows of the writer.
+        upper: the collection's.
+        name: of the writer; this and the rest as for `open_writer`.
+        owner: likewise.
+        take_over: likewise.
+        resume: likewise.
+    """
+    stranger = _stranger(state, member, joined)
+    if stranger is not None:
+        return stranger
+    known = state.writers.get(_key(member, name)) or record
+    before = replace(state, upper=upper, writers=pmap({} if known is None else {name: known}), tokens=pmap())
+    outcome = commands.open_writer(before, now_ms, name, owner, take_over=take_over, resume=resume)
+    if not isinstance(outcome, Commit):
+        return outcome
+    key = _key(member, name)
+    begun = tuple(key for _ in outcome.edits.tokens)
+    return Commit(Edits(writers={key: outcome.result}, tokens=begun), outcome.result)
+
+
+def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[Appended]:
+    """Let a write of one collection in.
+
+    Refused with `UpperMismatch` or `UpdateNotBeyondLower` if what it depends on has changed, and with
+    `WriterFenced`, `TransactionExpired` or `LeftGroup`.
+    """
+    stranger = _stranger(state, wanted.member, wanted.joined)
+    if stranger is not None:
+        return stranger
+    claim, key = wanted.claim, ""
+    record = wanted.record
+    if claim is not None:
+        key = _key(wanted.member, claim.writer)
+        record = state.writers.get(key) or wanted.record
+        known = settled(record, claim)
+        if known is not None:
+            return known
+    if wanted.has_rows and (wanted.begun < state.expired or wanted.id in state.decisions):
+        return Refused(TransactionExpired(wanted.id))
+    member = state.memberships[wanted.member]
+    closed = state.upper.join(member.upper)
+    upper = closed.join(wanted.floor)
+    placed = _placed(state, wanted, upper)
+    if isinstance(placed, Refused):
+        return placed
+    time, end = placed
+    far = too_far(state, upper, end, now_ms)
+    if far is not None:
+        return far
+    members: dict[str, Membership | None] = {}
+    if not end <= closed:
+        members[wanted.member] = replace(member, upper=member.upper.join(end))
+    decisions: dict[str, Decision | None] = {}
+    if wanted.has_rows:
+        decisions[wanted.id] = Decision((wanted.member,), time)
+    writers: dict[str, WriterRecord] = {}
+    if claim is not None and record is not None:
+        writers[key] = advanced(record, claim, end)
+    answer = Appended(upper, end)
+    if not (members or decisions or writers):
+        return NoOp(replace(answer, already=True))
+    for id_ in sorted(wanted.applied):
+        found = state.decisions.get(id_)
+        if found is not None and set(found.members) <= {wanted.member}:
+            decisions[id_] = None
+    return Commit(Edits(memberships=members, decisions=decisions, writers=writers), answer)
+
+
+def _placed(state: ShardState, wanted: Single, upper: Frontier) -> tuple[int | None, Frontier] | Refused:
+    """The time that all rows get, if they get one, and the collection's upper after it."""
+    if wanted.lower not in (None, upper):
+        return Refused(UpperMismatch(wanted.lower, upper))
+    if wanted.latest is not None and state.latest.get(wanted.member, 0) > wanted.latest:
+        return Refused(UpperMismatch(upper, upper))
+    if upper.closed and (wanted.has_rows or wanted.floats):
+        return Refused(UpperMismatch("any frontier", upper))
+    if wanted.floats and wanted.first is not None:
+        time = times.parts(times.join(wanted.first, upper.elements[0]))[0]
+        return time, upper.join(Frontier.past(time))
+    if wanted.lower is None and wanted.first is not None and not upper.less_equal(wanted.first):
+        return Refused(UpdateNotBeyondLower(wanted.first, upper))
+    return None, upper.join(wanted.end)
+
+
+def _stranger(state: ShardState, member: str, joined: int) -> Refused | None:
+    """The refusal where a collection is not, or no longer, in the group for that stay."""
+    if state.dropped:
+        return Refused(CollectionDropped(state.shard_id))
+    known = state.memberships.get(member)
+    if known is None or known.leaving or known.admitted != joined:
+        return Refused(LeftGroup(member))
+    return None

@@ -1,0 +1,104 @@
+"""Which parts a state names, and which uploads it took in: so that no row comes in twice.
+
+A part has a name of its own, an inline one as well. A state knows two sets of names:
+
+- The *index*: the names of all parts that it names now. It is derived, and kept up by each step.
+- What was *taken*: uploads of which others may hold copies (what workers uploaded, batches). Their names stay
+  known when their rows are long in other parts, until `sweep.floor` has passed them; from then on such an
+  upload is refused for its age (`tidelake.state.garbage.expired`).
+
+So whoever offers an upload again is told that it is in, and no memory of it lasts longer than an upload may.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyrsistent import PMap, PSet, pset
+
+from tidelake.errors import AlreadyTaken
+from tidelake.model import names
+from tidelake.model.batch import Part
+from tidelake.state.garbage import Change, arriving, going
+from tidelake.state.spine import Spine
+from tidelake.state.staged import Staging
+
+if TYPE_CHECKING:
+    from tidelake.state.state import ShardState
+
+Taken = PMap[int, PSet[str]]
+
+
+def indexed(spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]]) -> PSet[str]:
+    """The names of all parts. Costs O(parts)."""
+    batches = [*(member.batch for member in spine.held()), *(one.batch for one in staged.batches.values())]
+    found = [part.name for batch in batches for part in batch.parts()]
+    found += [part.name for parts in chunks.values() for part in parts]
+    return pset(found)
+
+
+def reindexed(state: "ShardState", edits: Change) -> PSet[str]:
+    """The names of all parts after a step. Costs O(change)."""
+    if edits.spine is None and not edits.staged and not edits.chunks:
+        return state.part_names
+    gone = {part.name for part, _ in going(state.spine, state.staged, state.chunks, edits)}
+    come = {part.name for part in arriving(edits)}
+    known = state.part_names.evolver()
+    for name in gone - come:
+        if name in state.part_names:
+            known.remove(name)
+    for name in come - gone:
+        known.add(name)
+    return known.persistent()
+
+
+def by_seqno(offered: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """Names of uploads as a state remembers them: ids, by the seqnos that the uploaders knew."""
+    found: dict[int, list[str]] = {}
+    for name in offered:
+        seqno, id_ = names.upload(name)
+        found.setdefault(seqno, []).append(id_)
+    return {seqno: tuple(sorted(ids)) for seqno, ids in sorted(found.items())}
+
+
+def added(taken: Taken, more: Mapping[int, tuple[str, ...]]) -> Taken:
+    """With more uploads. Costs O(change)."""
+    for seqno, ids in more.items():
+        taken = taken.set(seqno, taken.get(seqno, pset()).update(ids))
+    return taken
+
+
+def kept(taken: Taken, floor: int) -> Taken:
+    """Without uploads that are refused for their age. Costs O(seqnos)."""
+    left = taken.evolver()
+    for seqno in [seqno for seqno in taken if seqno < floor]:
+        del left[seqno]
+    return left.persistent()
+
+
+def is_taken(taken: Taken, name: str) -> bool:
+    """Whether an upload of that name was taken in."""
+    seqno, id_ = names.upload(name)
+    return id_ in taken.get(seqno, ())
+
+
+def repeated(state: "ShardState", offered: Iterable[Part]) -> AlreadyTaken | None:
+    """The error for the first part that is in the state, or was. O(parts), or O(state) if there is one."""
+    for part in offered:
+        name = part.name
+        if name in state.part_names:
+            return AlreadyTaken(name, _where(state, name))
+        if name in state.garbage or name in state.doomed or is_taken(state.taken, name):
+            return AlreadyTaken(name, "merged with others, or written again, since")
+    return None
+
+
+def _where(state: "ShardState", name: str) -> str:
+    """In words, where a part is."""
+    for member in state.spine:
+        if any(part.name == name for part in member.batch.parts()):
+            return f"in the batch of [{member.batch.bounds.lower}, {member.batch.bounds.upper})"
+    for one in state.staged.batches.values():
+        if any(part.name == name for part in one.batch.parts()):
+            awaits = one.awaits
+            return "staged" if awaits is None else f"staged for the transaction {awaits.transaction!r}"
+    return "the result of a part of a merge"

@@ -1,0 +1,82 @@
+"""Records of tokens, by the days on which writes under them began: so that they can be forgotten in time.
+
+A token is a writer that writes number 0 and no other (`tidelake.lake.tokens`). Nobody resumes such a writer,
+so its record is needed only for as long as a job may be run again: `token_age_ms` of the lake's settings. A
+writer of such a name that has written another number is no token, and is kept like any other named writer.
+
+A state knows its tokens by days. Of a day that is old enough they go in portions: no step looks at all
+records.
+
+INVARIANT: a token is of the day on which a write under it last began, or of a later one.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from pyrsistent import PMap, PSet, pset
+
+from tidelake.state.agreed import Agreed
+
+PREFIX = "token:"
+"""Names of writers that are tokens begin so. In a group the id of a collection may stand before that."""
+DAY_MS = 86_400_000
+
+Tokens = PMap[int, PSet[str]]
+
+
+class Record(Protocol):
+    """What a shard remembers of a writer, as far as it matters here."""
+
+    @property
+    def sequence(self) -> int | None:
+        """Number of the last write that is in."""
+
+
+def is_token(name: str) -> bool:
+    """Whether a writer of this name may be a token."""
+    return name.startswith(PREFIX) or f":{PREFIX}" in name
+
+
+def writes_once(record: Record | None) -> bool:
+    """Whether a writer has written nothing, or number 0."""
+    return record is None or record.sequence in (None, 0)
+
+
+def days_of(tokens: Tokens, names: Iterable[str]) -> dict[int, list[str]]:
+    """Tokens among some names, by their days. Costs O(names) for the oldest; for others O(days) each."""
+    left, found = {*names}, dict[int, list[str]]()
+    for day in sorted(tokens) if left else ():
+        there = [name for name in left if name in tokens[day]]
+        if there:
+            found[day] = there
+            left.difference_update(there)
+        if not left:
+            break
+    return found
+
+
+def over(day: int, agreed: Agreed, now_ms: int) -> bool:
+    """Whether a whole day is so long ago that its tokens may be forgotten."""
+    return (day + 1) * DAY_MS + agreed.in_force("token_age_ms", now_ms) <= now_ms
+
+
+def moved(
+    tokens: Tokens, day: int, begun: Iterable[str], written: Mapping[str, Record], gone: Iterable[str]
+) -> Tokens:
+    """The tokens by days, after a step. Costs O(change) and O(days).
+
+    Args:
+        tokens: before it.
+        day: of the step.
+        begun: tokens under which writes begin.
+        written: records of writers that change.
+        gone: names of records that go.
+    """
+    named = {name for name, record in written.items() if is_token(name) and not writes_once(record)}
+    come = {*begun} - {*gone} - named
+    for old, names in days_of(tokens, come | {*gone} | named).items():
+        left = tokens[old].evolver()
+        for name in names:
+            left.remove(name)
+        tokens = tokens.set(old, left.persistent()) if len(left) else tokens.remove(old)
+    return tokens.set(day, tokens.get(day, pset()).update(come)) if come else tokens
