@@ -23,6 +23,8 @@ from tidelake.model.schema import Schema
 Mask = npt.NDArray[np.bool_]
 _WORD_BYTES = 8
 _TEXT_END = b"\x00\x01"
+# So many ranges are compared with all values one by one; of more, each value is looked up among them.
+_RANGES_FEW = 8
 
 
 class Filter:
@@ -109,11 +111,28 @@ def _bytes_within(array: pa.Array, intervals: Intervals) -> Mask:
     else:
         values, bound = encode(array, data_type(kind, "compared")), _encoded
     points = [bound(start)[0] for start, stop in intervals if stop == start + PAST]
+    ranges = [(bound(start), bound(stop)) for start, stop in intervals if stop != start + PAST]
     masks = [_numpy(pc.is_in(values, value_set=pa.array(points, pa.binary())))] if points else []
-    for start, stop in intervals:
-        if stop != start + PAST:
-            masks.append(_at_least(values, *bound(start)) & ~_at_least(values, *bound(stop)))
+    if len(ranges) > _RANGES_FEW:
+        masks.append(_searched(values, [_first(*edge) for pair in ranges for edge in pair]))
+    else:
+        masks += [_at_least(values, *start) & ~_at_least(values, *stop) for start, stop in ranges]
     return reduce(np.logical_or, masks)
+
+
+def _searched(values: pa.Array, edges: list[bytes | None]) -> Mask:
+    """Which values lie between an edge of even number and the next one; None is past all values."""
+    found = [edge for edge in edges if edge is not None]
+    sorted_edges = np.empty(len(found), object)
+    sorted_edges[:] = found
+    given = values.fill_null(b"").to_numpy(zero_copy_only=False)
+    inside: Mask = np.searchsorted(sorted_edges, given, side="right") % 2 == 1
+    return inside
+
+
+def _first(bound: bytes | None, exclusive: bool) -> bytes | None:
+    """The least value that is not less than a bound, or with `exclusive` greater."""
+    return bound if bound is None or not exclusive else bound + b"\x00"
 
 
 def _at_least(values: pa.Array, bound: bytes | None, exclusive: bool) -> Mask:

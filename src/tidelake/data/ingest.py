@@ -5,7 +5,9 @@ Invariant: what leaves here has exactly the columns, order and types of `update_
 none may be, times >= 0, no diff of 0, and canonical values; everything further in relies on it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.canonical import canonical, filled
-from tidelake.data.types import UNFIT, data_type, stored_type, update_schema
+from tidelake.data.types import UNFIT, check_kept, data_type, listed, stored_type, update_schema
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.schema import DIFF, DataType, Schema
 from tidelake.model.time import Time, TimeDomain, parts
@@ -24,6 +26,7 @@ Mask = npt.NDArray[np.bool_]
 # Combining copies; a table larger than this is handled chunk by chunk anyway.
 _COMBINE_BYTES = 64 * 1024 * 1024
 _INTEGERS = ("int", "uint")
+_REASON_MAX = 300
 # Which kinds of type cast into which; the cast itself still refuses values that it would change.
 _SAFE = {
     "integer": ("integer", "float", "decimal"),
@@ -97,6 +100,15 @@ def as_table(data: object) -> pa.Table:
     Raises:
         InvalidUpdates: it is none of these.
     """
+    table = _as_table(data)
+    try:
+        table.column_names  # noqa: B018 - decodes them
+    except UnicodeDecodeError as error:
+        raise InvalidUpdates(f"the name of a column is not UTF-8: {error}; rename it") from error
+    return table
+
+
+def _as_table(data: object) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     try:
@@ -105,8 +117,7 @@ def as_table(data: object) -> pa.Table:
         if isinstance(data, pa.RecordBatchReader):
             return data.read_all()
         if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
-            # A DataFrame's own stream would add its index as a column.
-            return pa.Table.from_pandas(data, preserve_index=False)
+            return _from_pandas(data)
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data).read_all()
         if hasattr(data, "__arrow_c_array__"):
@@ -121,6 +132,15 @@ def as_table(data: object) -> pa.Table:
     )
 
 
+def _from_pandas(data: Any) -> pa.Table:
+    """A DataFrame without its index, which its own stream would add as a column."""
+    try:
+        return pa.Table.from_pandas(data, preserve_index=False)
+    # What Python says of doubled names, of numbers beyond 64 bits, and of texts that are no Unicode.
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:
+        raise InvalidUpdates(f"cannot read updates from a DataFrame: {_first_line(error)}") from error
+
+
 def _check_columns(
     table: pa.Table,
     wanted: pa.Schema,
@@ -129,27 +149,29 @@ def _check_columns(
     dropped: Collection[str],
 ) -> None:
     found = table.column_names
-    there = f"the table has {', '.join(map(repr, found)) or 'no columns'}"
-    doubled = sorted({name for name in found if found.count(name) > 1})
+    names = frozenset(found)
+    there = f"the table has {listed(found) or 'no columns'}"
+    doubled = sorted(name for name, count in Counter(found).items() if count > 1)
     if doubled:
         raise InvalidUpdates(f"column {doubled[0]!r} appears twice: {there}")
-    twice = [name for name in given if name in found]
+    twice = [name for name in given if name in names]
     if twice:
         raise InvalidUpdates(f"column {twice[0]!r} gives times, but the call gives one as well: drop either")
-    missing = [name for name in wanted.names if name not in {*found, *given, *optional, DIFF}]
+    allowed = {*names, *given, *optional, DIFF}
+    missing = [name for name in wanted.names if name not in allowed]
     if missing:
-        raise InvalidUpdates(f"missing column {', '.join(map(repr, missing))}: {there}")
-    unknown = [name for name in found if name not in wanted.names]
+        raise InvalidUpdates(f"missing column {listed(missing)}: {there}")
+    known = frozenset(wanted.names)
+    unknown = [name for name in found if name not in known]
     gone = [name for name in unknown if name in dropped]
     if gone:
         raise InvalidUpdates(
-            f"column {', '.join(map(repr, gone))} was dropped from the collection, which has "
-            f"{', '.join(map(repr, wanted.names))} now: leave it out of the table"
+            f"column {listed(gone)} was dropped from the collection, which has "
+            f"{listed(wanted.names)} now: leave it out of the table"
         )
     if unknown:
         raise InvalidUpdates(
-            f"unknown column {', '.join(map(repr, unknown))}: "
-            f"the collection has {', '.join(map(repr, wanted.names))}; drop or rename it"
+            f"unknown column {listed(unknown)}: the collection has {listed(wanted.names)}; drop or rename it"
         )
 
 
@@ -184,6 +206,10 @@ def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
     if field.name in domain.columns and domain.unit in ("ms", "us") and pa.types.is_timestamp(found):
         # In these units an int64 time and a timestamp are the same number.
         expected = pa.timestamp(domain.unit, tz=found.tz)
+    try:
+        check_kept(found, field.name)
+    except UsageError as error:
+        raise InvalidUpdates(str(error)) from error
     refusal = f"column {field.name!r} has type {found}, expected {expected}"
     if not pa.types.is_null(found):
         try:
@@ -264,4 +290,6 @@ def _check_rows(table: pa.Table, name: str, offends: Callable[[Ints], Mask], rul
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]
+    """What another library says, at a length that people read."""
+    line = str(error).split("\n", 1)[0]
+    return line if len(line) <= _REASON_MAX else line[: _REASON_MAX - 3] + "..."

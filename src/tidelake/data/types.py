@@ -5,6 +5,7 @@ data. Invariant: `data_type(arrow_type(t)) == t`, and several Arrow forms of the
 large offsets, dictionaries) all become the one plain form.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -16,6 +17,11 @@ from tidelake.model.time import TimeDomain
 
 # What Arrow says of values that do not fit a type, and of what cannot be done with a type at all.
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+# Parquet gives up at 100 levels, of which a list takes two and a struct one; Arrow's own files at 64.
+NESTED_MAX = 32
+# The state describes each column, and each part has statistics of each.
+COLUMNS_MAX = 10_000
+_LISTED_MAX = 20
 
 # Each by its Arrow name; Arrow spells float16 "halffloat", float32 "float" and float64 "double".
 _PLAIN: dict[str, pa.DataType] = {
@@ -114,6 +120,62 @@ def data_type(arrow: pa.DataType, where: str) -> DataType:
     raise UsageError(f"column {where!r} has type {arrow}, which cannot be kept: {_remedy(arrow)}")
 
 
+def check_kept(arrow: pa.DataType, where: str) -> None:
+    """Check what can be described and yet not be written: Parquet has fewer types than Arrow.
+
+    Lists and structs are nested at most 32 deep (`NESTED_MAX`), decimals have no negative scale and at most
+    as many digits after the point as in all. Ends early, however deep a type is.
+
+    Raises:
+        UsageError: names the column and the remedy.
+    """
+    check_depth(arrow, where)
+    _check_decimals(arrow, where)
+
+
+def check_depth(arrow: pa.DataType, where: str) -> None:
+    """Check that lists and structs are nested at most 32 deep (`NESTED_MAX`).
+
+    Raises:
+        UsageError: they are nested deeper; names the column.
+    """
+    level = [arrow]
+    for _ in range(NESTED_MAX + 1):
+        level = [inner for kind in level for inner in _inside(kind)]
+        if not level:
+            return
+    raise UsageError(
+        f"column {where!r} is nested more than {NESTED_MAX} levels deep, which cannot be kept: flatten it, "
+        "or keep the inner levels as a JSON text"
+    )
+
+
+def _inside(kind: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_dictionary(kind):
+        return [kind.value_type]
+    return [kind.field(i).type for i in range(kind.num_fields)]
+
+
+def _check_decimals(arrow: pa.DataType, where: str) -> None:
+    if pa.types.is_decimal(arrow):
+        precision, scale = arrow.precision, arrow.scale
+        if scale < 0:
+            digits = precision - scale
+            remedy = (
+                f"use decimal{128 if digits <= 38 else 256}({digits}, 0)" if digits <= 76 else "use a float64"
+            )
+            raise UsageError(
+                f"column {where!r} has type {arrow}, whose scale is negative, which cannot be kept: {remedy}"
+            )
+        if scale > precision:
+            raise UsageError(
+                f"column {where!r} has type {arrow}, with more digits after the point than digits, which "
+                f"cannot be kept: use a precision of {scale}"
+            )
+    for i, inner in enumerate(_inside(arrow)):
+        _check_decimals(inner, f"{where}.{arrow.field(i).name}" if pa.types.is_struct(arrow) else where)
+
+
 def _field(field: pa.Field, where: str) -> Field:
     if pa.types.is_fixed_size_list(field.type) and not field.nullable:
         # Parquet stores no slots for it under a null struct, and pyarrow cannot read that back.
@@ -147,6 +209,12 @@ def _remedy(arrow: pa.DataType) -> str:
     if is_.is_struct(arrow):
         return "give the struct a field"
     return "cast it to a list, a struct or a primitive type"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of columns for a message: all of a few, the first ones of many."""
+    more = len(names) - _LISTED_MAX
+    return ", ".join(map(repr, names[:_LISTED_MAX])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
@@ -193,22 +261,47 @@ def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str]
         Columns with ids 0, 1, ...; whether one is nullable is the Arrow field's word.
 
     Raises:
-        UsageError: a name that is not there, twice there or reserved, or a type that cannot be kept.
+        UsageError: a name that is not there, twice there or reserved, or a type that cannot be kept; or what
+            is given is no schema, or no list of names.
     """
+    _check_described(arrow, key, value)
     if isinstance(key, str) or isinstance(value, str):
         raise UsageError(f"key and value are lists of column names: write [{key!r}] instead of {key!r}")
-    names = list(arrow.names)
-    chosen = list(key) + (list(value) if value is not None else [n for n in names if n not in key])
-    unknown = [n for n in chosen if n not in names]
-    if unknown:
+    names, keys = list(arrow.names), frozenset(key)
+    chosen = list(key) + (list(value) if value is not None else [n for n in names if n not in keys])
+    if len(chosen) > COLUMNS_MAX:
         raise UsageError(
-            f"no column named {', '.join(map(repr, unknown))}: there are {', '.join(map(repr, names))}"
+            f"a collection has at most {COLUMNS_MAX:,} columns, not {len(chosen):,}: put those that belong "
+            "together into a struct or a list"
         )
-    doubled = sorted({n for n in chosen if names.count(n) > 1})
+    places = {name: i for i, name in enumerate(names)}
+    unknown = [n for n in chosen if n not in places]
+    if unknown:
+        raise UsageError(f"no column named {listed(unknown)}: there are {listed(names)}")
+    counts = Counter(names)
+    doubled = sorted({n for n in chosen if counts[n] > 1})
     if doubled:
         raise UsageError(f"column {doubled[0]!r} appears twice in the table: rename one of them")
     columns = []
     for i, name in enumerate(chosen):
-        field = arrow.field(name)
+        field = arrow.field(places[name])
+        check_kept(field.type, name)
         columns.append(Column(i, name, data_type(field.type, name), field.nullable))
     return Schema(tuple(columns[: len(key)]), tuple(columns[len(key) :]))
+
+
+def _check_described(schema: object, key: object, value: object) -> None:
+    """Check the kinds of what describes the columns of a table.
+
+    Raises:
+        UsageError: `schema` is no Arrow schema, or `key` or `value` no list of names.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise UsageError(
+            f"schema is a {type(schema).__name__}: give a pyarrow schema, such as table.schema or "
+            "pa.schema([('id', pa.int64()), ('name', pa.string())])"
+        )
+    for what, names in (("key", key), ("value", value)):
+        listed = isinstance(names, Sequence) and not isinstance(names, bytes)
+        if not listed and not (what == "value" and names is None):
+            raise UsageError(f"{what}={names!r} is not a list of column names: write {what}=['name', ...]")

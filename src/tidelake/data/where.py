@@ -27,6 +27,7 @@ from tidelake.model.predicate import (
     Predicate,
     all_of,
     any_of,
+    comparisons,
     leaf,
 )
 from tidelake.model.schema import Column, Schema
@@ -44,6 +45,10 @@ _FLIPPED: dict[type[exp.Expression], type[exp.Expression]] = {
     exp.GT: exp.LT,
     exp.GTE: exp.LTE,
 }
+# Reading a text takes time and memory in proportion to its length, and each comparison looks at every row.
+_CHARACTERS_MAX = 2_000_000
+_COMPARISONS_MAX = 10_000
+_SHOWN_MAX = 200
 _FLOATS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
 
 
@@ -61,22 +66,46 @@ class _Sql(Dialect):
 def predicate(sql: str, schema: Schema) -> Predicate:
     """Bind a condition to the schema that is read under.
 
+    A condition has at most 2,000,000 characters, and at most 10,000 comparisons that are left when those of
+    one column are joined: `id IN (...)` and `id = 1 OR id = 2` are one each.
+
     Raises:
         UsageError: a column that is not there, SQL that is not supported, a literal that cannot be compared
-            with its column; names the piece and says what to write instead.
+            with its column; names the piece and says what to write instead. Or it is past these limits.
     """
+    if len(sql) > _CHARACTERS_MAX:
+        raise UsageError(
+            f"where has {len(sql):,} characters, more than {_CHARACTERS_MAX:,}: read in several parts, or "
+            "look keys up with keys=..."
+        )
     try:
         sql.encode()
         tree: Any = parse_one(sql, dialect=_Sql, into=exp.Condition)
-        return _Binder(schema).bound(tree, negated=False)
+        bound = _Binder(schema).bound(tree, negated=False)
     except UnicodeEncodeError as error:
-        raise UsageError(f"where={sql!r} is not valid text: {error.reason}") from error
+        raise UsageError(f"where={_cut(sql)} is not valid text: {error.reason}") from error
     except SqlglotError as error:
         found: list[dict[str, object]] = getattr(error, "errors", [])
         what = "; ".join(f"{e['description']} in line {e['line']}, column {e['col']}" for e in found)
-        raise UsageError(f"where={sql!r} cannot be parsed: {what or error}; {_SUPPORTED}") from error
+        raise UsageError(
+            f"where={_cut(sql)} cannot be parsed: {_short(what or str(error))}; {_SUPPORTED}"
+        ) from error
     except RecursionError as error:
         raise UsageError("where=... is nested too deeply: write IN for many values of one column") from error
+    if (count := comparisons(bound)) > _COMPARISONS_MAX:
+        raise UsageError(
+            f"where makes {count:,} comparisons of several columns, more than {_COMPARISONS_MAX:,}: write IN "
+            "for many values of one column, look keys up with keys=..., or read in several parts"
+        )
+    return bound
+
+
+def _cut(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}..."
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 class _Binder:
@@ -198,12 +227,12 @@ class _Binder:
             return found[0]
         names = ", ".join(repr(c.name) for c in columns)
         if found:
-            raise UsageError(f"where: {name!r} could be several columns: there are {names}")
+            raise UsageError(f"where: {_cut(name)} could be several columns: there are {names}")
         if node.this.args.get("quoted"):
             names += "; a text stands in single quotes"
         elif name.startswith("_"):
             names += "; where says nothing of times and _diff"
-        raise UsageError(f"where: no column named {name!r}: there are {names}")
+        raise UsageError(f"where: no column named {_cut(name)}: there are {names}")
 
 
 def _in_place(column: Column, places: list[Place], *, negated: bool) -> Predicate:
@@ -328,7 +357,7 @@ def _cast(node: exp.Expression) -> Value:
     else:
         raise _unsupported(node)
     if value is None:
-        raise UsageError(f"where: {text.this!r} is no {to.this.value.lower()}; {_SUPPORTED}")
+        raise UsageError(f"where: {_cut(text.this)} is no {to.this.value.lower()}; {_SUPPORTED}")
     return value
 
 
@@ -349,23 +378,27 @@ def _pattern(pattern: str, escape: str) -> tuple[str, bool]:
     """What a LIKE pattern begins with, and whether anything may follow."""
     if "\\" in pattern and escape != "\\":
         raise UsageError(
-            f"where: engines differ about the \\ in LIKE {pattern!r}: write the pattern with ESCAPE '!', say"
+            f"where: engines differ about the \\ in LIKE {_cut(pattern)}: write the pattern with "
+            "ESCAPE '!', say"
         )
-    prefix, i = "", 0
+    prefix: list[str] = []
+    i = 0
     while i < len(pattern):
         char = pattern[i]
         if char == escape and i + 1 < len(pattern):
-            prefix, i = prefix + pattern[i + 1], i + 2
+            prefix.append(pattern[i + 1])
+            i += 2
         elif char not in ("%", "_", escape):
-            prefix, i = prefix + char, i + 1
+            prefix.append(char)
+            i += 1
         elif set(pattern[i:]) == {"%"}:
-            return prefix, True
+            return "".join(prefix), True
         else:
             raise UsageError(
-                f"where: LIKE {pattern!r} is not a prefix such as 'abc%': a _ or % before the end is matched "
-                "as itself with LIKE 'a!_b%' ESCAPE '!'"
+                f"where: LIKE {_cut(pattern)} is not a prefix such as 'abc%': a _ or % before the end is "
+                "matched as itself with LIKE 'a!_b%' ESCAPE '!'"
             )
-    return prefix, False
+    return "".join(prefix), False
 
 
 def _only(node: exp.Expression, *names: str) -> None:

@@ -9,6 +9,7 @@ What Arrow's reader does not do by itself, and is checked here:
 - It takes a missing field for a null, and crashes on some texts that are not objects. msgspec reads the
   block first: each line must be one object, and have the fields that it must have.
 - It does not look whether text is UTF-8.
+- It makes other decimals of numbers with very long fractions: see `overlong_decimals`.
 - It takes `NaN` for a number, and rounds whole numbers in columns of floats: see `tidelake.data.json.raw`.
 """
 
@@ -25,6 +26,11 @@ import pyarrow.json
 # The reader's sizes are 32-bit numbers.
 _BYTES_MAX = 1 << 30
 _SPACE = " \t\r\n"
+# A number that this does not find has a scale of at most 38.
+_OVERLONG = (
+    r"(^|[\s:,\[\"])[-+]?[0-9]*\.?[0-9]*[eE]-0*([2-9][0-9]|[0-9]{3,})($|[\s,\]}\"])"
+    r"|\.[0-9]{29}|\.[0-9]{19,}[eE]-0*[0-9]{2}"
+)
 
 
 class Unsure(Exception):
@@ -93,6 +99,8 @@ def objects(lines: pa.Array, members: Mapping[str, Member], closed: bool = False
         raise Unsure
     del found
     schema = pa.schema([(name, member.kind) for name, member in members.items()])
+    if any(_has_decimals(kind) for kind in schema.types) and overlong_decimals(lines):
+        raise Unsure
     try:
         table = pyarrow.json.read_json(
             pa.BufferReader(block),
@@ -106,6 +114,21 @@ def objects(lines: pa.Array, members: Mapping[str, Member], closed: bool = False
     if table.num_rows != len(lines):
         raise Unsure
     return table.combine_chunks().to_struct_array().combine_chunks()
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind))
+
+
+def overlong_decimals(texts: pa.Array) -> bool:
+    """Whether a text may hold a number with so many digits that Arrow makes another one of it, or dies.
+
+    Arrow looks the power of ten up that lies between the scale of a number and that of a decimal type, in a
+    table of as many as the type has digits, without a check.
+    """
+    return bool(pc.any(pc.match_substring_regex(texts, _OVERLONG)).as_py())
 
 
 @lru_cache(64)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidelake.data.json.block import Unsure, objects, trimmed
 from tidelake.data.json.encoding import PLAIN
 from tidelake.data.json.raw import Texts, finished, member, seen_texts
-from tidelake.data.json.values import UnfitValue, column, loads
+from tidelake.data.json.values import UnfitValue, column, loads, not_json
 
 _LINES_MIN = 32
 _SAMPLE = 50
@@ -116,11 +116,12 @@ class RowReader:
         except UnicodeDecodeError as error:
             raise BadLine(number, f"not UTF-8: {error}") from None
         except (ValueError, RecursionError) as error:
-            raise BadLine(number, f"not JSON: {error}") from None
+            raise BadLine(number, not_json(line, error)) from None
         if not isinstance(row, dict):
             raise BadLine(number, "not a JSON object")
         missing = [name for name in self.schema.names if name not in row]
-        unknown = [name for name in row if name not in self.schema.names]
+        known = frozenset(self.schema.names)
+        unknown = [name for name in row if name not in known]
         if missing:
             raise BadLine(number, f"column {missing[0]!r}: is missing")
         if unknown:

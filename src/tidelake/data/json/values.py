@@ -28,6 +28,7 @@ import decimal
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -48,7 +49,9 @@ _NAMES: dict[type, str] = {
 }
 # What a string may hold that stands for a decimal.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
-_EXACT = decimal.Context(prec=100)
+_EXACT = decimal.Context(
+    prec=100, traps=[decimal.InvalidOperation, decimal.Inexact, decimal.Overflow, decimal.DivisionByZero]
+)
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -89,11 +92,22 @@ def loads(text: str) -> Any:
         )
 
 
+def not_json(line: bytes, error: Exception) -> str:
+    """Why a line is no JSON, for messages, and what it may be instead."""
+    head, tab, rest = line.partition(b"\t")
+    if tab and rest.lstrip()[:1] in (b"{", b"n") and head.strip():
+        return (
+            "not JSON, but a key and a value with a tab between, as Kafka's console consumer writes them: "
+            "print values only (print.key=false), or cut the keys off with cut -f2-"
+        )
+    return f"not JSON: {error}"
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        result.update({n: Unread("given twice") for n in result if names.count(n) > 1})
+        counts = Counter(name for name, _ in pairs)
+        result.update({name: Unread("given twice") for name, count in counts.items() if count > 1})
     return result
 
 
@@ -259,7 +273,7 @@ def _float(value: Any, index: int) -> float:
 def _decimals(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) -> pa.Array:
     if encoding.form == "plain":
         _only(values, (int, Decimal, str), kind)
-        return pa.array([None if v is None else _decimal(v, i) for i, v in enumerate(values)], kind)
+        return pa.array([None if v is None else _decimal(v, i, kind) for i, v in enumerate(values)], kind)
     scale = kind.scale if encoding.scale is None else encoding.scale
     if encoding.form == "bytes":
         _only(values, (str,), f"the bytes of a {kind}")
@@ -267,10 +281,10 @@ def _decimals(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) -> p
     else:
         _only(values, (dict,), kind)
         pairs = [None if v is None else (v.get("scale"), v.get("value")) for v in values]
-    return pa.array([None if p is None else _unscaled(*p, i) for i, p in enumerate(pairs)], kind)
+    return pa.array([None if p is None else _unscaled(*p, i, kind) for i, p in enumerate(pairs)], kind)
 
 
-def _decimal(value: Any, index: int) -> Decimal:
+def _decimal(value: Any, index: int, kind: pa.DataType) -> Decimal:
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise UnfitValue(index, f"{_shown(value)} is not a decimal number")
     try:
@@ -279,10 +293,25 @@ def _decimal(value: Any, index: int) -> Decimal:
         number = Decimal("NaN")
     if not number.is_finite():
         raise UnfitValue(index, f"{_shown(value)} is not a decimal number")
-    return number
+    try:
+        return exactly(number, kind)
+    except ArithmeticError as error:
+        raise UnfitValue(index, f"{_shown(value)} does not fit {kind}: it has more digits") from error
 
 
-def _unscaled(scale: Any, value: Any, index: int) -> Decimal:
+def exactly(number: Decimal, kind: pa.DataType) -> Decimal:
+    """The number with as many digits after the point as a decimal type has.
+
+    Arrow is given no other: of a number with some dozens of digits more than its type it makes another one,
+    or dies.
+
+    Raises:
+        ArithmeticError: the type does not hold it.
+    """
+    return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+
+
+def _unscaled(scale: Any, value: Any, index: int, kind: pa.DataType) -> Decimal:
     """The decimal of a whole number in bytes and its scale."""
     if type(scale) is not int or not isinstance(value, str) or not -1000 <= scale <= 1000:
         raise UnfitValue(index, "is no object of 'scale' and 'value'")
@@ -290,7 +319,10 @@ def _unscaled(scale: Any, value: Any, index: int) -> Decimal:
     if not 0 < len(data) <= 32:
         raise UnfitValue(index, f"{_shown(value)} holds {len(data)} bytes and not those of a decimal")
     number = int.from_bytes(data, "big", signed=True)
-    return Decimal(number).scaleb(-scale, _EXACT)
+    try:
+        return exactly(Decimal(number).scaleb(-scale, _EXACT), kind)
+    except ArithmeticError as error:
+        raise UnfitValue(index, f"{_shown(value)} does not fit {kind}: it has more digits") from error
 
 
 def _strings(values: Sequence[Any], kind: pa.DataType, _encoding: Encoding) -> pa.Array:

@@ -1,0 +1,47 @@
+"""A short text that tells tables of different rows apart, whatever the order of the rows is.
+
+Owns what is looked at: the number of rows, and of each column its name, its nulls, its least and its greatest
+value. So rows that differ may have the same fingerprint; rows that are the same have the same one always.
+"""
+
+import hashlib
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def fingerprint(table: pa.Table, without: tuple[str, ...] = ()) -> str:
+    """The fingerprint of a table, in about a pass over it.
+
+    A column of nulls says nothing, so a column that was added since the table was made changes nothing.
+
+    Args:
+        table: normalized, so that the same values have the same types.
+        without: columns that are not looked at.
+    """
+    found = []
+    for name in sorted({*table.column_names} - {*without}):
+        column = table.column(name)
+        if column.null_count < len(column):
+            found.append(f"{name!r} {column.null_count} {_ends(column)}")
+    details = hashlib.blake2b("\n".join(found).encode(errors="surrogatepass"), digest_size=12).hexdigest()
+    return f"{table.num_rows} rows {details}"
+
+
+def _ends(column: pa.ChunkedArray) -> str:
+    """The least and the greatest value, where a type has an order that Arrow knows."""
+    kind = column.type
+    if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_float16(kind):
+        return ""
+    if pa.types.is_temporal(kind):
+        # Python has no values for the first and the last ones of these.
+        number = pa.int64() if kind.bit_width == 64 else pa.int32()
+        column = pa.chunked_array([chunk.view(number) for chunk in column.chunks], number)
+    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        column = column.cast(pa.decimal128(kind.precision, kind.scale))
+    ends = pc.min_max(column).as_py()
+    least, greatest = ends["min"], ends["max"]
+    if pa.types.is_floating(kind):
+        # Arrow takes whichever zero comes first.
+        least, greatest = least + 0.0, greatest + 0.0
+    return f"{least!r} {greatest!r}"
