@@ -23,6 +23,8 @@ _REMEDIES = {
     errno.EPERM: "grant this user access",
     errno.EROFS: "mount it for writing",
     errno.ENAMETOOLONG: "use a shorter path",
+    errno.EMFILE: "raise the limit of this process (ulimit -n), or close lakes that are no longer used,",
+    errno.ENFILE: "raise the limit of the system (fs.file-max)",
 }
 _NOT_TO_BE_FLUSHED = (errno.EACCES, errno.EPERM, errno.EINVAL)
 

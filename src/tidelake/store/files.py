@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
+from tidelake.errors import SymbolicLink
+
 Flush = Callable[[int], None]
 """Makes what was written through a descriptor durable: `os.fsync`, or a stand-in that fails on purpose."""
 
@@ -28,7 +30,7 @@ class Files(Protocol):
     """
 
     def open(self, path: str) -> int:
-        """A descriptor of a file or folder, for reading; follows symbolic links."""
+        """A descriptor of a file or folder, for reading; follows symbolic links, and waits for nobody."""
 
     def create(self, path: str) -> int:
         """A descriptor of a new, empty file, for writing it once; `FileExistsError` if there is one."""
@@ -66,6 +68,9 @@ class Files(Protocol):
     def isdir(self, path: str) -> bool:
         """Whether it is a folder, or a symbolic link to one."""
 
+    def islink(self, path: str) -> bool:
+        """Whether it is itself a symbolic link; a look that fails finds none."""
+
     def scan(self, folder: str) -> list[tuple[str, bool]]:
         """The names in a folder, in any order, and whether each is of a folder."""
 
@@ -94,7 +99,8 @@ class SystemFiles:
 
     def open(self, path: str) -> int:
         """See `Files.open`."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK a pipe would keep us until somebody writes to it.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def create(self, path: str) -> int:
         """See `Files.create`."""
@@ -144,6 +150,10 @@ class SystemFiles:
         """See `Files.isdir`."""
         return os.path.isdir(path)
 
+    def islink(self, path: str) -> bool:
+        """See `Files.islink`."""
+        return os.path.islink(path)
+
     def scan(self, folder: str) -> list[tuple[str, bool]]:
         """See `Files.scan`."""
         with os.scandir(folder) as entries:
@@ -176,6 +186,32 @@ def exists(files: Files, path: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def refuse_links(files: Files, base: str, path: str) -> None:
+    """Refuse a path that leads through a symbolic link below `base`, or to one. A look at each step.
+
+    SUBTLE: what is above `base` is the caller's choice, `base` itself included. Whoever may change what is
+    below it may do so between this look and what follows; this keeps us from going where we would go by
+    ourselves.
+
+    Args:
+        files: where it is.
+        base: a folder.
+        path: at or below it.
+
+    Raises:
+        SymbolicLink: there is one; names it.
+    """
+    at = base
+    for name in os.path.relpath(path, base).split(os.sep):
+        at = os.path.join(at, name)
+        if files.islink(at):
+            raise SymbolicLink(
+                at,
+                f"it is a symbolic link, and nothing outside of {base!r} is changed: put in its place what "
+                "it leads to, or mount that there",
+            )
 
 
 def is_file_at(files: Files, descriptor: int, path: str) -> bool:

@@ -4,7 +4,8 @@ Owns how an object comes into being on a file system: a complete and flushed tem
 name, a flush of the folder. Must not know what the bytes mean, nor try anything again.
 
 INVARIANT: a name that can be seen leads to the whole object, also after a crash at any moment; what `put`
-acknowledged (or answered with `BlobExists`) is still there after a power cut.
+acknowledged (or answered with `BlobExists`) is still there after a power cut. Nothing is made, removed or
+listed by way of a symbolic link below the directory.
 """
 
 import errno
@@ -16,7 +17,7 @@ from typing import BinaryIO
 
 from tidelake.errors import BlobExists, BlobNotFound, UsageError
 from tidelake.store.disk import Folders, unavailable, unknown
-from tidelake.store.files import SYSTEM_FILES, Files, exists, refused
+from tidelake.store.files import SYSTEM_FILES, Files, exists, refuse_links, refused
 from tidelake.store.names import check_name, check_prefix, check_range, is_name
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.reader import read_through
@@ -34,13 +35,15 @@ class LocalBlobStore:
     Args:
         root: the directory; made by the first `put` if it is missing.
         files: the file system.
+        base: no symbolic link below it is followed by what changes or lists objects; default: the root.
     """
 
-    def __init__(self, root: str, files: Files = SYSTEM_FILES) -> None:
+    def __init__(self, root: str, files: Files = SYSTEM_FILES, base: str | None = None) -> None:
         self.root = os.path.abspath(root)
+        self._base = self.root if base is None else os.path.abspath(base)
         self._files = files
         self._folders = Folders(self.root, files)
-        self._scratch = Scratch(self.root, files)
+        self._scratch = Scratch(self.root, files, self._base)
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """The bytes of a range; see `BlobStore.get`."""
@@ -58,6 +61,7 @@ class LocalBlobStore:
         """Put if absent, with two flushes; see `BlobStore.put`."""
         path = self._path(name)
         folder = os.path.dirname(path)
+        refuse_links(self._files, self._base, path)
         linked = False
         try:
             self._folders.check()
@@ -78,6 +82,7 @@ class LocalBlobStore:
     def delete(self, name: str) -> bool:
         """Remove, with one flush; see `BlobStore.delete`."""
         path = self._path(name)
+        refuse_links(self._files, self._base, os.path.dirname(path))
         try:
             self._folders.check()
             if not stat.S_ISREG(self._files.lstat(path).st_mode):
@@ -98,9 +103,11 @@ class LocalBlobStore:
 
     def prune(self, folder: str) -> None:
         """Remove empty folders, with a flush each and one more; see `BlobStore.prune`."""
+        path = self._path(folder)
+        refuse_links(self._files, self._base, path)
         try:
             self._folders.check()
-            self._folders.remove(self._path(folder))
+            self._folders.remove(path)
         except OSError as error:
             raise unavailable("remove folder", folder, error) from error
 
@@ -108,6 +115,7 @@ class LocalBlobStore:
         """Ascending names; see `BlobStore.list`."""
         check_prefix(prefix)
         folder = prefix.rpartition("/")[0]
+        refuse_links(self._files, self._base, os.path.join(self.root, folder))
         return self._walk(folder, prefix)
 
     def open(self, name: str) -> BinaryIO:

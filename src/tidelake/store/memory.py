@@ -8,7 +8,7 @@ INVARIANT: every operation takes effect at one moment, under one lock.
 import io
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import BinaryIO
 
 from tidelake.env import Clock, SystemClock
@@ -21,7 +21,7 @@ from tidelake.store.names import (
     check_range,
     check_truncation,
 )
-from tidelake.store.protocols import BlobInfo, Entry
+from tidelake.store.protocols import BlobInfo, Entry, Mended
 
 
 class MemoryBlobStore:
@@ -134,6 +134,11 @@ class MemoryVersionLog:
         check_name(key)
         with self._lock:
             return self._entries.pop(key, None) is not None
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:  # noqa: ARG002 - the signature
+        """Nothing: memory is believed; see `VersionLog.mend`."""
+        check_name(key)
+        return None
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`."""

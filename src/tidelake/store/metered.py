@@ -6,11 +6,11 @@ INVARIANT: a call is counted when it is sent, whether it succeeds or not (it cos
 entries are counted when they have moved.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import BinaryIO
 
 from tidelake.env import Recorder
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
 from tidelake.store.reader import read_through
 
 
@@ -102,6 +102,11 @@ class MeteredVersionLog:
         """Remove the key; see `VersionLog.delete`."""
         self._count("log.delete")
         return self._inner.delete(key)
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+        """Take back what is sound; see `VersionLog.mend`."""
+        self._count("log.mend")
+        return self._inner.mend(key, starts)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`."""

@@ -15,7 +15,7 @@ errors named at it:
 - `CorruptionError`: the store found stored bytes damaged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -91,6 +91,32 @@ class Entry:
     data: bytes
 
 
+@dataclass(frozen=True)
+class Mended:
+    """What was made of a key that was damaged.
+
+    Attributes:
+        reason: what was wrong with it.
+        first: seqno of the oldest entry that is there now.
+        head: seqno of the newest one.
+        acknowledged: seqno of the newest one that is known to have been acknowledged; None: none is.
+        kept: where the damaged bytes are now.
+    """
+
+    reason: str
+    first: int
+    head: int
+    acknowledged: int | None
+    kept: str
+
+    @property
+    def lost(self) -> tuple[int, int] | None:
+        """The first and the last entry that is known to be lost; None: none is."""
+        if self.acknowledged is None or self.acknowledged <= self.head:
+            return None
+        return self.head + 1, self.acknowledged
+
+
 class VersionLog(Protocol):
     """A list of entries per key, appended to by compare-and-set. Safe for threads and processes.
 
@@ -120,6 +146,20 @@ class VersionLog(Protocol):
 
     def delete(self, key: str) -> bool:
         """Remove the key and all its entries; whether it was there."""
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+        """Take back of a damaged key what is sound; None: nothing is wrong, or there is no such key.
+
+        For repairs: it reads all. Nothing is thrown away, and entries that are lost are given up only here.
+
+        Args:
+            key: of a log.
+            starts: seqnos of states that a reader can begin from, beside that of entry 0. What is left
+                holds one of them.
+
+        Raises:
+            CorruptionError: nothing of it is sound. It stays as it is.
+        """
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """The keys that start with `prefix`, ascending. For administration: it may be slow."""

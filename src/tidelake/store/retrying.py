@@ -7,12 +7,12 @@ INVARIANT: an error that says "certainly not" leaves this layer only if no attem
 its effect; a compare-and-set of unknown outcome is never sent twice (its caller decides it from the log).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import BinaryIO, TypeVar
 
 from tidelake.env import Clock, IdSource
 from tidelake.errors import BlobExists, BlobNotFound, OutcomeUnknown, StoreUnavailable
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
 from tidelake.store.reader import read_through
 
 PAUSE_S_MIN = 0.01
@@ -195,6 +195,10 @@ class RetryingVersionLog:
     def delete(self, key: str) -> bool:
         """Remove the key; see `VersionLog.delete`."""
         return self._retry.write(lambda: self._inner.delete(key))
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+        """Take back what is sound; see `VersionLog.mend`."""
+        return self._retry.write(lambda: self._inner.mend(key, starts))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`. The deadline holds for each step."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tidelake.store.files import Files, is_file_at
+from tidelake.store.files import Files, is_file_at, refuse_links
 
 FOLDER = "~tmp"
 
@@ -19,8 +19,10 @@ FOLDER = "~tmp"
 class Scratch:
     """Makes files that are complete and flushed before anyone sees them."""
 
-    def __init__(self, root: str, files: Files) -> None:
+    def __init__(self, root: str, files: Files, base: str | None = None) -> None:
+        """Make files in a folder of `root`; no symbolic link below `base` (default: the root) is followed."""
         self.folder = os.path.join(root, FOLDER)
+        self._base = root if base is None else base
         self._files = files
         self._numbers = itertools.count()
         self._swept_by: int | None = None
@@ -31,7 +33,9 @@ class Scratch:
 
         Raises:
             OSError: it could not be written; nothing is left over.
+            SymbolicLink: the folder is one, or is reached by one.
         """
+        refuse_links(self._files, self._base, self.folder)
         self._sweep_once()
         descriptor, path = self._create()
         try:

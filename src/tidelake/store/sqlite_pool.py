@@ -12,7 +12,6 @@ acknowledged entries 49 were gone. Hence the fork hooks below; the first log tha
 """
 
 import os
-import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,10 +19,40 @@ from contextlib import contextmanager
 from weakref import WeakSet
 
 from tidelake.errors import Closed, StoreUnavailable
+from tidelake.store.sqlite_database import Database
 
 _guard = threading.Lock()  # of the books of all pools, and held across a fork
 _pools: "WeakSet[ConnectionPool]" = WeakSet()
 _hooked = False
+
+
+# Descriptors of databases that could not be closed, by device and inode; see `close_descriptor`.
+_kept: dict[tuple[int, int], list[int]] = {}
+
+
+def close_descriptor(descriptor: int) -> None:
+    """Close a descriptor of a database that was opened beside SQLite.
+
+    SUBTLE: closing a file takes away all locks that this process has on it, those of SQLite included. So
+    where this process has logs open for writing, one descriptor of each such file stays open.
+    """
+    with _guard:
+        if not any(pool.locks for pool in _pools):
+            os.close(descriptor)
+            return
+        found = os.fstat(descriptor)
+        _kept.setdefault((found.st_dev, found.st_ino), []).append(descriptor)
+
+
+def open_descriptor(path: str, flags: int) -> int:
+    """A descriptor of a database for reading, to be given back to `close_descriptor`."""
+    with _guard:
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            found = None
+        kept = [] if found is None else _kept.get((found.st_dev, found.st_ino), [])
+        return kept.pop() if kept else os.open(path, flags)
 
 
 class KeyHandle:
@@ -36,23 +65,24 @@ class KeyHandle:
     def __init__(self) -> None:
         self.writer = threading.Lock()
         self.lock = threading.Lock()
-        self.connection: sqlite3.Connection | None = None
-        self.path: str | None = None
+        self.database: Database | None = None
         self.flushed = False
         self.retired = False
 
     def drop(self) -> None:
-        """Close the connection; an open transaction is rolled back."""
-        connection, self.connection = self.connection, None
-        self.path, self.flushed = None, False
-        if connection is not None:
-            connection.close()
+        """Close the database; an open transaction is rolled back."""
+        database, self.database = self.database, None
+        self.flushed = False
+        if database is not None:
+            database.close()
 
 
 class ConnectionPool:
     """Handles by key; those that were used longest ago are closed when there are more than `limit`."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, locks: bool = True) -> None:
+        # Whether SQLite has locks on files for its connections.
+        self.locks = locks
         self._limit = limit
         self._handles: OrderedDict[str, KeyHandle] = OrderedDict()
         self._closed = False

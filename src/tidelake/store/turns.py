@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Protocol
 
-from tidelake.store.files import SYSTEM_FILES, Files, locked
+from tidelake.errors import SymbolicLink
+from tidelake.store.files import SYSTEM_FILES, Files, locked, refuse_links
 
 
 class Turns(Protocol):
@@ -43,10 +44,12 @@ class FileTurns:
     Args:
         root: the folder of the version log: a turn's file goes with its key.
         files: where it is.
+        base: no symbolic link below it is followed; default: the folder.
     """
 
-    def __init__(self, root: str, files: Files = SYSTEM_FILES) -> None:
+    def __init__(self, root: str, files: Files = SYSTEM_FILES, base: str | None = None) -> None:
         self._root, self._files = os.path.abspath(root), files
+        self._base = self._root if base is None else os.path.abspath(base)
 
     @contextmanager
     def take(self, key: str, name: str) -> Iterator[bool]:
@@ -54,9 +57,11 @@ class FileTurns:
         path = os.path.join(self._root, key.replace("/", "~"), f"{name}.turn")
         held = ExitStack()
         try:
+            refuse_links(self._files, self._base, path)
             is_ours = held.enter_context(locked(self._files, path))
-        except OSError:
-            # No such key any more, a full disk, no permission, or no locks: it will show where it matters.
+        except (OSError, SymbolicLink):
+            # No such key any more, a full disk, no permission, a link, or no locks: it will show where it
+            # matters.
             is_ours = True
         try:
             yield is_ours

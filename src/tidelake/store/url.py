@@ -28,7 +28,6 @@ from tidelake.errors import (
     CorruptionError,
     FormatTooNew,
     NotALake,
-    StoreUnavailable,
     UsageError,
 )
 from tidelake.store.disk import unavailable
@@ -37,6 +36,7 @@ from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.names import check_name
 from tidelake.store.protocols import BlobStore, VersionLog
+from tidelake.store.readonly import CopiedVersionLog, ReadOnlyBlobStore, ReadOnlyVersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog, draw_from
 from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
 from tidelake.store.sqlite import SqliteVersionLog
@@ -59,11 +59,13 @@ class Stores:
         blobs: objects.
         log: a list of entries for each shard.
         turns: who does work that several processes want to do.
+        read_only: whether all writes are refused.
     """
 
     blobs: BlobStore
     log: VersionLog
     turns: Turns = field(default_factory=NoTurns)
+    read_only: bool = False
 
     def close(self) -> None:
         """Close both; may be repeated."""
@@ -99,8 +101,12 @@ def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
     return Path(os.path.abspath(path)).as_uri()
 
 
-def open_stores(url: "str | os.PathLike[str]", config: Config, env: Env, *, create: bool) -> Stores:
+def open_stores(
+    url: "str | os.PathLike[str]", config: Config, env: Env, *, create: bool, read_only: bool = False
+) -> Stores:
     """The stores of the lake at `url`, with all layers. With `create`, a missing lake is made.
+
+    With `read_only`, or where this user may not write, all writes are refused, and nothing is written.
 
     Cost: one or two store calls.
 
@@ -112,12 +118,30 @@ def open_stores(url: "str | os.PathLike[str]", config: Config, env: Env, *, crea
     """
     url = normalize_url(url)
     if url.startswith("memory://"):
-        return _layered(_open_memory(url, create=create), config, env)
+        local = _open_memory(url, create=create and not read_only)
+        return _layered(_read_only(local, url) if read_only else local, config, env)
     root = unquote(urlsplit(url).path)
-    _check_directory(root, _layered_blobs(LocalBlobStore(root), config, env), env.ids, create=create)
     blobs, log = os.path.join(root, "blobs"), os.path.join(root, "log")
-    local = Stores(LocalBlobStore(blobs), SqliteVersionLog(log, env.ids), FileTurns(log))
+    marked = _layered_blobs(LocalBlobStore(root), config, env)
+    _check_directory(root, marked, env.ids, create=create and not read_only)
+    if read_only or not all(map(_is_writable, (root, blobs, log))):
+        found = Stores(LocalBlobStore(blobs, base=root), CopiedVersionLog(log, base=root))
+        return _layered(_read_only(found, url), config, env)
+    local = Stores(
+        LocalBlobStore(blobs, base=root),
+        SqliteVersionLog(log, env.ids, base=root),
+        FileTurns(log, base=root),
+    )
     return _layered(local, config, env)
+
+
+def _is_writable(folder: str) -> bool:
+    """Whether this user may write into a folder; also if it is not there."""
+    return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
+
+
+def _read_only(stores: Stores, url: str) -> Stores:
+    return Stores(ReadOnlyBlobStore(stores.blobs, url), ReadOnlyVersionLog(stores.log, url), read_only=True)
 
 
 def file_url(url: str, name: str) -> str | None:
@@ -142,6 +166,7 @@ def _layered(stores: Stores, config: Config, env: Env) -> Stores:
         _layered_blobs(stores.blobs, config, env),
         RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids)),
         stores.turns,
+        stores.read_only,
     )
 
 
@@ -161,7 +186,7 @@ def _open_memory(url: str, *, create: bool) -> Stores:
 
 
 def _check_directory(root: str, store: BlobStore, ids: IdSource, *, create: bool) -> None:
-    """See to it that `root` is a lake that we can write to."""
+    """See to it that `root` is a lake."""
     try:
         names = set(os.listdir(root))
     except FileNotFoundError:
@@ -180,8 +205,6 @@ def _check_directory(root: str, store: BlobStore, ids: IdSource, *, create: bool
             raise NotALake(f"{root!r} is empty: create the lake first")
         _put_marker(store, ids.fresh())
     check_marker(os.path.join(root, MARKER), store.get(MARKER))
-    if not os.access(root, os.W_OK | os.X_OK):
-        raise StoreUnavailable(f"cannot write to lake {root!r}: grant this user access", False)
 
 
 def _has_marker(store: BlobStore) -> bool:

@@ -1,0 +1,198 @@
+"""Stores that are only read: of a lake where nothing may be written, or nothing is to be.
+
+Owns the refusal of every write, and how a version log is read without SQLite touching a file: SQLite makes
+files beside a database also for reading, and where it cannot, it gives what was there before the newest
+commits. Writes nothing at all, neither into the lake nor elsewhere.
+"""
+
+# ruff: noqa: ARG002 - a write is refused, whatever is to be written
+
+import os
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import BinaryIO, NoReturn, TypeAlias
+
+from tidelake.errors import CorruptionError, ReadOnlyLake, StoreUnavailable
+from tidelake.store import wal
+from tidelake.store.disk import unavailable
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
+from tidelake.store.sqlite import SqliteVersionLog
+from tidelake.store.sqlite_database import Database, open_image, witness_of
+from tidelake.store.sqlite_errors import damaged
+from tidelake.store.sqlite_pool import KeyHandle, close_descriptor, open_descriptor
+
+_CAREFULLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# A witness, a database and its write-ahead log.
+Files: TypeAlias = tuple[bytes, bytes, bytes]
+
+_ATTEMPTS = 5
+_READ_BYTES = 1 << 20
+
+
+class ReadOnlyBlobStore:
+    """A `BlobStore` that refuses to write."""
+
+    def __init__(self, inner: BlobStore, lake: str) -> None:
+        self._inner, self._lake = inner, lake
+
+    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an object; see `BlobStore.get`."""
+        return self._inner.get(name, start, length)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def delete(self, name: str) -> bool:
+        """Refuse."""
+        self._refuse()
+
+    def prune(self, folder: str) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Objects by prefix; see `BlobStore.list`."""
+        return self._inner.list(prefix)
+
+    def open(self, name: str) -> BinaryIO:
+        """An object as a file; see `BlobStore.open`."""
+        return self._inner.open(name)
+
+    def close(self) -> None:
+        """Give up what is open."""
+        self._inner.close()
+
+    def _refuse(self) -> NoReturn:
+        raise ReadOnlyLake(self._lake)
+
+
+class ReadOnlyVersionLog:
+    """A `VersionLog` that refuses to write."""
+
+    def __init__(self, inner: VersionLog, lake: str) -> None:
+        self._inner, self._lake = inner, lake
+
+    def head(self, key: str) -> Entry | None:
+        """The newest entry; see `VersionLog.head`."""
+        return self._inner.head(key)
+
+    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
+        """Entries from `start` on; see `VersionLog.scan`."""
+        return self._inner.scan(key, start, limit)
+
+    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
+        """Refuse."""
+        self._refuse()
+
+    def truncate(self, key: str, seqno: int) -> int:
+        """Refuse."""
+        self._refuse()
+
+    def delete(self, key: str) -> bool:
+        """Refuse."""
+        self._refuse()
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+        """Refuse."""
+        self._refuse()
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Ascending keys; see `VersionLog.keys`."""
+        return self._inner.keys(prefix)
+
+    def close(self) -> None:
+        """Give up what is open."""
+        self._inner.close()
+
+    def _refuse(self) -> NoReturn:
+        raise ReadOnlyLake(self._lake)
+
+
+class CopiedVersionLog(SqliteVersionLog):
+    """A log of a directory, of which each database is read whole, with its write-ahead log, into memory.
+
+    A look reads both files, and decodes them if they are not as before: some megabytes at most, of a log that
+    is maintained. It sees every entry that was acknowledged before it began. REQUIRES: nobody writes by it.
+    """
+
+    def __init__(self, root: str, base: str | None = None) -> None:
+        super().__init__(root, base=base, locks=False)
+        self._seen: dict[str, bytes] = {}
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[Database | None]:
+        with self._pool.reading(key) as handle, self._checked(key, handle):
+            yield self._copied(key, handle)
+
+    def _copied(self, key: str, handle: KeyHandle) -> Database | None:
+        damage: CorruptionError | None = None
+        # SUBTLE: whoever writes meanwhile may give us half of a frame, which looks like damage.
+        for _ in range(_ATTEMPTS):
+            path = self._find(key)
+            if path is None:
+                handle.drop()
+                return None
+            files = _files(path, key)
+            if files is None:
+                continue
+            try:
+                return self._opened(path, key, handle, files)
+            except CorruptionError as error:
+                handle.drop()
+                damage = error
+        if damage is not None:
+            raise damage
+        raise StoreUnavailable(f"cannot read key {key!r}: it changed each time that it was read")
+
+    def _opened(self, path: str, key: str, handle: KeyHandle, files: Files) -> Database:
+        witness, pages, log = files
+        seen = b"".join(blake2b(data).digest() for data in (path.encode(), *files))
+        if handle.database is None or self._seen.get(key) != seen:
+            handle.drop()
+            lost = wal.lost_in(log)
+            if lost is not None:
+                raise damaged(key, path, lost)
+            handle.database = open_image(path, key, wal.carried_over(pages, log), witness)
+            self._seen[key] = seen
+        return handle.database
+
+
+def _files(path: str, key: str) -> Files | None:
+    """The witness, the database and its write-ahead log as of one moment; None: they changed meanwhile."""
+    try:
+        witness = _content(witness_of(path))
+        before = _content(path + "-wal", wal.HEADER_BYTES)
+        pages = _content(path)
+        log = _content(path + "-wal")
+        after = _content(path + "-wal", wal.HEADER_BYTES)
+        if pages is None or before != after:
+            return None
+        # SUBTLE: of one generation all that came into the database meanwhile is in the log. Without a log
+        # nobody writes pages, unless there was one in between.
+        if not before and (log or _content(path) != pages):
+            return None
+    except OSError as error:
+        raise unavailable("read key", key, error) from error
+    return (witness or b"", pages, log or b"") if log or not before else None
+
+
+def _content(path: str, most: int | None = None) -> bytes | None:
+    """The bytes of a file, or the first of them; None if it is not there, or is none."""
+    try:
+        descriptor = open_descriptor(path, _CAREFULLY)
+    except FileNotFoundError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        found = bytearray()
+        while data := os.pread(descriptor, most or _READ_BYTES, len(found)):
+            found += data
+            if most is not None:
+                break
+        return bytes(found)
+    finally:
+        close_descriptor(descriptor)

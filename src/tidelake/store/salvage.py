@@ -1,0 +1,201 @@
+"""What can be got out of the files of a damaged log.
+
+Owns the ways to read them, and what counts as proof that an entry is as it was written. Changes none of the
+files. Must not know where they are from, nor what the entries mean.
+
+A write-ahead log is laid over the database frame by frame, as SQLite would, but also past a frame that is
+damaged: most pages are written again by later frames. Whether that has worked the links of the entries tell.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from tidelake.store import wal
+from tidelake.store.protocols import Entry
+from tidelake.store.witness import LINK_BYTES, Acknowledged, link
+
+_PAGE_BYTES = 4096
+# Where the header of a database says that it has a write-ahead log: two numbers, which are 2 then.
+_MODE = slice(18, 20)
+_READ_ERRORS = (sqlite3.Error, UnicodeDecodeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry as it was found.
+
+    Attributes:
+        data: of it.
+        link: of it; empty if it has none.
+    """
+
+    data: bytes
+    link: bytes
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """Entries without a hole, of which each but the first is known to continue the one before.
+
+    Attributes:
+        entries: in their order.
+        links: of each; empty for those from before there were any.
+    """
+
+    entries: tuple[Entry, ...]
+    links: tuple[bytes, ...]
+
+    @property
+    def head(self) -> int:
+        """Seqno of the newest one."""
+        return self.entries[-1].seqno
+
+
+def salvage(
+    database: str,
+    write_ahead: str,
+    acknowledged: Acknowledged | None,
+    starts: Collection[int],
+    scratch: str,
+) -> Salvaged | None:
+    """The entries up to the newest that can be shown to be there; None: there are none.
+
+    Args:
+        database: path of the database.
+        write_ahead: path of its write-ahead log.
+        acknowledged: what its witness says.
+        starts: seqnos of states that a reader can begin from, beside that of entry 0.
+        scratch: path of a file that may be made.
+    """
+    best: Salvaged | None = None
+    for pages, is_proven in _images(_read(database), write_ahead):
+        for run in _runs(_rows(pages, scratch), acknowledged):
+            first = run.entries[0].seqno
+            if first and not any(first - 1 <= start <= run.head for start in starts):
+                continue
+            if not (_is_possible(run, acknowledged) if is_proven else _is_witnessed(run, acknowledged)):
+                continue
+            if best is None or (run.head, len(run.entries)) > (best.head, len(best.entries)):
+                best = run
+    return best
+
+
+def _images(base: bytes, write_ahead: str) -> Iterable[tuple[bytes, bool]]:
+    """The database as it may have been, and whether that is proven by its frames alone."""
+    try:
+        with wal.open_wal(write_ahead) as file:
+            raw = os.pread(file, 32, 0)
+            header = wal.read_header(raw)
+            found = [] if header is None else list(wal.frames(file, header))
+            page_bytes = header.page_bytes if header else _PAGE_BYTES
+
+            def laid(frames: Iterable[wal.Frame]) -> bytes:
+                return _laid(base, frames, page_bytes, lambda start: os.pread(file, page_bytes, start))
+
+            yield laid(wal.recovered(header, found) if header else []), True
+            proven = wal.proven(header, found) if header else 0
+            if proven:
+                yield laid(one for one in found[:proven] if one.follows), True
+                yield laid(found[:proven]), True
+            yield laid(one for one in found if one.follows), False
+    except FileNotFoundError:
+        yield base, True
+
+
+def _laid(
+    base: bytes, frames: Iterable[wal.Frame], page_bytes: int, page_at: Callable[[int], bytes]
+) -> bytes:
+    pages = {frame.page: frame.start + 24 for frame in frames if 0 < frame.page < 1 << 24}
+    image = bytearray(base)
+    for page, start in pages.items():
+        end = page * page_bytes
+        if len(image) < end:
+            image.extend(bytes(end - len(image)))
+        image[end - page_bytes : end] = page_at(start)
+    return bytes(image)
+
+
+def _rows(image: bytes, scratch: str) -> dict[int, Row]:
+    """The rows that can be read, from both ends."""
+    content = bytearray(image)
+    content[_MODE] = b"\x01\x01"
+    found: dict[int, Row] = {}
+    try:
+        with open(scratch, "wb") as file:
+            file.write(content)
+        with (
+            closing(sqlite3.connect(f"file:{quote(scratch)}?mode=ro&immutable=1", uri=True)) as connection,
+            suppress(*_READ_ERRORS),
+        ):
+            connection.text_factory = bytearray
+            columns = {bytes(row[1]) for row in connection.execute("PRAGMA table_info(entries)")}
+            linked = "link" if b"link" in columns else "NULL"
+            for order in ("ASC", "DESC"):
+                with suppress(*_READ_ERRORS):
+                    statement = f"SELECT seqno, data, {linked} FROM entries ORDER BY seqno {order}"  # noqa: S608
+                    for seqno, data, link_ in connection.execute(statement):
+                        if seqno in found and order == "DESC":
+                            break
+                        if type(data) is bytes and seqno >= 0:
+                            is_link = type(link_) is bytes and len(link_) == LINK_BYTES
+                            found[seqno] = Row(data, link_ if is_link else b"")
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(scratch)
+    return found
+
+
+def _runs(rows: dict[int, Row], acknowledged: Acknowledged | None) -> Iterable[Salvaged]:
+    """The longest pieces in which each entry continues the one before."""
+    run: list[Entry] = []
+    links: list[bytes] = []
+    last = b""
+    for seqno in sorted(rows):
+        row = rows[seqno]
+        here = link(last, seqno, row.data) if (last or row.link) else b""
+        if run and (seqno != run[-1].seqno + 1 or not _continues(rows, seqno, here, acknowledged)):
+            yield Salvaged(tuple(run), tuple(links))
+            run, links = [], []
+        if not run:
+            here = row.link
+        run.append(Entry(seqno, row.data))
+        links.append(here)
+        last = here
+    if run:
+        yield Salvaged(tuple(run), tuple(links))
+
+
+def _continues(rows: dict[int, Row], seqno: int, here: bytes, acknowledged: Acknowledged | None) -> bool:
+    """Whether a link is that of its entry, or the next one, or the witness, says that it should have been."""
+    if here == rows[seqno].link or (acknowledged is not None and acknowledged == Acknowledged(seqno, here)):
+        return True
+    after = rows.get(seqno + 1)
+    return after is not None and bool(here) and after.link == link(here, seqno + 1, after.data)
+
+
+def _is_possible(run: Salvaged, acknowledged: Acknowledged | None) -> bool:
+    """Whether a run has not another entry in the place of the one that was acknowledged."""
+    first = run.entries[0].seqno
+    if acknowledged is None or not first <= acknowledged.seqno <= run.head:
+        return True
+    return run.links[acknowledged.seqno - first] in (b"", acknowledged.link)
+
+
+def _is_witnessed(run: Salvaged, acknowledged: Acknowledged | None) -> bool:
+    """Whether the entry that was acknowledged is the newest of a run."""
+    if acknowledged is None or run.head != acknowledged.seqno:
+        return False
+    return run.links[-1] == acknowledged.link
+
+
+def _read(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        return file.read()
