@@ -24,8 +24,6 @@ from tidelake.store.protocols import Entry
 from tidelake.store.url import Stores
 
 _SILENCE_S_MAX = 2.0
-# Each of them takes another rollup that grew old while this process opened from the one before.
-_OPENINGS_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -52,18 +50,25 @@ class History:
     def open(self) -> Known | None:
         """The newest state, or None if there is no such shard. Three store calls.
 
+        Where a rollup grows old and is deleted meanwhile, it goes on with the one after it.
+
         Raises:
             CollectionDropped: it is a tombstone that is being deleted.
             CorruptionError, FormatTooNew: the stored bytes cannot be used.
         """
-        missing = ""
-        for _ in range(_OPENINGS_MAX):
+        missing, tried = "", None
+        while True:
             head = self._stores.log.head(self.shard_id)
             if head is None:
                 return None
             if codec.is_state(head.data):
                 return self._first(head)
             newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
+            if newest.base == tried:
+                # What is collected is not the newest one: the newest entry would name another by now.
+                name = f"{self.shard_id} rollup"
+                raise CorruptionError(name, f"named by the log but missing: {missing}")
+            tried = newest.base
             try:
                 opened = self._open_from(newest.base)
             except BlobNotFound as error:
@@ -74,7 +79,6 @@ class History:
             if opened is not None:
                 return opened
             missing = f"no entry {newest.base.seqno} to start from"
-        raise CorruptionError(f"{self.shard_id} rollup", f"named by the log but missing: {missing}")
 
     def dropped_ms(self) -> int | None:
         """When the shard was dropped, if it is a tombstone that is not quite deleted. One store call.
@@ -102,7 +106,7 @@ class History:
             entries = self._stores.log.scan(self.shard_id, first)
             if not entries or entries[0].seqno != first:
                 return None
-            return self._extended(self._first(entries[0]), entries[1:])
+            return self._followed(self._first(entries[0]), entries[1:])
         name = names.rollup(self.shard_id, base.seqno, base.id)
         state = codec.decode_state(self._stores.blobs.get(name), name)
         if (state.shard_id, state.seqno) != (self.shard_id, base.seqno):
@@ -111,7 +115,7 @@ class History:
         # The entry that added the rollup comes after the state in it, so there is at least that one.
         if not entries or entries[0].seqno != first:
             return None
-        return self._extended(Known(state, 0), entries)
+        return self._followed(Known(state, 0), entries)
 
     def _first(self, entry: Entry) -> Known:
         state = codec.decode_state(entry.data, self._entry_name(entry.seqno))
@@ -131,10 +135,26 @@ class History:
         # From the known entry on: as long as the shard is there, so is its newest entry.
         entries = self._stores.log.scan(self.shard_id, seqno)
         if not entries:
+            self._check_vanished(seqno)
             return replace(known, state=vanished(known.state))
         if entries[0].seqno > seqno + 1:
             return self._reopened(known)
-        return self._extended(known, [entry for entry in entries if entry.seqno > seqno])
+        newer = [entry for entry in entries if entry.seqno > seqno]
+        deltas = [codec.decode_delta(entry.data, self._entry_name(entry.seqno)) for entry in newer]
+        if any(delta.mended for delta in deltas):
+            return self._reopened(known)
+        return self._extended(known, newer, deltas)
+
+    def _check_vanished(self, seqno: int) -> None:
+        """Check that a log without an entry that was there is gone as a whole. One store call.
+
+        Raises:
+            CorruptionError: it is still there, and has lost its newest entries.
+        """
+        head = self._stores.log.head(self.shard_id)
+        if head is not None and head.seqno < seqno:
+            message = f"its log ends at entry {head.seqno}, and entry {seqno} was there: the rest is lost"
+            raise CorruptionError(self.shard_id, message)
 
     def _reopened(self, known: Known) -> Known:
         """The newest state, where the log was truncated past what this process knew."""
@@ -144,9 +164,12 @@ class History:
             opened = None
         return replace(known, state=vanished(known.state)) if opened is None else opened
 
-    def _extended(self, known: Known, entries: list[Entry]) -> Known:
-        for entry in entries:
-            delta = codec.decode_delta(entry.data, self._entry_name(entry.seqno))
+    def _followed(self, known: Known, entries: list[Entry]) -> Known:
+        deltas = [codec.decode_delta(entry.data, self._entry_name(entry.seqno)) for entry in entries]
+        return self._extended(known, entries, deltas)
+
+    def _extended(self, known: Known, entries: list[Entry], deltas: list[Delta]) -> Known:
+        for entry, delta in zip(entries, deltas, strict=True):
             if delta.seqno != entry.seqno:
                 raise CorruptionError(self._entry_name(entry.seqno), f"holds seqno {delta.seqno}")
             known = advanced(known, delta, len(entry.data))
@@ -237,7 +260,13 @@ class History:
         return None
 
     def write_rollup(self, state: ShardState) -> Rollup:
-        """Store a whole state as a blob. The state's log does not name it yet."""
+        """Store a whole state as a blob. The state's log does not name it yet.
+
+        Raises:
+            InternalError: the state breaks a rule. Nothing was written: whoever opens the shard starts from
+                the rollup before.
+        """
+        check_state(state)
         id_ = self._env.ids.fresh()
         data = codec.encode_state(state)
         self._stores.blobs.put(names.rollup(self.shard_id, state.seqno, id_), data)

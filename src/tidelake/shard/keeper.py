@@ -12,7 +12,7 @@ import threading
 from typing import Protocol
 
 from tidelake.env import Env, Spawned, Stop
-from tidelake.errors import TidelakeError
+from tidelake.errors import OutOfThreads, TidelakeError
 
 # Between two attempts at what fails.
 _PAUSE_S = 1.0
@@ -53,14 +53,26 @@ class Keeper:
         self._spawned: Spawned | None = None
 
     def add(self, kept: Kept) -> None:
-        """Keep something, until it is discarded. May be repeated."""
+        """Keep something, until it is discarded. May be repeated.
+
+        Raises:
+            OutOfThreads: nobody can renew it; it is not kept.
+        """
         if self._pid != os.getpid():
             # The worker is the parent's, and so is what it keeps.
             self._begin()
         with self._turn:
             self._kept[kept] = None
             if self._spawned is None and not self._ended:
-                self._spawned = self._env.spawner.spawn("tidelake-keeper", self._run)
+                try:
+                    self._spawned = self._env.spawner.spawn("tidelake-keeper", self._run)
+                except OutOfThreads:
+                    del self._kept[kept]
+                    raise
+
+    def look_every(self, tick_s: float) -> None:
+        """Look at least so often from now on: for what is added next, and may be due so soon."""
+        self._tick_s = min(self._tick_s, max(tick_s, _TICK_S_MIN))
 
     def discard(self, kept: Kept) -> None:
         """Keep it no longer. Takes no lock: the garbage collector may call it anywhere."""

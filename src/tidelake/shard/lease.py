@@ -28,6 +28,7 @@ from tidelake.errors import (
     CorruptionError,
     LeaseExpired,
     OutcomeUnknown,
+    OutOfThreads,
     StoreUnavailable,
     TidelakeError,
     UsageError,
@@ -44,14 +45,20 @@ from tidelake.store.url import open_stores
 _SHARE = 3
 # What is asked to be held again so soon lasts long enough as it is.
 _SLACK_MS = 60_000
+# Between an owner and what it holds, in the id of a hold.
+_OWNED = "~"
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A read that is running: of the state of a seqno, since a moment on the clock that never goes back."""
+    """A read that is running: of the state of a seqno, since a moment on the clock that never goes back.
+
+    It has to be pinned when it is no longer young: that depends on how long garbage stays, by that state.
+    """
 
     seqno: int
     begun_s: float
+    old_s: float
 
 
 class Lease:
@@ -66,13 +73,12 @@ class Lease:
     def __init__(
         self, shard: Shard, purpose: str = "a read that takes long", *, reader: bool = False
     ) -> None:
-        config = shard.spec.config
         self.shard = shard
         self.id = ""
         self._purpose = purpose
         self._is_reader = self._owned = reader
-        self._lease_ms = int(config.lease_s * 1000)
-        self._beat_s, self._young_s = config.lease_s / _SHARE, config.garbage_age_s / _SHARE
+        self._lease_ms = shard.known().agreed.lease_ms
+        self._beat_s = self._lease_ms / 1000 / _SHARE
         self._reads: dict[int, _Read] = {}
         self._numbers = itertools.count()
         self._base: int | None = None
@@ -108,6 +114,7 @@ class Lease:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
         with self._turn:
             hold, state = self._commit(since, newest=True)
+        self.shard.keeper.look_every(self._beat_s)
         self.shard.keeper.add(self)
         return hold, state
 
@@ -150,15 +157,21 @@ class Lease:
 
     # What a read does.
 
-    def watch(self, seqno: int, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-        """The same batches, of the state of a seqno, which is kept until they end or are forgotten."""
-        return _watched(_Reading(self, seqno), batches)
+    def watch(self, state: ShardState, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+        """The same batches, of a state, which is kept until they end or are forgotten."""
+        return _watched(_Reading(self, state), batches)
 
-    def _begin(self, seqno: int) -> int:
-        number = next(self._numbers)
-        self._reads[number] = _Read(seqno, self.shard.env.clock.monotonic_s())
+    def _begin(self, state: ShardState) -> int:
+        number, young_s = next(self._numbers), young(state)
+        begun_s = self.shard.env.clock.monotonic_s()
+        self._reads[number] = _Read(state.seqno, begun_s, begun_s + young_s)
         if not self._over:
-            self.shard.keeper.add(self)
+            self.shard.keeper.look_every(min(young_s, self._beat_s))
+            try:
+                self.shard.keeper.add(self)
+            except OutOfThreads:
+                del self._reads[number]
+                raise
         return number
 
     def _end(self, number: int) -> None:
@@ -184,7 +197,7 @@ class Lease:
         if not (self._reads or self._owned):
             return 0.0
         reads = self._reads.copy().values()
-        times = [read.begun_s + self._young_s for read in reads if read.seqno not in self._pins]
+        times = [read.old_s for read in reads if read.seqno not in self._pins]
         if self._opened:
             times.append(self._renewed_s + self._beat_s)
         return min(times, default=float("inf"))
@@ -240,8 +253,13 @@ class Lease:
 
     def _wanted(self, now_s: float, base: int | None) -> tuple[int, ...]:
         reads = self._reads.copy().values()
-        pins = {r.seqno for r in reads if r.seqno in self._pins or r.begun_s + self._young_s <= now_s}
+        pins = {r.seqno for r in reads if r.seqno in self._pins or r.old_s <= now_s}
         return tuple(sorted(pins if base is None else pins | {base}))
+
+
+def young(state: ShardState) -> float:
+    """For how many seconds what a state names is certainly there, and nothing has to keep it."""
+    return state.agreed.garbage_age_ms / 1000 / _SHARE
 
 
 def _beside(outcome: Outcome[Hold], state: ShardState) -> Outcome[tuple[Hold, ShardState]]:
@@ -258,10 +276,12 @@ def _beside(outcome: Outcome[Hold], state: ShardState) -> Outcome[tuple[Hold, Sh
 class _Reading:
     """A read as long as somebody has it: what the lease keeps ends with this object."""
 
-    def __init__(self, lease: Lease, seqno: int) -> None:
+    def __init__(self, lease: Lease, state: ShardState) -> None:
         self.lease = lease
-        self.seqno = seqno
-        self._number = lease._begin(seqno)
+        self.seqno = state.seqno
+        # Of no read, if it does not begin.
+        self._number = -1
+        self._number = lease._begin(state)
 
     def end(self) -> None:
         """The read needs its state no longer. No store call."""
@@ -353,9 +373,15 @@ def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
         stores.close()
 
 
+def owned_id(owner: str, words: Iterable[str]) -> str:
+    """The id of what an owner holds: that of the owner, and words without `~` that say what is held."""
+    return f"{owner}{_OWNED}{'-'.join(words)}"
+
+
 def release_owned(shard: Shard, owner: str) -> int:
-    """Give up what an owner holds (see `Collection.hold`); how many holds. One log write each."""
-    owned = [id_ for id_ in shard.state().holds if id_.startswith(f"{owner}-")]
+    """Give up what this very owner holds (see `Collection.hold`); how many holds. One log write each."""
+    # The last one: what an owner is called may have any text in it, another owner's name too.
+    owned = [id_ for id_ in shard.state().holds if _OWNED in id_ and id_.rpartition(_OWNED)[0] == owner]
     for id_ in owned:
         shard.run(partial(holds.close_hold, hold_id=id_))
     return len(owned)

@@ -7,7 +7,8 @@ or collected, the thread has ended and the source is closed. A `Background` runs
 its end, and hands every error to its caller.
 
 Threads start when there is work, belong to one process, and are never kept across a fork. Inside of
-`sequential()` none is started at all: for a debugger, and for runs that must repeat exactly.
+`sequential()` none is started at all: for a debugger, and for runs that must repeat exactly. Where the system
+has no thread left for this process, the caller does the work, as inside of `sequential()`.
 """
 
 import os
@@ -18,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any, Generic, TypeVar
 
 from tidelake.errors import InternalError, UsageError
@@ -41,6 +42,15 @@ def sequential() -> Generator[None]:
         yield
     finally:
         _in_sequence.reset(token)
+
+
+def _started(thread: threading.Thread) -> bool:
+    """Start a thread; False if the system has none left."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _End:
@@ -110,7 +120,9 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         return [item]
 
     thread = threading.Thread(target=run, name="tidelake-prefetch", daemon=True)
-    thread.start()
+    if not _started(thread):
+        yield from source
+        return
     try:
         # Not in a variable: it would be held until the reader asks for the next one.
         while one := take():
@@ -215,8 +227,10 @@ class Background:
             self._run(job)
             return job
         thread = threading.Thread(target=self._run, args=(job,), name="tidelake-background", daemon=True)
-        self._threads.add(thread)
-        thread.start()
+        if _started(thread):
+            self._threads.add(thread)
+        else:
+            self._run(job)
         return job
 
     def _run(self, job: Job[T]) -> None:
@@ -299,21 +313,17 @@ def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list
         As many iterators: each the items of its source, in order, then what the source raised. Once the
         block is left, the threads have ended and the sources are closed.
     """
-    if _in_sequence.get():
-        lanes = [iter(source) for source in sources]
-        try:
-            yield lanes
-        finally:
-            for items in lanes:
-                _close(items)
-        return
     crew = _Crew([_Lane(iter(source)) for source in sources])
-    running = [
-        threading.Thread(target=crew.work, name="tidelake-prefetch", daemon=True)
-        for _ in range(min(threads, len(sources)))
-    ]
-    for thread in running:
-        thread.start()
+    wanted = 0 if _in_sequence.get() else min(threads, len(sources))
+    every = (threading.Thread(target=crew.work, name="tidelake-prefetch", daemon=True) for _ in range(wanted))
+    running = list(takewhile(_started, every))
+    if not running:
+        try:
+            yield [lane.items for lane in crew.lanes]
+        finally:
+            for lane in crew.lanes:
+                _close(lane.items)
+        return
     try:
         yield [crew.read(lane) for lane in crew.lanes]
     finally:

@@ -6,6 +6,7 @@ Appends are in `append.py`, reads in `query.py`, readers in `reader.py`, merges 
 `maintain.py`, clean-up in `collector.py`.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,8 +18,11 @@ from tidelake.errors import (
     CollectionNotFound,
     CorruptionError,
     IncompatibleSchema,
+    InternalError,
     OutcomeUnknown,
     StoreUnavailable,
+    TidelakeError,
+    TidelakeWarning,
 )
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
@@ -29,8 +33,10 @@ from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Machine, Together
 from tidelake.shard.spec import ShardSpec
 from tidelake.state import commands, holds, schemas, transactions
+from tidelake.state.agreed import Agreed
 from tidelake.state.commands import Command, R
 from tidelake.state.grouped import View
+from tidelake.state.single import writers_of
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
@@ -43,11 +49,30 @@ class Collected:
         tried_s: when it last looked for garbage, by the clock that never goes back; None: not yet.
         listed_s: when it last listed the uploads. Likewise.
         floor: uploads below it, that nothing names, are deleted.
+        aged_s: when it last looked whether uploads and tokens have grown too old. Likewise.
+        dated: whether it has looked for tokens that an earlier version wrote without their day.
     """
 
     tried_s: float | None = None
     listed_s: float | None = None
     floor: int = 0
+    aged_s: float | None = None
+    dated: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """A state of a shard, and what it is to be seen through.
+
+    Attributes:
+        state: as it stands in the log.
+        view: what its group had decided for it before that; None: it is in none.
+        group: the state of the group that the view is of; None: there is none, or none any more.
+    """
+
+    state: ShardState
+    view: View | None = None
+    group: ShardState | None = None
 
 
 class Shard:
@@ -91,8 +116,11 @@ class Shard:
         *,
         keeper: Keeper | None = None,
         together: Together | None = None,
+        agreed: Agreed | None = None,
     ) -> "Shard":
         """Make a shard, or open it if it is there with an equal schema and unit of time.
+
+        It goes by the settings `agreed` of its lake, or, of the first one of a lake, by those of the spec.
 
         Its commands are committed `together` with those of the other handles on it that have the same one.
 
@@ -100,7 +128,9 @@ class Shard:
             IncompatibleSchema: it is there with others; names both.
         """
         history = History(spec.shard_id, stores, env)
-        first = commands.initial(spec.shard_id, spec.domain, spec.schema, env.clock.now_ms())
+        first = commands.initial(
+            spec.shard_id, spec.domain, spec.schema, env.clock.now_ms(), agreed or Agreed.of(spec.config)
+        )
         known = history.create(first)
         machine = Machine(history, spec.config, env, together)
         machine.adopt(known)
@@ -188,7 +218,14 @@ class Shard:
                     self.write_rollup()
                 except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
                     self.env.recorder.count("shard.rollup.failed")
+                except InternalError as error:
+                    message = f"{self.title}: no rollup is written, for its state is broken: {error}"
+                    warnings.warn(TidelakeWarning(f"{message}; run fsck --repair"), stacklevel=2)
         return done
+
+    def named(self, error: TidelakeError) -> TidelakeError:
+        """An error of a state, which knows the shard by its id only, as people know it."""
+        return self._machine.named(error)
 
     def preview(self, command: Command[R]) -> R | None:
         """The result that a command would have without a write; None if it would write. Raises if refused."""
@@ -223,24 +260,46 @@ class Shard:
         """The newest state that this handle has seen. No store call, but for the first."""
         return self._machine.known().state
 
-    def readable(self) -> ShardState:
+    def readable(self, *, with_writers: bool = False) -> ShardState:
         """The newest state as readers see it, with all that transactions have decided for it.
 
         One log scan; of a collection in a group two.
 
+        Args:
+            with_writers: with what the group knows of its writers as well, which costs O(writers).
+
         Raises:
             CollectionDropped: the shard is a tombstone.
         """
+        look = self.look()
+        if look.view is not None and look.view.seqno == transactions.LAST:
+            _check_orphan(look.state)
+        readable = transactions.seen_through(look.state, look.view)
+        self._readable = readable
+        if with_writers and look.group is not None:
+            writers = readable.writers.update(writers_of(look.group, readable.shard_id))
+            return replace(readable, writers=writers)
+        return readable
+
+    def look(self) -> Look:
+        """The newest state, and that of its group which it is to be seen through. Costs as `readable`.
+
+        Raises:
+            CollectionDropped: the shard is a tombstone.
+            CorruptionError: the log of the group has lost what it acknowledged.
+        """
+        stay = ("", 0)
         while True:
-            view = self.view()
+            group, view = self._seen_group()
             state = self.alive()
-            if state.group and (view is None or view.is_older(state.group, state.joined)):
-                continue
-            if view is not None and view.seqno == transactions.LAST:
-                _check_orphan(state)
-            readable = transactions.seen_through(state, view)
-            self._readable = readable
-            return readable
+            if not state.group:
+                return Look(state)
+            if view is not None and not view.is_older(state.group, state.joined):
+                return Look(state, view, group)
+            if view is not None and stay == (state.group, state.joined):
+                raise _lost(state, view.seqno)
+            # It came in meanwhile. Whoever looks at the group now sees that.
+            stay = (state.group, state.joined)
 
     def view(self) -> View | None:
         """What its group has decided for it, to look at states with that are read afterwards.
@@ -248,23 +307,27 @@ class Shard:
         Read first, since then whatever is decided is either found in the shard, waiting to be applied, or
         applied. One log scan; of a collection in no group none.
         """
-        group = self.known().group
-        if not group:
-            return None
+        return self._seen_group()[1]
+
+    def _seen_group(self) -> tuple[ShardState | None, View | None]:
+        """The newest state of its group, unless that is gone, and what it has decided for this shard."""
+        id_ = self.known().group
+        if not id_:
+            return None, None
         try:
-            return transactions.view(self.group(group).state(), self.spec.shard_id)
+            group = self.group(id_).state()
         except CollectionNotFound:
-            return transactions.ended(group, self.known())
+            return None, transactions.ended(id_, self.known())
+        return None if group.dropped else group, transactions.view(group, self.spec.shard_id)
 
     def settle(self) -> ShardState:
         """Write down what transactions have decided for it, and the times that are closed by that.
 
         Two log scans and a log write, of a collection in a group; otherwise a scan. The newest state.
         """
-        view = self.view()
-        self.alive()
-        if view is not None:
-            self.run(partial(transactions.settle, view=view))
+        look = self.look()
+        if look.view is not None:
+            self.run(partial(transactions.settle, view=look.view))
         return self.known()
 
     def last_readable(self) -> ShardState:
@@ -307,6 +370,24 @@ class Shard:
 
 def _schemas(state: ShardState) -> dict[int, Schema]:
     return {id_: version.schema for id_, version in sorted(state.schemas.items())}
+
+
+def check_group(state: ShardState, group: ShardState) -> None:
+    """Check that a group, which was read after a collection, knows what the collection knows of it.
+
+    Raises:
+        CorruptionError: its log has lost what it acknowledged.
+    """
+    if state.group == group.shard_id and not group.dropped and state.joined > group.seqno:
+        raise _lost(state, group.seqno)
+
+
+def _lost(state: ShardState, seqno: int) -> CorruptionError:
+    return CorruptionError(
+        state.group,
+        f"the log of the group ends at state {seqno}, and collection {state.shard_id} came in at state "
+        f"{state.joined}: what the group has decided since is lost",
+    )
 
 
 def _check_orphan(state: ShardState) -> None:

@@ -14,7 +14,6 @@ from functools import partial
 
 from pyrsistent import pmap
 
-from tidelake.config import Config
 from tidelake.data.container import verify
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, HistoryCompacted, LeaseExpired, TidelakeError
@@ -23,9 +22,11 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.shard.history import History
 from tidelake.shard.shard import Shard
 from tidelake.state import holds
+from tidelake.state.agreed import Agreed
 from tidelake.state.spine import Spine
 from tidelake.state.staged import Staged, Staging
 from tidelake.state.state import FIRST, UNSWEPT, ShardState
+from tidelake.state.taken import indexed
 from tidelake.store.url import Stores
 
 Watch = Callable[[int, int], None]
@@ -56,18 +57,19 @@ class Copied:
 class ShardCopy:
     """Copies one shard into other stores."""
 
-    def __init__(self, source: Shard, stores: Stores, env: Env, config: Config) -> None:
+    def __init__(self, source: Shard, stores: Stores, env: Env, agreed: Agreed) -> None:
         """Prepare to copy.
 
         Args:
             source: of the copy.
             stores: where the copy is to be.
             env: clock and ids of whoever copies.
-            config: says how long the source is held without a sign of life.
+            agreed: settings of the lake where the copy is to be.
         """
         self._source, self._stores, self._env = source, stores, env
-        self._lease_s = config.lease_s
-        self._upload_age_s = config.upload_age_s
+        self._agreed = agreed
+        self._lease_ms = source.known().agreed.lease_ms
+        self._upload_age_s = agreed.upload_age_ms / 1000
         self._renewed_s = self._stored_s = self._now_s()
         self._hold_id = env.ids.fresh()
         self._stored: list[str] = []
@@ -88,7 +90,7 @@ class ShardCopy:
         state = self._held(purpose)
         try:
             parts = self._copied(state, shard_id, watch)
-            copy = _renamed(state, shard_id, parts, self._env.clock.now_ms())
+            copy = _renamed(state, shard_id, parts, self._env.clock.now_ms(), self._agreed)
             self._heartbeat(force=True)
             self._check_stored(shard_id)
             History(shard_id, self._stores, self._env).create(copy)
@@ -129,14 +131,13 @@ class ShardCopy:
 
     def _held(self, purpose: str) -> ShardState:
         """The newest state, held."""
-        lease_ms = int(self._lease_s * 1000)
         for _ in range(_TRIES):
-            state = self._source.readable()
+            state = self._source.readable(with_writers=True)
             command = partial(
                 holds.open_hold,
                 hold_id=self._hold_id,
                 purpose=purpose,
-                lease_ms=lease_ms,
+                lease_ms=self._lease_ms,
                 since=state.since,
                 pins=(state.seqno,),
             )
@@ -152,7 +153,7 @@ class ShardCopy:
         # The wall clock decides about leases, and may be put right meanwhile.
         now_s = self._now_s()
         passed_s = max(now - then for now, then in zip(now_s, self._renewed_s, strict=True))
-        if force or passed_s >= self._lease_s / _RENEWALS:
+        if force or passed_s >= self._lease_ms / 1000 / _RENEWALS:
             self._source.run(partial(holds.renew_hold, hold_id=self._hold_id))
             self._renewed_s = now_s
 
@@ -198,13 +199,46 @@ class ShardCopy:
         self._stores.blobs.put(name, data)
 
 
+def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> ShardState:
+    """Make the shard `shard_id` of a state that somebody else has read; its first state. Nothing holds that.
+
+    Costs a read and a put for each part.
+
+    Raises:
+        BlobNotFound: a part of it was collected since. Nothing is left of the copy.
+        CorruptionError: one is damaged; likewise.
+    """
+    copies: dict[str, Part] = {}
+    stored: list[str] = []
+    try:
+        for part in _parts(state):
+            name = names.part(shard_id, 0, env.ids.fresh())
+            copies[part.name] = replace(part, name=name)
+            if part.inline is not None:
+                verify(part.inline, part)
+                continue
+            data = source.blobs.get(part.name)
+            verify(data, part)
+            stored.append(name)
+            source.blobs.put(name, data)
+        copy = _renamed(state, shard_id, copies, env.clock.now_ms(), state.agreed)
+        History(shard_id, source, env).create(copy)
+    except TidelakeError:
+        for name in stored:
+            source.blobs.delete(name)
+        raise
+    return copy
+
+
 def _parts(state: ShardState) -> Iterator[Part]:
     """The parts of what readers may see."""
     for batch in state.batches():
         yield from batch.parts()
 
 
-def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: int) -> ShardState:
+def _renamed(
+    state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: int, agreed: Agreed
+) -> ShardState:
     """A first state with the contents of another one: without what belongs to its readers and its store."""
 
     def batch(of: HollowBatch) -> HollowBatch:
@@ -213,15 +247,15 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
 
     spine = state.spine
     members = [replace(member, batch=batch(member.batch), added=0) for member in spine]
+    copied = Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges)
+    staged = Staging.of({one.name: one for one in (Staged(batch(old.batch), 0) for old in state.staged)})
     return replace(
         state,
         shard_id=shard_id,
         seqno=0,
         committed_ms=now_ms,
-        spine=Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges),
-        staged=Staging.of(
-            {staged.name: staged for staged in (Staged(batch(old.batch), 0) for old in state.staged)}
-        ),
+        spine=copied,
+        staged=staged,
         # Of no state of this shard; the newest one holds from its first.
         schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
         holds=pmap(),
@@ -237,4 +271,12 @@ def _renamed(state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: i
         origin=None,
         group="",
         joined=0,
+        # They are counted from now on: the source may know some by its group.
+        tokens=pmap(),
+        # Nothing was uploaded for it.
+        taken=pmap(),
+        part_names=indexed(copied, staged, {}),
+        let_in=pmap(),
+        # Those of the lake where it is.
+        agreed=replace(agreed, told=True),
     )

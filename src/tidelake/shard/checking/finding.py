@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Worth knowing, and no harm: what is left goes by itself.
-_NOTES = frozenset({"old-garbage"})
+# Worth knowing, and no damage: what is left goes by itself, and rows are what was written. What can be mended
+# stands beside what is to be mended, and what was set aside is kept for people.
+_NOTES = frozenset({"old-garbage", "negative-rows", "mendable", "kept-aside"})
 
 
 @dataclass(frozen=True)

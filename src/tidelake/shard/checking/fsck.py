@@ -10,21 +10,38 @@ from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import FormatTooNew, OutcomeUnknown, StoreUnavailable
+from tidelake.errors import (
+    BlobNotFound,
+    CorruptionError,
+    FormatTooNew,
+    OutcomeUnknown,
+    StoreUnavailable,
+    SymbolicLink,
+)
 from tidelake.model import names
 from tidelake.model.batch import Run
 from tidelake.shard.checking.finding import Finding
-from tidelake.shard.checking.leftovers import Leftover, leftovers, pinned, tell_garbage
+from tidelake.shard.checking.leftovers import Leftover, leftovers, pinned, tell_aside, tell_garbage
+from tidelake.shard.checking.mend import Mending, Plan
+from tidelake.shard.checking.negatives import negatives
 from tidelake.shard.checking.parts import PartsCheck, Watch, named_parts
 from tidelake.shard.checking.replay import Replayed, replay
 from tidelake.shard.history import History, Known
 from tidelake.shard.machine import Machine
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
 from tidelake.state import commands, forking
+from tidelake.state.mending import all_parts
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
+
+# What is past once a shard was brought back.
+_MENDED = frozenset(
+    {"rule-broken", "log-damaged", "log-misfit", "log-gap", "log-unreadable", "rollup-damaged"}
+    | {"rollup-missing", "rollup-differs", "set-aside"}
+)
 
 
 @dataclass(frozen=True)
@@ -84,6 +101,10 @@ class ShardCheck:
         """
         try:
             return self._looked(repair=repair, watch=watch)
+        except SymbolicLink as error:
+            # Nothing is lost: it is behind the link.
+            self._tell("symbolic-link", error.name, error.reason)
+            return Checked(tuple(self._found), None)
         except (StoreUnavailable, OutcomeUnknown) as error:
             # Said of this shard, so that the others are looked at all the same.
             self._tell("unavailable", self._id, f"the store refuses it, and the rest is not known: {error}")
@@ -94,21 +115,87 @@ class ShardCheck:
         try:
             replayed = replay(self._id, self._stores, self._tell)
         except FormatTooNew as error:
+            # What a newer version wrote is not for this one to mend.
             self._tell("format-too-new", error.name, str(error))
-            replayed = Replayed(None, True)
+            return Checked(tuple(self._found), None)
+        tell_aside(listed, self._tell)
+        if replayed.state is None or not replayed.keeps_rules:
+            replayed = self._brought_back(replayed, frozenset(), repair=repair)
         state = replayed.state
         if state is None:
             return Checked(tuple(self._found), None)
         parts = self._parts(state, listed, watch)
+        lost = frozenset(one.object for one in self._found if one.kind == "part-missing")
+        if lost and replayed.keeps_rules:
+            state = self._brought_back(replayed, lost, repair=repair).state or state
+            replayed = replace(replayed, state=state)
+        if self._deep and not self._found:
+            self._negative(state)
         now_ms = self._env.clock.now_ms()
         self._readable(pinned(state, now_ms) - {info.name for info in listed}, state)
-        tell_garbage(state, listed, self._config, now_ms, self._tell)
-        left = [] if state.dropped else leftovers(state, listed, self._stores.blobs, self._config, now_ms)
+        tell_garbage(state, listed, now_ms, self._tell)
+        left = [] if state.dropped else leftovers(state, listed, self._stores.blobs, now_ms)
         for leftover in left:
             self._tell(leftover.kind, leftover.name, leftover.message)
         if repair:
             self._mend(replayed, left)
         return Checked(tuple(self._found), state, parts.parts, parts.rows, parts.size_bytes)
+
+    def _brought_back(self, replayed: Replayed, lost: frozenset[str], *, repair: bool) -> Replayed:
+        """Say how a shard that breaks rules or lacks parts is brought back, and do it if that is wanted.
+
+        What is looked at further is the state that is, or would be, made of it.
+        """
+        mending = Mending(self._id, self._stores, self._env)
+        plan = mending.plan(replayed, lost)
+        if plan is None:
+            return replayed
+        broken = replayed.state is None or not replayed.keeps_rules
+        if plan.sound is not None and broken:
+            self._tell(
+                "mendable",
+                f"{self._id}@{plan.sound}",
+                f"the last state that keeps the rules is {plan.sound}: tidelake fork --to-seqno {plan.sound} "
+                "makes another collection of it",
+            )
+        if plan.after is None:
+            return replayed
+        refusal = self._refusal(plan, lost)
+        if refusal:
+            self._tell("mendable", self._id, f"--repair leaves it as it is: {refusal}")
+            return replayed
+        would = f"--repair would bring it back with the upper {plan.after.upper}"
+        aside = [f"{one.what} ({one.rule})" for one in plan.aside]
+        if not repair:
+            told = (
+                f"{would}, set aside {len(aside)} things and {plan.rows} updates of them: {'; '.join(aside)}"
+            )
+            self._tell("mendable", self._id, told if aside else f"{would}, and keep everything")
+            # Of a broken state nothing else can be said.
+            return Replayed(plan.after, True) if broken and not plan.own else replayed
+        if not mending.carry_out(plan):
+            self._tell("mendable", self._id, "somebody has written to it meanwhile: repair it again")
+            return replayed
+        for one in plan.aside:
+            kept = "it is there once more, and that stays" if one.doubled else f"{one.rows} updates of it"
+            object_ = self._id if one.part is None else one.part.name
+            self._tell("set-aside", object_, f"{one.what} breaks {one.rule}: set aside, {kept}")
+        self._found = [
+            replace(one, repaired=True) if one.kind in _MENDED or one.object in lost else one
+            for one in self._found
+        ]
+        state = self._history().refresh(Known(plan.after, 0)).state
+        return Replayed(state, True)
+
+    def _refusal(self, plan: Plan, lost: frozenset[str]) -> str:
+        """Why a plan is not carried out; empty: it is."""
+        loses = plan.rows or plan.left_out
+        if loses and (plan.before.memberships or plan.before.decisions or self._id == "catalog"):
+            return "others count on what would be set aside: restore a copy"
+        stored = {part.name for part in all_parts(plan.before) if part.inline is None}
+        if len(stored) > 1 and stored <= lost:
+            return "all of its objects are missing, so they may be somewhere else: is their folder mounted?"
+        return ""
 
     def _tell(self, kind: str, object_: str, message: str) -> None:
         self._found.append(Finding(kind, self._name, object_, message))
@@ -123,11 +210,30 @@ class ShardCheck:
         check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
         for batch in state.batches():
             check.batch(batch)
+        # In any case: their group may have let them in, and waits for nobody to write it down here.
+        for staged, _ in state.staged.awaiting():
+            for run in staged.batch.runs:
+                check.run(run)
         for parts in state.chunks.values():
             if parts:
                 check.run(Run(parts))
         self._found += self._lasting(found, state)
         return check
+
+    def _negative(self, state: ShardState) -> None:
+        """Tell of rows that are there less than no times. Of parts that are whole."""
+        schemas = {id_: version.schema for id_, version in state.schemas.items()}
+        spec = ShardSpec(self._url, self._id, state.domain, state.schema_id, schemas, self._config)
+        try:
+            found = negatives(spec, self._stores.blobs, state)
+        except BlobNotFound:
+            return  # A newer state needs it no more, for it was looked at a moment ago.
+        if found is not None and found.rows:
+            message = (
+                f"as of {found.as_of} {found.rows} rows are there less than no times, such as "
+                f"{found.example}: they were taken away more often than they came"
+            )
+            self._tell("negative-rows", self._id, message)
 
     def _lent(self, state: ShardState) -> list[BlobInfo]:
         """The parts of the shards that this one has borrowed from. A listing each."""
@@ -157,6 +263,25 @@ class ShardCheck:
             self._tell(
                 "pinned-missing", name, "a reader or a fork needs a state that names it, and it is gone"
             )
+
+    def mend_log(self) -> tuple[Finding, ...]:
+        """Take back of a damaged log what is sound, and tell what is lost. Reads the log."""
+        try:
+            listed = self._stores.blobs.list(names.rollups(self._id))
+            found = (names.rolled_up_at(info.name) for info in listed)
+            starts = sorted(seqno for seqno in found if seqno is not None)
+            mended = self._stores.log.mend(self._id, starts)
+        except (CorruptionError, FormatTooNew, StoreUnavailable, OutcomeUnknown):
+            return ()  # as the next who reads it says
+        if mended is None:
+            return ()
+        self._tell("log-damaged", self._id, f"{mended.reason}; what was damaged is kept in {mended.kept}")
+        self._repaired(("log-damaged",), {self._id})
+        if mended.lost is not None:
+            first, last = mended.lost
+            message = f"its entries {first} to {last} were acknowledged, and are lost"
+            self._tell("log-lost", self._id, message)
+        return tuple(self._found)
 
     def _history(self) -> History:
         return History(self._id, self._stores, self._env)

@@ -7,7 +7,6 @@ with, so what a collector removed meanwhile is looked for again before anything 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidelake.config import Config
 from tidelake.model import names
 from tidelake.shard.checking.finding import Tell
 from tidelake.shard.checking.parts import named_parts
@@ -34,15 +33,13 @@ class Leftover:
     removable: bool
 
 
-def leftovers(
-    state: ShardState, listed: Iterable[BlobInfo], blobs: BlobStore, config: Config, now_ms: int
-) -> list[Leftover]:
+def leftovers(state: ShardState, listed: Iterable[BlobInfo], blobs: BlobStore, now_ms: int) -> list[Leftover]:
     """The objects of a shard that should be gone. A listing of one name for each of them."""
     named = {part.name for part in named_parts(state)}
     named |= {*state.garbage, *state.doomed}
     if state.rollup != FIRST:
         named.add(names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id))
-    before_ms = now_ms - int(config.upload_age_s * 1000)
+    before_ms = now_ms - state.agreed.upload_ms(now_ms)
     found = (_judged(info, state, before_ms) for info in listed if info.name not in named)
     return [left for left in found if left is not None and any(True for _ in blobs.list(left.name))]
 
@@ -63,7 +60,22 @@ def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | Non
         return Leftover("leaked-rollup", info.name, f"{age}, and it came too late", True)
     if rolled_up is not None:
         return Leftover("leaked-rollup", info.name, age, False) if old else None
+    if names.is_aside(info.name):
+        return None
     return Leftover("unknown-object", info.name, "Tidelake gives no object such a name", False)
+
+
+def tell_aside(listed: Iterable[BlobInfo], tell: Tell) -> None:
+    """What repairs have set aside, which stays until the collection is dropped or somebody removes it."""
+    found: dict[str, int] = {}
+    for info in listed:
+        if names.is_aside(info.name):
+            folder = info.name.rpartition("/")[0]
+            found[folder] = found.get(folder, 0) + 1
+    for folder, count in sorted(found.items()):
+        tell(
+            "kept-aside", folder, f"{count} objects that a repair has set aside; what.txt says what they are"
+        )
 
 
 def pinned(state: ShardState, now_ms: int) -> set[str]:
@@ -72,12 +84,10 @@ def pinned(state: ShardState, now_ms: int) -> set[str]:
     return {name for name, lost in state.garbage.items() if any(lost.read_by(pin) for pin in pins)}
 
 
-def tell_garbage(
-    state: ShardState, listed: Iterable[BlobInfo], config: Config, now_ms: int, tell: Tell
-) -> None:
+def tell_garbage(state: ShardState, listed: Iterable[BlobInfo], now_ms: int, tell: Tell) -> None:
     """How much garbage could be gone and is there."""
     needed = pinned(state, now_ms)
-    before_ms = now_ms - int(config.garbage_age_s * 1000)
+    before_ms = now_ms - state.agreed.garbage_ms(now_ms)
     aged = {name for name, lost in state.garbage.items() if lost.removed_ms < before_ms}
     if old := (aged - needed) & {info.name for info in listed}:
         message = f"{len(old)} objects that nobody needs could be removed: tidelake maintain does it"

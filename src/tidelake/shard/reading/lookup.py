@@ -51,7 +51,7 @@ def lookup(
     among = KeySet.of(given, spec.schema)
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection, among=among)
     if any_stored(needed):
-        found = Lease(shard).watch(state.seqno, found)
+        found = Lease(shard).watch(state, found)
     return pa.Table.from_batches(found, schema)
 
 

@@ -82,7 +82,7 @@ def streamed(
     needed = matching(_sources(state, query), Scope(spec, where=selection.where))
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
     if lease is not None and any_stored(needed):
-        found = lease.watch(state.seqno, found)
+        found = lease.watch(state, found)
     return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
 
 

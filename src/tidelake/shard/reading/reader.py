@@ -75,6 +75,8 @@ class Reader:
         self._closed = True
         self._lease = Lease(shard, purpose, reader=True)
         self._pinned: ShardState | None
+        # Whether what is staged was looked at in the pinned state.
+        self._ahead = False
         hold, self._pinned = self._lease.pin(since)
         self._closed = False
         self.since = hold.since
@@ -92,6 +94,7 @@ class Reader:
             LeaseExpired: the hold is gone.
         """
         hold, self._pinned = self._lease.pin(since)
+        self._ahead = False
         self.since = hold.since
 
     def close(self) -> None:
@@ -128,8 +131,9 @@ class Reader:
     ) -> pa.RecordBatchReader:
         """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
 
-        What is `staged` for open times comes from the newest state in any case. One log scan, and one log
-        write if another state is pinned. Errors as `tidelake.shard.reading.query.stream`.
+        What is `staged` for open times comes from the newest state at the first such read, and from the state
+        that is pinned then. One log scan, and one log write if another state is pinned. Errors as
+        `tidelake.shard.reading.query.stream`.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -148,18 +152,34 @@ class Reader:
         """A pinned state that knows the answer."""
         self._alive()
         pinned = self._pinned
-        if pinned is None or not query.answers(pinned, asked):
+        if pinned is None or not (query.answers(pinned, asked) or (staged and self._ahead)):
             try:
                 query.ready(self._shard, asked, timeout_s, staged=staged)
             except HistoryCompacted:
                 # Perhaps because the hold has ended since it was looked at.
                 self._alive()
                 raise
-            view = self._shard.view()
-            _, state = self._lease.pin()
-            self._pinned = pinned = seen_through(state, view)
+            self._pinned = pinned = self._newest()
+            self._ahead = self._ahead or staged
         query.check_since(asked, pinned)
         return pinned
+
+    def ahead(self) -> ShardState:
+        """The state that answers for what is staged. If there was none, the newest, by one log write.
+
+        Raises:
+            LeaseExpired: the hold is gone.
+        """
+        self._alive()
+        if self._pinned is None or not self._ahead:
+            self._pinned, self._ahead = self._newest(), True
+        return self._pinned
+
+    def _newest(self) -> ShardState:
+        """The newest state, pinned. One log write."""
+        view = self._shard.view()
+        _, state = self._lease.pin()
+        return seen_through(state, view)
 
     def listen(self, as_of: Time, following: Following | None = None) -> Iterator[Step]:
         """Every time that is not at or before `as_of`, exactly once, in steps of the frontier.

@@ -52,6 +52,6 @@ def split_of(
         within = [] if keys is None else needed
         batches = rows(spec, blobs, within, asked, keys, selection=selection)
         if any_stored(within):
-            batches = lease.watch(state.seqno, batches)
+            batches = lease.watch(state, batches)
         readers.append(pa.RecordBatchReader.from_batches(shown(spec, selection), batches))
     return readers

@@ -14,6 +14,7 @@ from functools import partial
 from tidelake.errors import Closed, CollectionNotFound, HistoryCompacted, LeaseExpired
 from tidelake.model.frontier import Frontier
 from tidelake.shard.keeper import Keeper
+from tidelake.shard.lease import young
 from tidelake.shard.shard import Shard
 from tidelake.state import holds
 from tidelake.state.commands import Outcome
@@ -40,8 +41,7 @@ class StandingHold:
         self._shard = shard
         self._purpose = purpose
         self._lasts_s = lasts_s
-        self._young_s = shard.spec.config.garbage_age_s / _SHARE
-        self._keeper = Keeper(shard.env, min(lasts_s / _SHARE, self._young_s, _MOVE_EVERY_S))
+        self._keeper = Keeper(shard.env, min(lasts_s / _SHARE, young(shard.known()), _MOVE_EVERY_S))
         self._since = self._held = Frontier()
         self._read: tuple[int, float] | None = None
         self._pins: tuple[int, ...] = ()
@@ -70,8 +70,9 @@ class StandingHold:
 
     def read(self, seqno: int | None) -> None:
         """What is read from now on, and alone, is of the state of this seqno; None: of no stored part."""
-        now_s = self._shard.env.clock.monotonic_s()
-        self._read = None if seqno is None else (seqno, now_s)
+        now_s, young_s = self._shard.env.clock.monotonic_s(), young(self._shard.known())
+        self._keeper.look_every(young_s)
+        self._read = None if seqno is None else (seqno, now_s + young_s)
 
     def stop(self) -> None:
         """No more signs of life from here. The hold stays, until it expires or its owner comes back."""
@@ -86,7 +87,7 @@ class StandingHold:
             due_s = min(due_s, self._renewed_s + _MOVE_EVERY_S)
         read = self._read
         if read is not None and read[0] not in self._pins:
-            due_s = min(due_s, read[1] + self._young_s)
+            due_s = min(due_s, read[1])
         return due_s
 
     def keep(self) -> None:
@@ -106,7 +107,7 @@ class StandingHold:
         """Open or renew the hold. The caller has the turn."""
         now_s = self._shard.env.clock.monotonic_s()
         read, since = self._read, self._since
-        pins = (read[0],) if read is not None and read[1] + self._young_s <= now_s else ()
+        pins = (read[0],) if read is not None and read[1] <= now_s else ()
         self._shard.run(partial(self._held_from, since=since, pins=pins))
         self._held, self._pins, self._renewed_s = since, pins, now_s
 

@@ -23,7 +23,7 @@ from tidelake.model.predicate import columns_of
 from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.selection import Wanted
 from tidelake.model.time import TIME_MAX
-from tidelake.shard.lease import Lease
+from tidelake.shard.lease import Lease, young
 from tidelake.shard.reading import query
 from tidelake.shard.reading.standing import StandingHold
 from tidelake.shard.runs.plan import ReadPlan
@@ -257,7 +257,7 @@ class Tail:
         if self._looked_s is None:
             return False
         age_s = self._shard.env.clock.monotonic_s() - self._looked_s
-        return age_s < self._shard.spec.config.garbage_age_s / 3
+        return age_s < young(self._shard.last_readable())
 
     def _recent(self, asked: Query) -> ShardState:
         """A young state that knows the answer, if one is known; else a head."""

@@ -17,7 +17,7 @@ from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable,
 from tidelake.model import names
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.lending import Lending
-from tidelake.state import collection
+from tidelake.state import collection, forgetting
 from tidelake.state.commands import Command, NoOp, R
 from tidelake.state.forking import is_borrowed
 from tidelake.state.state import FIRST, ShardState
@@ -27,6 +27,8 @@ from tidelake.store.protocols import BlobInfo
 _NAMES_MAX = 1_000
 # An append deletes so many blobs at most, and looks only if there are as many.
 _NAMES_BESIDE = 32
+# And forgets so many tokens at most.
+_TOKENS_BESIDE = 250
 # A handle looks for garbage so many times while it grows old, and lists uploads likewise.
 _LOOKS = 4
 _PAUSE_S_MIN = 1.0
@@ -73,10 +75,17 @@ class Collector:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        config = shard.spec.config
-        self._garbage_ms = int(config.garbage_age_s * 1000)
-        self._upload_ms = int(config.upload_age_s * 1000)
-        self._lending = Lending(shard.stores, shard.env, config)
+        self._lending = Lending(shard.stores, shard.env, shard.spec.config)
+
+    @property
+    def _garbage_ms(self) -> int:
+        """How long garbage stays, as far as this handle knows."""
+        return self._shard.known().agreed.garbage_ms(self._shard.env.clock.now_ms())
+
+    @property
+    def _upload_ms(self) -> int:
+        """How long an upload may take, as far as this handle knows."""
+        return self._shard.known().agreed.upload_ms(self._shard.env.clock.now_ms())
 
     def run(self, *, thorough: bool = False) -> CollectReport:
         """Delete the garbage that is old enough, and what it kept in the log; look for leaked uploads.
@@ -100,6 +109,7 @@ class Collector:
             if not state.dropped and (thorough or self._listing_due(state)):
                 report = report.plus(self._leaked())
                 self._lending.settle(self._shard.known())
+            self._forget()
             self._lending.let_go(self._shard)
         except CollectionDropped:
             # Whoever dropped it deletes everything.
@@ -113,6 +123,7 @@ class Collector:
 
     def beside_append(self) -> CollectReport:
         """Delete a few blobs, if there is enough garbage and it is some time since this handle looked."""
+        self._age()
         collected, state = self._shard.collected, self._shard.known()
         enough = len(state.garbage) + len(state.doomed) >= _NAMES_BESIDE
         if state.dropped or not enough or not self._due(collected.tried_s, self._garbage_ms):
@@ -122,6 +133,29 @@ class Collector:
             # With as many there may be more: the next append goes on at once.
             collected.tried_s = self._shard.env.clock.monotonic_s()
         return report
+
+    def _age(self) -> None:
+        """Let what was taken, and tokens, be forgotten in time also where nobody lists uploads."""
+        collected, state = self._shard.collected, self._shard.known()
+        is_empty = state.dropped or not (state.taken or state.tokens)
+        if is_empty or not self._due(collected.aged_s, self._upload_ms):
+            return
+        if state.taken:
+            self._wanted(state, partial(collection.raise_floor, beyond=None))
+        forgotten = self._wanted(state, partial(forgetting.forget_tokens, names_max=_TOKENS_BESIDE))
+        if forgotten < _TOKENS_BESIDE:
+            # With as many there may be more: the next append goes on at once.
+            collected.aged_s = self._shard.env.clock.monotonic_s()
+
+    def _forget(self) -> None:
+        """Forget all tokens that are old enough; those of earlier versions are counted from now on."""
+        collected, forget = self._shard.collected, partial(forgetting.forget_tokens, names_max=_NAMES_MAX)
+        date = partial(forgetting.date_tokens, names_max=_NAMES_MAX)
+        while not collected.dated and self._wanted(self._shard.known(), date):
+            pass
+        collected.dated = True
+        while self._wanted(self._shard.known(), forget):
+            pass
 
     def pause_s(self) -> float:
         """How long a shard at rest can be left alone: until something is old enough, or the next listing."""
@@ -142,9 +176,7 @@ class Collector:
         """Doom, delete, truncate, bury; until nothing more is free."""
         report = CollectReport()
         while state.garbage or state.doomed:
-            doomed = self._wanted(
-                state, partial(collection.doom, age_ms=self._garbage_ms, names_max=names_max)
-            )
+            doomed = self._wanted(state, partial(collection.doom, names_max=names_max))
             if not doomed:
                 break
             deleted, blobs, error = self._deleted(doomed)
@@ -218,7 +250,7 @@ class Collector:
         rollups = list(shard.stores.blobs.list(names.rollups(id_)))
         state = shard.state()
         beyond = max((at for at, _ in _unnamed(parts, state) if at <= state.seqno), default=None)
-        self._wanted(state, partial(collection.raise_floor, age_ms=self._upload_ms, beyond=beyond))
+        self._wanted(state, partial(collection.raise_floor, beyond=beyond))
         state = shard.known()
         before_ms = shard.env.clock.now_ms() - self._upload_ms
         if any(info.modified_ms <= before_ms and _is_early(info.name, state) for info in rollups):

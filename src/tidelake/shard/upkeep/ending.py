@@ -31,16 +31,21 @@ class Removed:
         shards: whose logs were deleted.
         blobs: their objects.
         size_bytes: of these.
+        damaged: what was left as it is because its log cannot be used, and why, for people.
     """
 
     shards: int = 0
     blobs: int = 0
     size_bytes: int = 0
+    damaged: tuple[str, ...] = ()
 
     def plus(self, other: "Removed") -> "Removed":
         """Both together."""
         return Removed(
-            self.shards + other.shards, self.blobs + other.blobs, self.size_bytes + other.size_bytes
+            self.shards + other.shards,
+            self.blobs + other.blobs,
+            self.size_bytes + other.size_bytes,
+            tuple(dict.fromkeys((*self.damaged, *other.damaged))),
         )
 
 

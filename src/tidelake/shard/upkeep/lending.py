@@ -60,7 +60,8 @@ class Lending:
         Args:
             state: of the origin, which may be a tombstone.
         """
-        before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
+        now_ms = self._env.clock.now_ms()
+        before_ms = now_ms - state.agreed.upload_ms(now_ms)
         settled = 0
         for fork_id, fork in sorted(state.forks.items()):
             if fork.noted_ms <= before_ms and self._stores.log.head(fork_id) is None:

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from tidelake.data.fingerprint import fingerprint
 from tidelake.data.ingest import as_table
 from tidelake.errors import (
     CollectionDropped,
@@ -28,7 +29,7 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model import time as times
-from tidelake.model.batch import Run
+from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.shard.asked import Done
@@ -36,7 +37,8 @@ from tidelake.shard.runs.upload import check_times, discard, normalized, stored,
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.maintain import admit, make_room, tend_if_due
-from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, append, claimed, expected
+from tidelake.shard.writing import single
+from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, claimed, expected
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
@@ -53,6 +55,9 @@ REFUSALS = (
     IncompatibleSchema,
 )
 
+
+# An upload that is given up is made anew, so many times in all.
+UPLOADS_MAX = 4
 
 R = TypeVar("R")
 Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
@@ -111,7 +116,7 @@ def append_rows(
         )
 
     def attempt(spec: ShardSpec) -> Appended:
-        floor = commit_floor(shard, shard.alive())
+        floor = commit_floor(shard, shard.readable())
         return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), claim)
 
     return under_newest_schema(shard, attempt)
@@ -121,9 +126,10 @@ def _append_timed(
     shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, claim: Claim | None
 ) -> Appended:
     table = normalized(spec, given)
-    lower = shard.alive().upper
+    claim = _of_rows(claim, table)
+    lower = shard.readable().upper
     # The claim first: the times of an append that is in lie below the upper that it made.
-    known = shard.preview(partial(claimed, claim=claim)) if claim else None
+    known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
     if known is not None:
         return known
     end = _end(shard, table, upper)
@@ -150,13 +156,19 @@ def _append_at_upper(
     shard: Shard, table: pa.Table, end: Frontier, claim: Claim | None, runs: tuple[Run, ...]
 ) -> Done[Appended]:
     """Offer uploaded runs at the present upper until nobody else is faster."""
-    while True:
-        lower = shard.alive().upper
+
+    def within(lower: Frontier) -> Exactly:
         check_times(table, shard.spec.domain, lower, end)
         # Without rows there may be nothing left to close, but a claim is still to be recorded.
-        upper = lower if end <= lower and not table.num_rows else end
+        return Exactly(lower, lower if end <= lower and not table.num_rows else end)
+
+    while True:
+        at_upper = within(shard.readable().upper)
+        limit = shard.spec.config.inline_total_bytes
+        write = single.an_append(runs, at_upper, claim, inline_bytes_max=limit, as_now=True)
         try:
-            return commit(shard, Exactly(lower, upper), claim, runs)
+            # In a group it is worked out again without being refused first.
+            return single.carry_out(shard, single.at_any_upper(write, within))
         except UpperMismatch:
             continue
 
@@ -168,7 +180,7 @@ def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
         raise UsageError(f"times of {shard.spec.domain} have no single last one: give upper=[...]")
     ends = time_range(table, shard.spec.domain)
     if ends is None:
-        return shard.alive().upper
+        return shard.readable().upper
     return past_last(ends[1])
 
 
@@ -206,22 +218,35 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     return times.join(state.upper.elements[0], now)
 
 
+def _of_rows(claim: Claim | None, table: pa.Table, without: tuple[str, ...] = ()) -> Claim | None:
+    """The claim of an append that says which rows it was made of, if it does not say what of."""
+    if claim is None or claim.content:
+        return claim
+    return replace(claim, content=fingerprint(table, without))
+
+
 def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: Claim | None) -> Appended:
+    # A time that was picked at the commit is another one when it is tried again.
+    claim = _of_rows(claim, table, spec.domain.columns if isinstance(when, AtCommit) else ())
     # Asked before the upload, so that a writer that is behind or fenced does not upload in vain.
-    known = shard.preview(partial(expected, when=when, claim=claim))
+    known = single.preview(shard, partial(expected, when=when, claim=claim), claim)
     if known is not None and known.already:
         return known
     return _upload(shard, spec, table, partial(commit, shard, when, claim))
 
 
 def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) -> Appended:
-    """Upload and append; once more if the upload is given up for as old as what this handle knew."""
-    try:
-        return offer(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
-    except UploadExpired:
-        # The refusal was made on the newest state, which the next upload names.
-        again = replace(spec, seqno=shard.known().seqno)
-        return offer(shard, write_table(again, shard.stores.blobs, shard.env, table), attempt)
+    """Upload and append; anew if the upload is given up.
+
+    It was as old as what this handle knew, or staged in a group that the collection has left.
+    """
+    for _ in range(UPLOADS_MAX - 1):
+        try:
+            return offer(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+        except UploadExpired:
+            # The refusal was made on the newest state, which the next upload names.
+            spec = replace(spec, seqno=shard.known().seqno)
+    return offer(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
 
 
 def commit(
@@ -232,6 +257,7 @@ def commit(
     *,
     as_now: bool = True,
     seen: Seen | None = None,
+    offered: tuple[Part, ...] = (),
 ) -> Done[Appended]:
     """One attempt to append runs. One log write if it is the first.
 
@@ -240,8 +266,10 @@ def commit(
         IncompatibleSchema: with `as_now`, a column of the runs was dropped since they were written.
     """
     limit = shard.spec.config.inline_total_bytes
-    command = partial(append, when=when, claim=claim, inline_bytes_max=limit, as_now=as_now, seen=seen)
-    return shard.carry_out(partial(command, runs=runs))
+    write = single.an_append(
+        runs, when, claim, inline_bytes_max=limit, as_now=as_now, seen=seen, offered=offered
+    )
+    return single.carry_out(shard, write)
 
 
 def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:

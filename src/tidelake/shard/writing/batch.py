@@ -74,7 +74,7 @@ class Batch:
 
     @classmethod
     def from_bytes(cls, place: Place | ShardSpec, data: bytes) -> "Batch":
-        """The batch that `to_bytes` made; whoever holds it answers for its parts now.
+        """The batch that `to_bytes` made; the caller answers for its parts from now on.
 
         Args:
             place: the shard, or its spec.
@@ -150,15 +150,19 @@ class Batch:
     def delete(self) -> None:
         """Delete the parts. One store call each; what the store does not delete now is left to collection.
 
-        So are the parts of a batch that came from bytes: a copy of these may be appended by somebody else.
+        So are the parts of a batch that came from bytes: another process may append a copy of these.
         """
         self.take("deleted")
+        self.discard()
+
+    def discard(self) -> None:
+        """Delete the parts of a batch that is used, and of which nothing is in; see `delete`."""
         # SUBTLE: after an append that failed otherwise than by a refusal, a state might name the parts.
         if not (self._offered or self.sent):
             discard(self._blobs, self._env, self.hollow.runs)
 
     def take(self, use: str) -> None:
-        """Use the batch, which ends its life; for whoever appends.
+        """Use the batch, which ends its life; called by the append.
 
         Raises:
             BatchConsumed: it was used.

@@ -84,10 +84,10 @@ class BatchBuilder:
             spec: of the shard.
             blobs: where parts go.
             env: ids and a recorder.
-            lower: all times must be beyond it.
+            lower: all times must be at or after it.
             sorted: rows come sorted by key, value and time, and are kept as one run. Where they are not, a
                 new run begins.
-            upper: refuse times beyond it at once, if it is known; `finish` checks in any case.
+            upper: refuse times at or after it at once, if it is known; `finish` checks in any case.
         """
         self._spec, self._env = spec, env
         self._blobs, self._ledger = blobs, Ledger(blobs)

@@ -14,12 +14,14 @@ from tidelake.data.ingest import as_table
 from tidelake.errors import InlineFull, UploadExpired, UpperMismatch
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
+from tidelake.shard.asked import Done
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.maintain import make_room, tend_if_due
-from tidelake.shard.writing.append import REFUSALS, under_newest_schema
+from tidelake.shard.writing import single
+from tidelake.shard.writing.append import REFUSALS, UPLOADS_MAX, under_newest_schema
 from tidelake.shard.writing.batches import uploaded
 from tidelake.state import append as commands
 from tidelake.state.append import Appended, Claim
@@ -43,23 +45,24 @@ def stage(shard: Shard, updates: object, claim: Claim | None = None) -> bool:
 
 
 def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) -> bool:
-    known = shard.preview(partial(commands.claimed, claim=claim)) if claim else None
+    known = single.preview(shard, partial(commands.claimed, claim=claim), claim) if claim else None
     if known is not None:
         return False
     table = normalized(spec, given)
     # Whether the number is in was asked of the newest state.
-    checked = (shard.known() if claim else shard.alive()).upper
+    checked = (shard.known() if claim and not shard.known().group else shard.readable()).upper
     if checked.closed:
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
     attempt = partial(_commit, shard, table, checked, claim)
-    try:
-        return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
-    except UploadExpired:
-        # The refusal was made on the newest state, which the next upload names.
-        spec = replace(spec, seqno=shard.known().seqno)
-        return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+    for _ in range(UPLOADS_MAX - 1):
+        try:
+            return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
+        except UploadExpired:
+            # The refusal was made on the newest state, which the next upload names.
+            spec = replace(spec, seqno=shard.known().seqno)
+    return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
 
 
 def stage_uploaded(
@@ -79,13 +82,19 @@ def stage_uploaded(
     runs, checked = uploaded(shard, uploads)
     shard.alive()
     Drainer(shard).make_room()
-    command = partial(commands.stage, checked=checked, claim=claim, seal_to=seal_to)
+    parts = tuple(part for run in runs for part in run.parts)
     limit = shard.spec.config.inline_total_bytes
+
+    def attempt(offered: tuple[Run, ...]) -> Done[bool]:
+        write = single.a_stage(
+            offered, checked, claim, inline_bytes_max=limit, seal_to=seal_to, offered=parts
+        )
+        return single.carry_out(shard, write)
+
     try:
-        done = shard.carry_out(partial(command, runs=runs, inline_bytes_max=limit))
+        done = attempt(runs)
     except InlineFull:
-        moved = stored(shard.spec, shard.stores.blobs, shard.env, runs)
-        done = shard.carry_out(partial(command, runs=moved, inline_bytes_max=limit))
+        done = attempt(stored(shard.spec, shard.stores.blobs, shard.env, runs))
     tend_if_due(shard, done)
     return done.result
 
@@ -113,12 +122,13 @@ def _commit(
 ) -> bool:
     limit = shard.spec.config.inline_total_bytes
     while True:
-        command = partial(commands.stage, runs=runs, claim=claim, inline_bytes_max=limit)
         try:
-            return shard.run(partial(command, checked=checked))
+            return single.carry_out(
+                shard, single.a_stage(runs, checked, claim, inline_bytes_max=limit)
+            ).result
         except UpperMismatch as error:
             # Of tuples the parts do not tell whether a time was closed meanwhile; the rows do.
-            checked = shard.known().upper
+            checked = shard.last_readable().upper
             if checked.closed:
                 raise UpperMismatch("any frontier", checked) from error
             check_times(table, shard.spec.domain, checked, None)
@@ -130,6 +140,6 @@ def seal(shard: Shard, upper: Frontier, claim: Claim | None = None) -> Appended:
     What is staged for them is seen at once. Where it is mixed with what is staged for later, maintenance
     parts the two; a little of it is done here.
     """
-    done = shard.carry_out(partial(commands.seal, upper=upper, claim=claim))
+    done = single.carry_out(shard, single.a_seal(upper, claim))
     tend_if_due(shard, done)
     return done.result

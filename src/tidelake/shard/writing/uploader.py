@@ -23,8 +23,8 @@ class Uploader:
 
     Attributes:
         spec: the shard.
-        lower: refuse times that are not beyond it; None: whoever appends checks.
-        upper: refuse times beyond it; None: whoever appends checks.
+        lower: refuse times that are not at or after it; None: the append checks.
+        upper: refuse times at or after it; None: the append checks.
     """
 
     spec: ShardSpec

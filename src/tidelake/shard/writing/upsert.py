@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidelake.data.consolidate import consolidate
 from tidelake.data.events import EventColumns
 from tidelake.data.ingest import as_table
-from tidelake.errors import UpperMismatch
+from tidelake.errors import UploadExpired, UpperMismatch
 from tidelake.model import time as times
 from tidelake.model.query import AsOf
 from tidelake.model.time import Time
@@ -26,6 +26,7 @@ from tidelake.shard.runs.read import sources
 from tidelake.shard.runs.upload import normalized
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.writing import single
 from tidelake.shard.writing.append import REFUSALS, commit_floor, past_last, under_newest_schema
 from tidelake.shard.writing.batches import append_batches
 from tidelake.shard.writing.builder import BatchBuilder
@@ -37,7 +38,7 @@ from tidelake.state.state import ShardState
 
 
 @dataclass
-class _Difference:
+class Difference:
     """What an attempt is to append.
 
     Attributes:
@@ -52,7 +53,7 @@ class _Difference:
     end: Time | None
 
 
-_Attempt: TypeAlias = Callable[[ShardState, ShardSpec], _Difference]
+Attempt: TypeAlias = Callable[[ShardState, ShardSpec], Difference]
 
 
 def upsert(
@@ -77,17 +78,35 @@ def upsert(
     Raises:
         InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken. Nothing was written.
     """
-    given = as_table(data)
+    return _written(shard, upserting(shard, as_table(data), columns, time, old_rows=old_rows), claim)
+
+
+def upserting(
+    shard: Shard,
+    given: pa.Table,
+    columns: EventColumns,
+    time: Time | None = None,
+    *,
+    old_rows: OldRows | None = None,
+) -> Attempt:
+    """What an upsert comes to on a state; arguments and errors as there."""
     timed = any(name in given.column_names for name in shard.spec.domain.columns)
 
-    def difference(state: ShardState, spec: ShardSpec) -> _Difference:
+    def difference(state: ShardState, spec: ShardSpec) -> Difference:
         columns.check(spec.schema, spec.domain)
-        at = time if time is not None or timed else commit_floor(shard, state)
+        at, events_given = time, given
+        if time is None and not timed:
+            at = commit_floor(shard, state)
+        elif time is None and len(state.staged):
+            # What is staged is met as of one time: as of that of all events, if they have one.
+            at = _one_time(given, spec.domain.columns[0], state)
+            if at is not None:
+                events_given = given.drop_columns([*spec.domain.columns])
         upserter = Upserter.at(state, spec, columns, at)
-        found = _Difference(Seen(state.seqno, upserter.as_of), iter(()), time)
+        found = Difference(Seen(state.seqno, upserter.as_of), iter(()), time)
 
         def updates() -> Iterator[pa.RecordBatch]:
-            for events, changed in upserter.resolved(shard.stores.blobs, [given], old_rows):
+            for events, changed in upserter.resolved(shard.stores.blobs, [events_given], old_rows):
                 if timed:
                     last = pc.max(events.column(spec.domain.columns[0])).as_py()
                     found.end = last if found.end is None else max(found.end, last)
@@ -96,7 +115,19 @@ def upsert(
         found.updates = updates()
         return found
 
-    return _written(shard, difference, claim)
+    return difference
+
+
+def _one_time(given: pa.Table, name: str, state: ShardState) -> Time | None:
+    """The time that all events of a table have, if it is open; None: they have several, or an odd one."""
+    if given.column_names.count(name) != 1:
+        return None
+    column = given.column(name)
+    if not pa.types.is_integer(column.type) or column.null_count or not len(column):
+        return None
+    ends = pc.min_max(column).as_py()
+    only = ends["min"] == ends["max"] and 0 <= ends["min"] <= times.TIME_MAX
+    return ends["min"] if only and state.upper.less_equal(ends["min"]) else None
 
 
 def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim | None = None) -> Appended:
@@ -112,34 +143,38 @@ def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim |
     Raises:
         InvalidUpdates, UpdateNotBeyondLower: the table or the time cannot be taken. Nothing was written.
     """
-    given = as_table(data)
+    return _written(shard, replacing(shard, as_table(data), time), claim)
+
+
+def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attempt:
+    """What a replacement comes to on a state; arguments and errors as `replace`."""
     check_total(shard.spec)
 
-    def difference(state: ShardState, spec: ShardSpec) -> _Difference:
+    def difference(state: ShardState, spec: ShardSpec) -> Difference:
         at = commit_floor(shard, state) if time is None else time
         check_open(state, at)
         table = normalized(spec, given, at)
         new = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
         old = sources(state.batches(), AsOf(at))
         updates = differences(spec, shard.stores.blobs, old, new.to_batches(), at=at)
-        return _Difference(Seen(state.seqno, times.parts(at)[0]), updates, time)
+        return Difference(Seen(state.seqno, times.parts(at)[0]), updates, time)
 
-    return _written(shard, difference, claim)
+    return difference
 
 
-def _written(shard: Shard, attempt: _Attempt, claim: Claim | None) -> Appended:
+def _written(shard: Shard, attempt: Attempt, claim: Claim | None) -> Appended:
     def under_newest(_spec: ShardSpec) -> Appended:
         while True:
-            state = shard.alive()
-            known = shard.preview(partial(claimed, claim=claim)) if claim else None
+            state = shard.settle()
+            known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
             if known is not None:
                 return known
             spec = shard.spec
             try:
                 return _append(shard, spec, state, attempt(state, spec), claim)
-            except UpperMismatch:
+            except (UpperMismatch, UploadExpired):
                 # Somebody was faster: the old rows may be others now.
-                if shard.alive().upper.closed:
+                if shard.readable().upper.closed:
                     raise
                 shard.env.recorder.count("shard.upsert.again")
 
@@ -147,10 +182,10 @@ def _written(shard: Shard, attempt: _Attempt, claim: Claim | None) -> Appended:
 
 
 def _append(
-    shard: Shard, spec: ShardSpec, state: ShardState, found: _Difference, claim: Claim | None
+    shard: Shard, spec: ShardSpec, state: ShardState, found: Difference, claim: Claim | None
 ) -> Appended:
     lower, last = state.upper, -1
-    updates = Lease(shard).watch(state.seqno, found.updates)
+    updates = Lease(shard).watch(state, found.updates)
     with BatchBuilder(spec, shard.stores.blobs, shard.env, lower, sorted=True) as builder, closing(updates):
         for batch in updates:
             last = max(last, pc.max(batch.column(spec.domain.columns[0])).as_py())
@@ -161,7 +196,7 @@ def _append(
     if upper == lower and claim is None:
         return Appended(lower, lower, already=True)
     try:
-        return append_batches(shard, [built], lower, upper, claim, seen=found.seen)
+        return append_batches(shard, [built], lower, upper, claim, seen=found.seen, keeps=False)
     except REFUSALS:
         built.delete()
         raise

@@ -1,0 +1,176 @@
+"""Bringing a shard back whose newest states break rules, whose parts are gone, or whose log has bad entries.
+
+Owns the plan (which state is taken, what is set aside) and its order: first everything that is set aside is
+stored once more, under names that nothing collects, then the mended state, and last one entry of the log,
+which goes on from it. Until that entry is in nothing has changed. What a state is made of is
+`tidelake.state.mending`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tidelake.env import Env
+from tidelake.errors import BlobExists, BlobNotFound, CorruptionError, InternalError
+from tidelake.model import names
+from tidelake.model.batch import Part
+from tidelake.shard.checking.replay import Replayed, replay, salvaged
+from tidelake.shard.history import History, Known
+from tidelake.state import codec
+from tidelake.state.edits import Delta, Edits, apply
+from tidelake.state.garbage import arriving
+from tidelake.state.invariants import check_state, check_step
+from tidelake.state.mending import Mended, SetAside, mended, not_ours
+from tidelake.state.state import ShardState
+from tidelake.store.protocols import Entry
+from tidelake.store.url import Stores
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a shard can be brought back.
+
+    Attributes:
+        before: the newest state that could be read, perhaps without some entries.
+        after: what is made of it; None: nothing that keeps the rules.
+        aside: what is not kept.
+        left_out: entries of the log that are not.
+        sound: seqno of the last state that kept the rules; None: there is none.
+        own: parts that are copied for the shard to keep, and the names of the copies.
+    """
+
+    before: ShardState
+    after: ShardState | None
+    aside: tuple[SetAside, ...] = ()
+    left_out: tuple[Entry, ...] = ()
+    sound: int | None = None
+    own: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Updates that are no longer in, as far as the parts say."""
+        return sum(one.rows for one in self.aside)
+
+
+class Mending:
+    """Plans and carries out how one shard is brought back."""
+
+    def __init__(self, shard_id: str, stores: Stores, env: Env) -> None:
+        self._id, self._stores, self._env = shard_id, stores, env
+
+    def plan(self, replayed: Replayed, lost: frozenset[str]) -> Plan | None:
+        """How to bring the shard back; None if no state at all can be read. Writes nothing.
+
+        Reads the log once more, and checks each state whole.
+
+        Args:
+            replayed: what its log says.
+            lost: names of parts that are gone.
+        """
+        leaving_out = salvaged(self._id, self._stores, keeping_rules=False)
+        state = replayed.state or leaving_out.state
+        if state is None:
+            return None
+        left_out = () if replayed.state is not None else leaving_out.left_out
+        found = self._made(state, lost, left_out, leaving_out.sound)
+        if found.after is not None:
+            return found
+        # Nothing finer is possible: the last sound state, and what came later and keeps the rules.
+        fallback = salvaged(self._id, self._stores, keeping_rules=True)
+        if fallback.state is None or not fallback.keeps_rules:
+            return found
+        return self._made(fallback.state, lost, fallback.left_out, leaving_out.sound)
+
+    def _made(
+        self, state: ShardState, lost: frozenset[str], left_out: tuple[Entry, ...], sound: int | None
+    ) -> Plan:
+        own = {part.name: self._fresh(state) for part in not_ours(state) if part.name not in lost}
+        own = {name: copy for name, copy in own.items() if self._is_there(name)}
+        try:
+            made = mended(state, lost, own)
+            check_state(made.state)
+        except (InternalError, ValueError) as error:
+            return Plan(state, None, (SetAside("rule-broken", str(error)),), left_out, sound)
+        aside = (*made.aside, *self._of_entries(left_out, made))
+        return Plan(state, made.state, aside, left_out, sound, own)
+
+    def _fresh(self, state: ShardState) -> str:
+        return names.part(self._id, state.seqno, self._env.ids.fresh())
+
+    def _is_there(self, name: str) -> bool:
+        return any(info.name == name for info in self._stores.blobs.list(name))
+
+    def _of_entries(self, entries: tuple[Entry, ...], made: Mended) -> Iterator[SetAside]:
+        """What entries that are left out would have brought."""
+        named = {part.name for part in made.state.parts()}
+        for entry in entries:
+            name = f"{self._id}@{entry.seqno}"
+            yield SetAside("log-entry", f"entry {name} of {len(entry.data)} bytes")
+            for part in _arriving(entry, name):
+                first, last = part.seen_times
+                what = f"part {part.name} of {part.rows} updates at times {first} to {last}, of entry {name}"
+                yield SetAside("log-entry", what, part, part.name in named)
+
+    def carry_out(self, plan: Plan) -> bool:
+        """Put a plan into effect; False if somebody has written to the shard since it was made.
+
+        Stores what is set aside, and the new state, and then writes the one entry.
+
+        Raises:
+            InternalError: the new state breaks a rule. Nothing is changed.
+        """
+        after = plan.after
+        if after is None:
+            return False
+        id_ = self._env.ids.fresh()
+        for name, copy in plan.own.items():
+            self._copy(name, copy)
+        self._keep(plan, id_)
+        history = History(self._id, self._stores, self._env)
+        rollup = history.write_rollup(after)
+        now_ms = max(self._env.clock.now_ms(), after.committed_ms)
+        edits = Edits(rollup=rollup, mended=True, dropped=after.dropped)
+        delta = Delta(self._id, after.seqno + 1, now_ms, self._env.ids.fresh(), rollup, edits)
+        made = apply(after, delta)
+        check_step(after, made, edits)
+        if history.commit(Known(after, 0), delta, made) is None:
+            self._stores.blobs.delete(names.rollup(self._id, rollup.seqno, rollup.id))
+            return False
+        return True
+
+    def bring_back(self) -> bool:
+        """Mend a shard so that it opens, whatever is set aside by that; False if it cannot be done."""
+        replayed = replay(self._id, self._stores, lambda *_: None)
+        if replayed.state is not None and replayed.keeps_rules and replayed.rollup_ok:
+            return True
+        plan = self.plan(replayed, frozenset())
+        return plan is not None and self.carry_out(plan)
+
+    def _keep(self, plan: Plan, id_: str) -> None:
+        """Store what is set aside, with the state that it was in."""
+
+        def name(what: str) -> str:
+            return names.aside(self._id, plan.before.seqno, id_, what)
+
+        told = "".join(f"{one.rule}: {one.what}\n" for one in plan.aside)
+        self._stores.blobs.put(name("what.txt"), told.encode())
+        self._stores.blobs.put(name("state"), codec.encode_state(plan.before))
+        for entry in plan.left_out:
+            self._stores.blobs.put(name(f"entry-{entry.seqno}"), entry.data)
+        for one in plan.aside:
+            if one.part is not None and one.part.inline is None and not one.doubled:
+                self._copy(one.part.name, name(one.part.name.rpartition("/")[2]))
+
+    def _copy(self, source: str, target: str) -> None:
+        try:
+            self._stores.blobs.put(target, self._stores.blobs.get(source))
+        except (BlobNotFound, BlobExists):
+            return  # Gone, which is why it is set aside; or copied before.
+
+
+def _arriving(entry: Entry, name: str) -> list[Part]:
+    """The parts that an entry brings, if it can be read."""
+    try:
+        delta = codec.decode_delta(entry.data, name)
+    except CorruptionError:
+        return []
+    return [part for edits in delta.steps for part in arriving(edits)]

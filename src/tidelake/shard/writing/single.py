@@ -1,0 +1,429 @@
+"""The one way in for all writes of one collection, whether it is in a group or alone.
+
+Alone, a write is one command on the collection. In a group it is a transaction of one member, which nobody
+has to ask for: its rows are staged in the collection, and the group decides (`tidelake.state.single`). If
+what it depends on has changed meanwhile, it is worked out again on the newest state, without another upload.
+
+What workers uploaded, and batches, may be offered again after a refusal: they stay staged, and the next
+attempt takes their place, or age does.
+
+INVARIANT: after a refusal of other rows nothing of them is staged any more: their parts may be deleted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+from tidelake.errors import (
+    AlreadyTaken,
+    CollectionInGroup,
+    CollectionNotFound,
+    LeftGroup,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    TransactionExpired,
+    UpdateNotBeyondLower,
+    UploadExpired,
+    UpperMismatch,
+    UsageError,
+    WriterFenced,
+)
+from tidelake.model import names
+from tidelake.model.batch import Part, Run
+from tidelake.model.frontier import Frontier
+from tidelake.shard.asked import Done
+from tidelake.shard.shard import Look, Shard
+from tidelake.shard.upkeep.parting import free, part
+from tidelake.state import append as appending
+from tidelake.state import commands, transactions
+from tidelake.state.append import Addition, Appended, Claim, When
+from tidelake.state.commands import Command, Commit, NoOp, Refused
+from tidelake.state.grouped import View
+from tidelake.state.single import Single, alone, decide_single, known_writer, open_member_writer
+from tidelake.state.staged import Awaited
+from tidelake.state.staging import Seen
+from tidelake.state.state import ShardState, WriterRecord
+
+R = TypeVar("R")
+# What says that a write must be worked out again, on the newest state.
+_STALE = (UpperMismatch, UpdateNotBeyondLower, LeftGroup, TransactionExpired, CollectionNotFound)
+
+
+@dataclass(frozen=True)
+class Write(Generic[R]):
+    """A write of one collection.
+
+    Attributes:
+        command: that carries it out alone.
+        on: what it comes to on a state.
+        told: the answer, of what the group says of it.
+        runs: that are offered.
+        claim: of a writer.
+        seen: whether it depends on contents.
+        keeps: whether the same runs may be offered again after a refusal, so that they stay staged.
+        inline_bytes_max: see `append`.
+    """
+
+    command: Command[R]
+    on: Callable[[ShardState], Addition[R] | NoOp[R] | Refused]
+    told: Callable[[Appended, R], R]
+    runs: tuple[Run, ...] = ()
+    claim: Claim | None = None
+    seen: bool = False
+    keeps: bool = False
+    inline_bytes_max: int | None = None
+
+
+def an_append(
+    runs: tuple[Run, ...],
+    when: When,
+    claim: Claim | None = None,
+    *,
+    inline_bytes_max: int | None = None,
+    as_now: bool = False,
+    seen: Seen | None = None,
+    offered: tuple[Part, ...] = (),
+    keeps: bool = True,
+) -> Write[Appended]:
+    """`tidelake.state.append.append`, of runs that are kept for another attempt if they are `offered`."""
+    what = partial(appending.append, runs=runs, when=when, claim=claim, as_now=as_now, seen=seen)
+    on = partial(appending.append_on, runs=runs, when=when, claim=claim, as_now=as_now, seen=seen)
+    kept = bool(offered) and keeps
+    # What may be offered again keeps its names: in a group its inline parts are never stored under others.
+    limit = None if kept else inline_bytes_max
+    return Write(
+        partial(what, inline_bytes_max=inline_bytes_max, offered=offered),
+        partial(on, inline_bytes_max=limit, offered=offered),
+        lambda said, _: said,
+        runs,
+        claim,
+        seen is not None,
+        kept,
+        limit,
+    )
+
+
+def at_any_upper(write: Write[Appended], when: Callable[[Frontier], When]) -> Write[Appended]:
+    """An append that in a group is at whatever the upper is, as `when` says of it."""
+
+    def on(state: ShardState) -> Addition[Appended] | NoOp[Appended] | Refused:
+        return appending.append_on(
+            state,
+            write.runs,
+            when(state.upper),
+            write.claim,
+            inline_bytes_max=write.inline_bytes_max,
+            as_now=True,
+        )
+
+    return replace(write, on=on)
+
+
+def a_stage(
+    runs: tuple[Run, ...],
+    checked: Frontier,
+    claim: Claim | None = None,
+    *,
+    inline_bytes_max: int | None = None,
+    seal_to: Frontier | None = None,
+    offered: tuple[Part, ...] = (),
+) -> Write[bool]:
+    """`tidelake.state.append.stage`; `offered` as for `an_append`."""
+    what = partial(appending.stage, runs=runs, checked=checked, claim=claim, seal_to=seal_to)
+    on = partial(appending.stage_on, runs=runs, checked=checked, claim=claim, seal_to=seal_to)
+    limit = None if offered else inline_bytes_max
+    return Write(
+        partial(what, inline_bytes_max=inline_bytes_max, offered=offered),
+        partial(on, inline_bytes_max=limit, offered=offered),
+        lambda said, kept: kept and not said.already,
+        runs,
+        claim,
+        keeps=bool(offered),
+        inline_bytes_max=limit,
+    )
+
+
+def a_seal(upper: Frontier, claim: Claim | None = None) -> Write[Appended]:
+    """`tidelake.state.append.seal`."""
+    return Write(
+        partial(appending.seal, upper=upper, claim=claim),
+        partial(appending.seal_on, upper=upper, claim=claim),
+        lambda said, _: said,
+        claim=claim,
+    )
+
+
+def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
+    """Write to a collection. Alone one log write; in a group two log scans, and a log write for the group.
+
+    Rows are staged first in a group, which is a log write of the collection as well.
+
+    Raises:
+        StoreUnavailable: it is certainly not in.
+        OutcomeUnknown: it may be in.
+        TidelakeError: as the command is refused; nothing is in.
+    """
+    with shard.together.command():
+        attempt = _Attempt(shard, write)
+        while True:
+            if not shard.known().group:
+                try:
+                    return shard.carry_out(write.command)
+                except CollectionInGroup:
+                    # It has joined one, which this handle knows now.
+                    continue
+                except AlreadyTaken as error:
+                    # It was staged in a group that the collection has left.
+                    raise attempt.told(error) from error
+            look = shard.look()
+            if _is_member(shard, look):
+                done = attempt.tried(look)
+                if done is not None:
+                    return done
+            shard.env.recorder.count("shard.single.again")
+
+
+def preview(
+    shard: Shard, command: Command[R], claim: Claim | None = None, offered: tuple[Part, ...] = ()
+) -> R | None:
+    """The result that a command would have without a write; None if it would write. Raises if refused.
+
+    Usually no store call; in a group two log scans.
+    """
+    while True:
+        if not shard.known().group:
+            try:
+                return shard.preview(command)
+            except CollectionInGroup:
+                continue
+        look = shard.look()
+        if look.view is None or not _is_member(shard, look):
+            continue
+        runs = (Run(offered),) if offered else ()
+        match command(_alone(look, claim, runs), shard.env.clock.now_ms()):
+            case Commit(_, _, _):
+                return None
+            case NoOp(result):
+                return result
+            case Refused(error):
+                raise shard.named(error)
+
+
+def open_writer(
+    shard: Shard, name: str, owner: str = "", *, take_over: bool = False, resume: bool = False
+) -> WriterRecord:
+    """`commands.open_writer`, wherever the collection's writers are known. One log write."""
+    command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over, resume=resume)
+    while True:
+        if not shard.known().group:
+            try:
+                return shard.run(command)
+            except CollectionInGroup:
+                continue
+        look = shard.look()
+        if look.view is None or look.group is None or not _is_member(shard, look):
+            continue
+        state = look.state
+        opened = partial(
+            open_member_writer,
+            member=state.shard_id,
+            joined=state.joined,
+            record=state.writers.get(name),
+            upper=transactions.seen_through(state, look.view).upper,
+            name=name,
+            owner=owner,
+            take_over=take_over,
+            resume=resume,
+        )
+        try:
+            return shard.group(state.group).run(opened)
+        except (LeftGroup, CollectionNotFound):
+            continue
+
+
+def writer_record(shard: Shard, name: str) -> WriterRecord | None:
+    """What is known of a writer. One log scan; in a group two."""
+    look = shard.look()
+    if look.group is None:
+        return look.state.writers.get(name)
+    return known_writer(look.group, look.state, name)
+
+
+def _is_member(shard: Shard, look: Look) -> bool:
+    """Whether the collection and its group know of each other; if not, it is taken out."""
+    state, view = look.state, look.view
+    if view is None or not state.group:
+        return False
+    if look.group is None:
+        free(shard, state.group)
+        return False
+    if view.is_of(state.group, state.joined) and not view.leaving:
+        return True
+    part(shard.group(state.group), state.shard_id, shard)
+    return False
+
+
+def _alone(look: Look, claim: Claim | None, runs: tuple[Run, ...] = ()) -> ShardState:
+    """What a write is worked out on: as readers see it, without what is staged for earlier attempts at it."""
+    seen = transactions.seen_through(look.state, look.view)
+    seen = transactions.without(seen, transactions.waiting_for(seen, runs))
+    return seen if look.group is None else alone(seen, look.group, claim)
+
+
+class _Attempt(Generic[R]):
+    """A write as a transaction of one member, under one id however often it is worked out again.
+
+    Args:
+        shard: of the collection.
+        write: to it.
+    """
+
+    def __init__(self, shard: Shard, write: Write[R]) -> None:
+        self._shard, self._write = shard, write
+        self._id = shard.env.ids.fresh()
+        self._given_up: frozenset[str] = frozenset()
+        self._is_staged = False
+
+    def tried(self, look: Look) -> Done[R] | None:
+        """Try it on what was seen; None: it is to be worked out again."""
+        write, view, group = self._write, look.view, look.group
+        if view is None or group is None or self._has_given_up_others(look, group):
+            return None
+        seen = _alone(look, write.claim, write.runs)
+        found = self._worked_out(seen)
+        if isinstance(found, NoOp):
+            self._withdraw()
+            return Done(found.result, rollup_due=False)
+        if not found.runs and found.bounds.empty and write.claim is None:
+            return Done(found.answer, rollup_due=False)
+        awaited = Awaited(self._id, group.seqno, self._shard.env.clock.now_ms())
+        staged: Done[bool] = Done(False, rollup_due=False)
+        if found.runs:
+            staged = self._staged(view, awaited, found, seen.upper)
+            if not staged.result:
+                return None
+        said = self._decided(_wanted(found, seen, look, awaited, write))
+        if said is None:
+            return None
+        if said.already:
+            self._withdraw()
+        return Done(write.told(said, found.answer), rollup_due=False, merges_due=staged.merges_due)
+
+    def _worked_out(self, seen: ShardState) -> Addition[R] | NoOp[R]:
+        """What the write comes to; raised if it is refused."""
+        try:
+            found = self._write.on(seen)
+            if isinstance(found, Refused):
+                raise found.error
+        except AlreadyTaken as error:
+            raise self.told(error) from error
+        except TidelakeError as error:
+            self._refused()
+            raise self._shard.named(error) from None
+        return found
+
+    def told(self, error: AlreadyTaken) -> AlreadyTaken | UploadExpired:
+        """The error: where others have given up what this staged, its parts come into no state any more."""
+        if not self._is_staged:
+            return error
+        return UploadExpired(error.name, names.uploaded_at(error.name) or 0, self._shard.known().seqno)
+
+    def _has_given_up_others(self, look: Look, group: ShardState) -> bool:
+        """See to it that earlier attempts with the same runs come in no more; False if there are none.
+
+        SUBTLE: such an attempt may still be under way, so it is given up in the group.
+        """
+        seen = transactions.seen_through(look.state, look.view)
+        waiting = transactions.waiting_for(seen, self._write.runs).values()
+        others = [one for one in waiting if one.transaction not in {self._id, *self._given_up}]
+        if not others:
+            return False
+        before = max(one.begun for one in others) + 1
+        self._shard.group(group.shard_id).run(partial(transactions.expire, before=before))
+        # Whoever of them is decided by now is seen as that by the next look.
+        self._given_up |= {one.transaction for one in others}
+        return True
+
+    def _staged(self, view: View, awaited: Awaited, found: Addition[R], checked: Frontier) -> Done[bool]:
+        step = partial(
+            transactions.stage_single,
+            view=view,
+            awaited=awaited,
+            found=found,
+            checked=checked,
+            given_up=self._given_up,
+            inline_bytes_max=self._write.inline_bytes_max,
+        )
+        try:
+            done = self._shard.carry_out(step)
+        except (LeftGroup, UpperMismatch, UpdateNotBeyondLower):
+            # It knows more by now than this look.
+            return Done(False, rollup_due=False)
+        except OutcomeUnknown as error:
+            message = f"the write is not in, and it is not known whether its rows are staged: {error}"
+            raise StoreUnavailable(message) from error
+        except AlreadyTaken as error:
+            raise self.told(error) from error
+        except TidelakeError:
+            self._refused()
+            raise
+        self._is_staged = self._is_staged or done.result
+        return done
+
+    def _decided(self, wanted: Single) -> Appended | None:
+        """What the group says; None: what the write depends on has changed."""
+        try:
+            group = self._shard.group(wanted.group)
+            return group.run(partial(decide_single, wanted=wanted))
+        except _STALE:
+            return None
+        except (WriterFenced, UsageError, StoreUnavailable):
+            # Certainly not in.
+            self._refused()
+            raise
+
+    def _refused(self) -> None:
+        if not self._write.keeps:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Remove what is staged for a write that is not in.
+
+        Raises:
+            StoreUnavailable: it may still be staged, so its parts must stay.
+        """
+        if not self._is_staged:
+            return
+        try:
+            self._shard.run(partial(transactions.withdraw, transactions=frozenset([self._id])))
+        except OutcomeUnknown as error:
+            message = f"the write is not in, and it is not known whether what it staged is removed: {error}"
+            raise StoreUnavailable(message) from error
+        self._is_staged = False
+
+
+def _wanted(found: Addition[R], seen: ShardState, look: Look, awaited: Awaited, write: Write[R]) -> Single:
+    """What the group is asked."""
+    firsts = [part.seen_times[0] for run in found.runs for part in run.parts]
+    first = min(firsts) if firsts and found.stays_open else found.floats
+    state, group, view = look.state, look.group, look.view
+    at_any = found.stays_open or found.floats is not None
+    return Single(
+        awaited.transaction,
+        awaited.begun,
+        state.group,
+        state.shard_id,
+        state.joined,
+        seen.upper,
+        first,
+        found.bounds.upper,
+        has_rows=bool(found.runs),
+        lower=None if at_any else seen.upper,
+        floats=found.floats is not None,
+        latest=group.seqno if write.seen and group is not None else None,
+        claim=write.claim,
+        record=None if write.claim is None else state.writers.get(write.claim.writer),
+        applied=frozenset(view.decided) if found.runs and view is not None else frozenset(),
+    )
