@@ -9,15 +9,32 @@ INVARIANT: an id is decided only when all of its rows are staged, each once.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-
-from tidelake.errors import CollectionNotFound, LeftGroup, OutcomeUnknown, TidelakeError, UsageError
+from tidelake.errors import (
+    CollectionNotFound,
+    LeftGroup,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    TransactionExpired,
+    UsageError,
+)
 from tidelake.model.frontier import Frontier
+from tidelake.model.time import parts
 from tidelake.shard.shard import Shard
-from tidelake.shard.writing.append import REFUSALS
-from tidelake.shard.writing.transaction import Stay, prepare
+from tidelake.shard.writing.append import REFUSALS, commit_floor
+from tidelake.shard.writing.transaction import (
+    Changes,
+    Given,
+    Offered,
+    Stay,
+    free_offered,
+    prepare,
+    prepare_changes,
+    prepare_offered,
+)
 from tidelake.state import transactions
 from tidelake.state.append import Appended, Claim
 from tidelake.state.staged import Awaited
@@ -38,6 +55,7 @@ class Attempt:
         group: that decides.
         doubtful: whether it is unknown what is staged.
         asked: whether it may be decided already.
+        at: the time of all rows, if one was chosen for it.
     """
 
     def __init__(
@@ -49,13 +67,33 @@ class Attempt:
         self._awaited = Awaited(id_, group.known().seqno, group.env.clock.now_ms())
         self._floors = {shard.spec.shard_id: shard.known().upper for shard in shards.values()}
         self._staged: dict[int, tuple[str, tuple[int, int] | None]] = {}
+        # Of what depends on contents: after which state of the group they may not change.
+        self._latest: dict[str, int] = {}
+        self.at: int | None = None
+        # What may be offered again, and stays staged until then.
+        self._kept: frozenset[str] = frozenset()
         self.doubtful = self.asked = False
+
+    @classmethod
+    def begun(
+        cls,
+        id_: str,
+        group: Shard,
+        shards: Mapping[str, Shard],
+        joined: Mapping[str, int],
+        rows: Sequence[tuple[str, Given]],
+    ) -> "Attempt":
+        """One that takes the place of earlier attempts with the same offers. Arguments as of the class."""
+        for name, given in rows:
+            if isinstance(given, Offered) and given.runs:
+                free_offered(shards[name], group, given)
+        return cls(id_, group, shards, joined)
 
     @property
     def is_old(self) -> bool:
         """Whether it has lasted for so long that anybody may give it up."""
-        age_s = (self.group.env.clock.now_ms() - self._awaited.noted_ms) / 1000
-        return age_s >= self.group.spec.config.upload_age_s
+        now_ms = self.group.env.clock.now_ms()
+        return now_ms - self._awaited.noted_ms >= self.group.known().agreed.upload_ms(now_ms)
 
     @property
     def times(self) -> tuple[int, int] | None:
@@ -63,23 +101,54 @@ class Attempt:
         found = [times for _, times in self._staged.values() if times is not None]
         return (min(first for first, _ in found), max(last for _, last in found)) if found else None
 
-    def prepare(self, tables: Sequence[tuple[str, pa.Table]], time: int | None) -> None:
-        """Stage those tables that are not staged yet, in their order. A log write each.
+    def floor(self) -> int:
+        """The earliest time that rows without times may get now in all its collections. Two log scans each.
+
+        Raises:
+            UpperMismatch: one is closed for good.
+        """
+        floors = [commit_floor(shard, shard.readable()) for shard in self._shards.values()]
+        return max(parts(floor)[0] for floor in floors)
+
+    def is_staged(self, rows: Sequence[object]) -> bool:
+        """Whether all of that is staged."""
+        return len(self._staged) == len(rows)
+
+    def uppers(self) -> dict[str, Frontier]:
+        """Up to where this has seen the times of each collection closed, by name. No store call."""
+        group = self.group.known()
+        return {
+            name: transactions.view(group, shard.spec.shard_id).upper.join(shard.known().upper)
+            for name, shard in self._shards.items()
+        }
+
+    def prepare(self, rows: Sequence[tuple[str, Given]], time: int | None) -> None:
+        """Stage those rows that are not staged yet, in their order. A log write each.
 
         Errors as `tidelake.shard.writing.transaction.prepare`. What came before one stays staged.
         """
-        for number, (name, table) in enumerate(tables):
+        for number, (name, given) in enumerate(rows):
             if number in self._staged:
                 continue
             shard = self._shards[name]
             stay = Stay(self.group.spec.shard_id, self._joined[shard.spec.shard_id])
             try:
-                self._staged[number] = (shard.spec.shard_id, prepare(shard, stay, self._awaited, table, time))
-            except (*REFUSALS, UsageError):
+                self._staged[number] = (shard.spec.shard_id, self._one(shard, stay, given, time))
+            except (*REFUSALS, UsageError, TransactionExpired):
                 raise
             except BaseException:
                 self.doubtful = True
                 raise
+
+    def _one(self, shard: Shard, stay: Stay, given: Given, time: int | None) -> tuple[int, int] | None:
+        if isinstance(given, Changes):
+            times, latest = prepare_changes(shard, stay, self._awaited, given, time)
+            self._latest[shard.spec.shard_id] = latest
+            return times
+        if not isinstance(given, Offered):
+            return prepare(shard, stay, self._awaited, given, time)
+        self._kept |= {part.name for part in given.parts}
+        return prepare_offered(shard, stay, self._awaited, given)
 
     def decide(
         self,
@@ -98,28 +167,34 @@ class Attempt:
         """
         if self.asked and self._applied():
             return Appended(self.group.known().upper, self.group.known().upper, already=True)
-        shares = {id_: Share(self._joined[id_], floor) for id_, floor in self._floors.items()}
+        shares = {
+            id_: Share(self._joined[id_], floor, latest=self._latest.get(id_))
+            for id_, floor in self._floors.items()
+        }
         for name, seal in seals.items():
             id_ = self._shards[name].spec.shard_id
             joint = seal.join(shares[id_].seal or seal)
-            shares[id_] = Share(self._joined[id_], self._floors[id_], seal=joint)
+            shares[id_] = replace(shares[id_], seal=joint)
         for id_, times in self._staged.values():
             share = shares[id_]
             if times is not None:
                 first, last = share.times or times
                 within = (min(first, times[0]), max(last, times[1]))
-                shares[id_] = Share(share.joined, share.floor, within, share.seal)
+                shares[id_] = replace(share, times=within)
         wanted = Wanted(
             self.id, self._awaited.begun, shares, None if own_times else time, own_times, upper, lower
         )
+        before, self.asked = self.asked, True
         try:
             return self.group.run(partial(transactions.decide, wanted=wanted, claim=claim))
-        except OutcomeUnknown:
-            self.asked = True
-            raise
         except CollectionNotFound as error:
             # The group ended when the last one had left it.
+            self.asked = before
             raise LeftGroup(min(shares)) from error
+        except (*REFUSALS, UsageError, TransactionExpired, StoreUnavailable):
+            # Certainly not this time.
+            self.asked = before
+            raise
 
     def forgotten(self) -> OutcomeUnknown:
         """The error where it was decided or not, and whoever could tell has forgotten it."""
@@ -129,23 +204,26 @@ class Attempt:
         )
 
     def abort(self) -> bool:
-        """Decide that it never comes in, and remove what is staged; False if it is in.
+        """Decide that it never comes in, and remove what is staged but offers; False if it is in.
 
         Raises:
             OutcomeUnknown: it may be in, and nobody knows any more.
         """
-        try:
-            applied = self._applied() if self.asked else False
-            if applied is None:
-                raise self.forgotten()
-            if applied or not self.group.run(partial(transactions.refuse, transaction=self.id)):
-                return False
-        except CollectionNotFound as error:
-            # The group is gone, and nobody decides in it any more.
-            if self.asked:
-                raise self.forgotten() from error
+        if self.asked and not self._refused():
+            return False
         self._withdraw()
         return True
+
+    def _refused(self) -> bool:
+        """Whether it never comes in, from now on."""
+        try:
+            applied = self._applied()
+            if applied is None:
+                raise self.forgotten()
+            return not applied and self.group.run(partial(transactions.refuse, transaction=self.id))
+        except CollectionNotFound as error:
+            # The group is gone, and nobody decides in it any more.
+            raise self.forgotten() from error
 
     def give_up(self) -> None:
         """Remove what is staged, of one that was refused for good. What fails is left until it is old."""
@@ -154,7 +232,7 @@ class Attempt:
 
     def _withdraw(self) -> None:
         for shard in self._shards.values():
-            shard.run(partial(transactions.withdraw, transactions=frozenset([self.id])))
+            shard.run(partial(transactions.withdraw, transactions=frozenset([self.id]), kept=self._kept))
 
     def _applied(self) -> bool | None:
         """Whether it is decided, and its rows are in their collections: then the group may have forgotten.

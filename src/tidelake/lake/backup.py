@@ -64,7 +64,7 @@ def copy_collection(
     """
     check_free(catalog.look([name]), name)
     shard_id = env.ids.fresh()
-    copy = ShardCopy(source, stores, env, config)
+    copy = ShardCopy(source, stores, env, catalog.known_agreed())
     copied = copy.run(shard_id, f"backup as {name}", watch)
 
     def discard() -> None:

@@ -1,12 +1,15 @@
 """What a lake does to keep itself in order: it lets history go, removes what is left over, and checks."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
+from tidelake.errors import CorruptionError, ReadOnlyLake
 from tidelake.lake.catalog import SHARD_ID
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.fsck import FsckReport, LakeCheck, Watch
 from tidelake.lake.lakehandle import LakeHandle
 from tidelake.lake.names import check_list, check_text
+from tidelake.lake.settings import LakeSettings
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.ending import Removed
 
@@ -38,20 +41,48 @@ class Care(LakeHandle):
         self._gate.check()
         return self._sinces.advance(frontiers)
 
+    def settings(self, **changes: float | timedelta) -> LakeSettings:
+        """The settings that all processes of the lake go by; with arguments, after changing these.
+
+        `lake.settings(upload_age_s=timedelta(days=30))` lets uploads take a month, whoever maintains. They
+        are stored in the lake, and in the state of every collection: a collector goes by those of the very
+        state that it changes. An age that becomes longer holds from that commit on. One that becomes
+        shorter stays in force for as long as it was, so that nobody who began under it is deceived.
+
+        Args:
+            changes: see `LakeSettings`; in seconds, or a timedelta.
+
+        Returns:
+            All of them. One log scan; to change, a log write of the catalog and of each collection.
+
+        Raises:
+            UsageError: there is no such setting.
+            OutcomeUnknown: they are changed, but some collections could not be told. They go by the old ones
+                until somebody opens them or calls `collect`, or this again.
+        """
+        self._gate.check()
+        return self._agreeing.settings(changes)
+
     def collect(self) -> Removed:
         """Remove what drops and failed creations have left: tombstones, shards and objects without a name.
 
         And finish what an `advance_since` of several collections has left to do.
 
         What may still be under way is left until it is older than the setting `upload_age_s`. May be
-        repeated, stopped anywhere, and run by several at once. Lists the whole store.
+        repeated, stopped anywhere, and run by several at once. Lists the whole store. A collection or group
+        that is damaged is left as it is, and named in the answer; only the catalog must be whole.
         """
         self._gate.check()
-        self._sinces.finish()
+        if self._stores.read_only:
+            raise ReadOnlyLake(self.url)
+        damaged = self._sinces.finish()
+        untold = self._agreeing.finish()
+        damaged += [error for error in untold if isinstance(error, CorruptionError)]
         self._catalog.collect()
         named = {shard_id for shard_id in self._catalog.read().shards.values() if shard_id is not None}
-        self._groups.collect(frozenset(self._stores.log.keys()) - named - {SHARD_ID})
-        return self._leftovers.tombstones().plus(self._leftovers.objects())
+        damaged += self._groups.collect(frozenset(self._stores.log.keys()) - named - {SHARD_ID})
+        removed = Removed(damaged=tuple(str(error) for error in damaged))
+        return removed.plus(self._leftovers.tombstones()).plus(self._leftovers.objects())
 
     def fsck(
         self,
@@ -68,7 +99,9 @@ class Care(LakeHandle):
 
         Args:
             names: of the collections; default: all, and the catalog, and what lies beside them.
-            repair: mend what can be mended safely: nothing that holds data is removed or made up.
+            repair: mend what can be mended. A collection that breaks rules, lacks parts, or has log entries
+                that cannot be used is brought back with all that can be kept; what cannot is set aside, named
+                in the report, and stored where people can look at it. Nothing that holds data is removed.
             deep: read the parts.
             watch: is told of each part that was looked at.
 

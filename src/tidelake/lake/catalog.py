@@ -10,6 +10,7 @@ INVARIANT: at no time do two names lead to one shard.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -25,9 +26,11 @@ from tidelake.errors import (
     HistoryCompacted,
     LeaseExpired,
     OutcomeUnknown,
+    ReadOnlyLake,
     StoreUnavailable,
     UpperMismatch,
 )
+from tidelake.lake.settings import check_agreed
 from tidelake.model.frontier import Frontier
 from tidelake.model.predicate import PAST, leaf
 from tidelake.model.query import AsOf
@@ -42,6 +45,8 @@ from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.shard.writing.append import compare_and_append
+from tidelake.state import agreeing
+from tidelake.state.agreed import Agreed
 from tidelake.state.space import has_tail, must_merge_all
 from tidelake.store.url import Stores
 
@@ -98,12 +103,20 @@ class Catalog:
         return self._opened
 
     def _open(self) -> Shard:
+        opened = self._there() or self._made()
+        check_agreed(self._config, opened.known().agreed)
+        return opened
+
+    def _there(self) -> Shard | None:
         try:
             return Shard.open(
                 self._stores, self._env, self._url, SHARD_ID, self._config, together=self._together
             )
         except CollectionNotFound:
-            self._check_new()
+            return None
+
+    def _made(self) -> Shard:
+        self._check_new()
         spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: _STORED}, self._config)
         return Shard.create(self._stores, self._env, spec, together=self._together)
 
@@ -134,7 +147,10 @@ class Catalog:
 
     def _listing(self, wanted: Selection) -> Listing:
         while True:
-            upper = self._shard.state().upper.elements[0]
+            try:
+                upper = self._shard.state().upper.elements[0]
+            except ReadOnlyLake:
+                upper = 0  # nobody has made it yet
             if not isinstance(upper, int) or upper == 0:
                 return Listing(0, {})
             try:
@@ -194,6 +210,22 @@ class Catalog:
             return False
         self._tidy()
         return True
+
+    def agreed(self) -> Agreed:
+        """The settings of the lake. One log scan."""
+        return self._shard.state().agreed
+
+    def known_agreed(self) -> Agreed:
+        """The settings of the lake, as of the newest known state. No store call, but for the first."""
+        return self._shard.known().agreed
+
+    def change_agreed(self, values: Mapping[str, int]) -> Agreed:
+        """Change settings of the lake; see `tidelake.state.agreeing`. One log write."""
+        return self._shard.run(partial(agreeing.change, values=values))
+
+    def told(self, revision: int) -> None:
+        """Note that all shards have adopted a revision of the settings. One log write, the first time."""
+        self._shard.run(partial(agreeing.told, revision=revision))
 
     def unname(self, shard_id: str, name: str) -> bool:
         """Take the name from a dropped shard, also if it has another one by now; False if it has none.

@@ -7,6 +7,7 @@ after a look at the catalog and then one at the shard leads to a shard.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from tidelake.config import Config
 from tidelake.env import Env
@@ -14,7 +15,7 @@ from tidelake.errors import CollectionDropped, CollectionExists, CollectionNotFo
 from tidelake.lake.catalog import Catalog, Listing
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
-from tidelake.state import dropping
+from tidelake.state import agreeing, dropping
 from tidelake.state.commands import Command
 from tidelake.store.url import Stores
 
@@ -76,6 +77,10 @@ def give_name(
     machine = Machine(History(shard_id, stores, env), config, env)
     machine.title = name
     confirm(machine.run, shard_id, name, catalog)
+    agreed = catalog.known_agreed()
+    if machine.known().state.agreed.revision < agreed.revision:
+        # It was changed after this shard was begun.
+        machine.run(partial(agreeing.adopt, agreed=agreed))
 
 
 def confirm(run: Callable[[Command[None]], object], shard_id: str, name: str, catalog: Catalog) -> None:

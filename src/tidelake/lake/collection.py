@@ -12,7 +12,6 @@ from tidelake.errors import UsageError
 from tidelake.lake.arranging import Arranging
 from tidelake.lake.following import Follows
 from tidelake.lake.keeping import Keeping
-from tidelake.lake.names import check_columns
 from tidelake.lake.reads import Reads
 from tidelake.lake.writes import Writes
 from tidelake.state.schemas import schema_id_at
@@ -44,9 +43,8 @@ class Collection(Writes, Reads, Follows, Arranging, Keeping):
 
         Raises:
             IncompatibleSchema: names the column, what cannot be, and what to do instead. Also where it
-                would drop a column that somebody else has added since this handle last looked.
+                would drop a column that another process has added since this handle last looked.
         """
-        check_columns(schema, self.key if key is None else key, value)
         return self._shard.evolve(schema_from_arrow(schema, self.key if key is None else key, value))
 
     def schema_at(self, seqno: int) -> pa.Schema:

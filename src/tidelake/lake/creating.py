@@ -49,6 +49,7 @@ def create_collection(
             raise CollectionDropped(name)
         if catalog.set(listing, name, spec.shard_id):
             confirm(made.run, spec.shard_id, name, catalog)
+            shards.agree(made)
             return made
 
 
@@ -61,7 +62,12 @@ def _alive(shards: Shards, name: str, shard_id: str) -> Shard | None:
 
 
 def _check_same(name: str, spec: ShardSpec, wanted: ShardSpec) -> None:
-    if spec.domain != wanted.domain or not spec.schema.same_columns(wanted.schema):
+    if spec.domain != wanted.domain:
+        raise IncompatibleSchema(
+            f"collection {name!r} exists and its time is {spec.domain}, not {wanted.domain}, and the unit of "
+            f"time never changes: give time={str(spec.domain)!r}, or make a collection of another name"
+        )
+    if not spec.schema.same_columns(wanted.schema):
         was = any(schema.same_columns(wanted.schema) for schema in spec.schemas.values())
         raise IncompatibleSchema(
             f"collection {name!r} exists with {spec.schema} time {spec.domain}, "

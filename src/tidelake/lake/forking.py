@@ -1,11 +1,21 @@
-"""Forks of collections: a shard that shares the parts of another one, and gets a name when it is whole."""
+"""Forks of collections: a shard that shares the parts of another one, and gets a name when it is whole.
 
+A fork of a version that is past shares nothing: the source may be damaged, and is only read.
+"""
+
+from tidelake.config import Config
+from tidelake.env import Env
+from tidelake.errors import BlobNotFound, CorruptionError, InternalError, UsageError
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.christening import check_free, give_name
 from tidelake.lake.leftovers import Leftovers
 from tidelake.model.time import Time
+from tidelake.shard.checking.copy import copy_state
 from tidelake.shard.checking.fork import fork_shard
+from tidelake.shard.checking.replay import state_at
 from tidelake.shard.shard import Shard
+from tidelake.state.invariants import check_state
+from tidelake.store.url import Stores
 
 
 def fork_collection(
@@ -47,3 +57,58 @@ def fork_collection(
         allow_recreate=allow_recreate,
     )
     return shard_id
+
+
+def fork_version(
+    name: str,
+    *,
+    shard_id: str,
+    title: str,
+    seqno: int,
+    stores: Stores,
+    catalog: Catalog,
+    leftovers: Leftovers,
+    env: Env,
+    config: Config,
+    allow_recreate: bool,
+) -> str:
+    """Make a collection of an earlier version of a shard, and give it a name; its id. See `Lake.fork`.
+
+    Args:
+        name: that the fork is to have.
+        shard_id: of the source.
+        title: name of the source.
+        seqno: of the version.
+        stores: of the lake.
+        catalog: of the lake.
+        leftovers: of the lake; end the fork if its name is taken meanwhile.
+        env: of whoever forks.
+        config: of whoever forks.
+        allow_recreate: also take a name that was dropped or given up.
+    """
+    check_free(catalog.look([name]), name, allow_recreate=allow_recreate)
+    state = state_at(shard_id, stores, seqno)
+    if state is None or state.dropped:
+        raise UsageError(f"the log of {title!r} leads to no version {seqno}: tidelake fsck names one")
+    try:
+        check_state(state)
+    except InternalError as error:
+        raise CorruptionError(f"{shard_id}@{seqno}", str(error)) from error
+    made = env.ids.fresh()
+    try:
+        copy_state(state, stores, made, env)
+    except BlobNotFound as error:
+        raise UsageError(
+            f"version {seqno} of {title!r} needs part {error.name!r}, which was collected: take a later "
+            "version"
+        ) from error
+
+    def discard() -> None:
+        ending = leftovers.ending(made)
+        ending.drop(force=True)
+        ending.remove()
+
+    give_name(
+        made, name, stores, catalog, env=env, config=config, discard=discard, allow_recreate=allow_recreate
+    )
+    return made

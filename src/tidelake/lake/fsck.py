@@ -27,6 +27,7 @@ from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.fsck import Checked, ShardCheck
 from tidelake.shard.history import History, Known
 from tidelake.shard.upkeep.lending import Lending
+from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.forking import is_borrower
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
@@ -69,6 +70,11 @@ class FsckReport:
     def left(self) -> tuple[Finding, ...]:
         """Those that were not put right, without mere notes."""
         return tuple(one for one in self.findings if not one.repaired and not one.note)
+
+    @property
+    def set_aside(self) -> tuple[Finding, ...]:
+        """What repairs could not keep, and have stored once more for people to look at."""
+        return tuple(one for one in self.findings if one.kind == "set-aside")
 
     @property
     def clean(self) -> bool:
@@ -115,11 +121,13 @@ class LakeCheck:
 
     def some(self, names: Iterable[str]) -> FsckReport:
         """Look at the collections of these names."""
+        self._mend_logs([SHARD_ID])
         shards = self.catalog.read().shards
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             if shards.get(name) is None:
                 raise CollectionNotFound(not_found(name, shards))
+        self._mend_logs(shards[name] or "" for name in wanted)
         for name in wanted:
             self._collection(name, shards[name] or "")
         return self._report()
@@ -129,6 +137,7 @@ class LakeCheck:
         # Before the logs: what is stored for a shard that is made meanwhile is not listed.
         stored = self._stored()
         shards = set(self.stores.log.keys())
+        self._mend_logs(sorted(shards))
         listing = self._listing(shards)
         for name, shard_id in sorted(listing.shards.items()):
             if shard_id is not None:
@@ -175,10 +184,18 @@ class LakeCheck:
             self._tell("catalog-unreadable", SHARD_ID, f"no collection can be found by its name: {error}")
             return Listing(0, {})
 
-    def _shard(self, shard_id: str, name: str) -> Checked:
-        check = ShardCheck(
+    def _mend_logs(self, shards: Iterable[str]) -> None:
+        """With `repair`, before anything else is looked at: whatever is read follows from the logs."""
+        for shard_id in shards if self.repair else ():
+            self._found += self._check(shard_id, "").mend_log()
+
+    def _check(self, shard_id: str, name: str) -> ShardCheck:
+        return ShardCheck(
             shard_id, name, self.stores, url=self.url, env=self.env, config=self.config, deep=self.deep
         )
+
+    def _shard(self, shard_id: str, name: str) -> Checked:
+        check = self._check(shard_id, name)
         watch = self.watch
         told = None if watch is None else lambda done, total: watch(name or shard_id, done, total)
         checked = check.run(repair=self.repair, watch=told)
@@ -211,7 +228,11 @@ class LakeCheck:
         except CollectionDropped:
             return  # meanwhile
         except _UNREADABLE as error:
-            self._tell("unnamed-shard", shard_id, f"no name leads to it, and it cannot be read: {error}")
+            found = len(self._found)
+            if self._shard(shard_id, "").state is None:
+                del self._found[found:]
+                message = f"no name leads to it, and it cannot be read: {error}"
+                self._tell("unnamed-shard", shard_id, message)
             return
         if known is None:
             return
@@ -224,7 +245,7 @@ class LakeCheck:
         if is_group(state):
             self._checked.append(self._shard(shard_id, f"group {shard_id}"))
             return
-        if self._older(state.committed_ms, self.config.upload_age_s):
+        if self._older(state.committed_ms, state.agreed.upload_ms):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
             # Whoever made it has not come to the end, and nobody counts on it.
@@ -248,7 +269,7 @@ class LakeCheck:
     def _shared(self, name: str, state: ShardState) -> None:
         """Whether a shard and its forks, and it and its origin, know each other."""
         for fork_id, fork in sorted(state.forks.items()):
-            if not self._older(fork.noted_ms, self.config.upload_age_s):
+            if not self._older(fork.noted_ms, state.agreed.upload_ms):
                 continue
             if self.stores.log.head(fork_id) is None:
                 message = f"parts of {state.shard_id} are kept for this fork of it, which was never made"
@@ -274,7 +295,7 @@ class LakeCheck:
 
     def _dropped(self, name: str, shard_id: str, dropped_ms: int) -> None:
         """A tombstone that should be gone by now."""
-        if not self._older(dropped_ms, self.config.garbage_age_s):
+        if not self._older(dropped_ms, self._agreed().garbage_ms):
             return
         message = f"it was dropped at {dropped_ms} ms, and some of it is still there"
         self._tell("half-dropped", shard_id, message, name)
@@ -285,7 +306,7 @@ class LakeCheck:
             self._repaired()
 
     def _unknown(self, shard_id: str, stored: _Stored, *, removable: bool) -> None:
-        if not self._older(stored.newest_ms, self.config.upload_age_s):
+        if not self._older(stored.newest_ms, self._agreed().upload_ms):
             return
         message = f"{stored.count} objects of {stored.size_bytes} bytes belong to a shard that has no log"
         self._tell("unknown-shard", shard_id, message)
@@ -298,8 +319,17 @@ class LakeCheck:
         """Say so of the newest finding."""
         self._found[-1] = replace(self._found[-1], repaired=True)
 
-    def _older(self, then_ms: int, age_s: float) -> bool:
-        return then_ms + int(age_s * 1000) < self.env.clock.now_ms()
+    def _older(self, then_ms: int, age_ms: Callable[[int], int]) -> bool:
+        """Whether something is older than an age that holds at a wall clock."""
+        now_ms = self.env.clock.now_ms()
+        return then_ms + age_ms(now_ms) < now_ms
+
+    def _agreed(self) -> Agreed:
+        """The settings of the lake; the usual ones if the catalog is lost: then nothing is removed."""
+        try:
+            return self.catalog.agreed()
+        except _UNREADABLE:
+            return AS_MADE
 
     def _tell(self, kind: str, object_: str, message: str, name: str = "") -> None:
         self._found.append(Finding(kind, name, object_, message))

@@ -10,12 +10,12 @@ after these. So a command is carried out and answered, or it is not begun.
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
 from tidelake.errors import Closed
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
 
 
 class Gate:
@@ -126,6 +126,11 @@ class GatedVersionLog:
         """Remove the key; see `VersionLog.delete`."""
         with self._gate.command():
             return self._inner.delete(key)
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+        """Take back what is sound; see `VersionLog.mend`."""
+        with self._gate.command():
+            return self._inner.mend(key, starts)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`."""

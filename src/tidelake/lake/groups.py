@@ -21,7 +21,6 @@ from tidelake.errors import (
     CollectionDropped,
     CollectionInGroup,
     CollectionNotFound,
-    CorruptionError,
     LeftGroup,
     OutcomeUnknown,
     StoreUnavailable,
@@ -29,16 +28,15 @@ from tidelake.errors import (
     TidelakeWarning,
     UsageError,
 )
+from tidelake.lake.leftovers import DAMAGED
 from tidelake.model.schema import Column, DataType, Schema
-from tidelake.shard.shard import Shard
+from tidelake.shard.shard import Shard, check_group
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector
-from tidelake.shard.upkeep.ending import Ending
 from tidelake.shard.upkeep.maintain import tend
+from tidelake.shard.upkeep.parting import forget, free, part
 from tidelake.state import transactions
-from tidelake.state.commands import NoOp, Outcome
-from tidelake.state.dropping import drop_shard
-from tidelake.state.state import ShardState, WriterRecord
+from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
 # It has no rows, and a schema needs a key.
@@ -74,6 +72,12 @@ class Groups:
                 groups of more than one collection.
         """
         units = {str(shard.spec.domain): name for name, shard in shards.items()}
+        for name, shard in shards.items():
+            if not shard.spec.domain.total_order:
+                raise UsageError(
+                    f"times of {name!r} are of unit {shard.spec.domain}, which have no total order: such a "
+                    "collection is written and sealed alone"
+                )
         if len(units) > 1:
             (one, a), (other, b), *_ = units.items()
             raise UsageError(
@@ -86,9 +90,12 @@ class Groups:
             if None in groups.values():
                 for name, id_ in known.items():
                     if id_ and groups[id_] is None:
-                        self._freed(shards[name], id_)
+                        free(shards[name], id_)
                 continue
             found = [group for group in groups.values() if group is not None]
+            for group in found:
+                for shard in shards.values():
+                    check_group(shard.known(), group.known())
             try:
                 if len(found) < 2:
                     group = found[0] if found else self._made(next(iter(shards.values())))
@@ -110,46 +117,52 @@ class Groups:
             return False
         group = self._existing(id_)
         if group is None:
-            self._freed(shard, id_)
+            free(shard, id_)
         else:
-            self._parted(group, shard.spec.shard_id, shard)
+            part(group, shard.spec.shard_id, shard)
         self._env.recorder.count("lake.group.left")
         return True
 
-    def tidy(self, group: Shard) -> None:
+    def tidy(self, group: Shard) -> dict[str, TidelakeError]:
         """Write down in its collections what a group decided, and let it forget that; give up what is old.
 
         Two log scans a collection, and a log write for each that something was decided for. May be run by
         several at once, and end anywhere.
+
+        Returns:
+            What is damaged, by the ids of the collections. The group keeps what it decided for these.
         """
         state = group.state()
         present: dict[str, Shard] = {}
-        damaged: CorruptionError | None = None
+        damaged: dict[str, TidelakeError] = {}
         for id_ in state.memberships:
             try:
                 shard = self._written_down(group, state, id_)
-            except CorruptionError as error:
+            except DAMAGED as error:
                 # It must not keep the others waiting.
-                damaged = error
+                damaged[id_] = error
                 continue
             if shard is not None:
                 present[id_] = shard
         self._give_up(group, present)
-        if damaged is not None:
-            raise damaged
-        if state.decisions:
-            self._forget(group, frozenset(state.decisions))
+        done = {name for name, one in state.decisions.items() if damaged.keys().isdisjoint(one.members)}
+        if done:
+            forget(group, frozenset(done))
+        return damaged
 
     def tidy_beside(self, group: Shard) -> None:
         """`tidy` after a commit, which is in whatever becomes of this."""
         try:
-            self.tidy(group)
+            failed: list[TidelakeError] = list(self.tidy(group).values())
         except (StoreUnavailable, OutcomeUnknown, Closed, CollectionNotFound):
             self._env.recorder.count("lake.group.tidy.failed")
+            return
         except TidelakeError as error:
+            failed = [error]
+        for reason in failed:
             # It will fail again, so somebody has to know.
             self._env.recorder.count("lake.group.tidy.failed")
-            message = f"beside a transaction, which is as it says, other work on its group failed: {error}"
+            message = f"beside a transaction, which is as it says, other work on its group failed: {reason}"
             warnings.warn(TidelakeWarning(message), stacklevel=2)
 
     def _written_down(self, group: Shard, state: ShardState, id_: str) -> Shard | None:
@@ -158,32 +171,57 @@ class Groups:
         known = None if shard is None else shard.known()
         here = known is not None and (known.group, known.joined) == (state.shard_id, member.admitted)
         if shard is None or not here or member.leaving:
-            self._parted(group, id_, shard)
+            part(group, id_, shard)
             return None
         done = shard.carry_out(partial(transactions.catch_up, view=transactions.view(state, id_)))
         if done.merges_due:
             tend(shard)
         return shard
 
-    def collect(self, ids: frozenset[str]) -> None:
-        """Look after all groups among some shards."""
+    @classmethod
+    def beside(cls, shard: Shard) -> "Groups":
+        """The groups of the lake that a collection is in."""
+        spec = shard.spec
+
+        def open_(id_: str) -> Shard:
+            return Shard.open(shard.stores, shard.env, spec.url, id_, spec.config, keeper=shard.keeper)
+
+        return cls(shard.stores, shard.env, spec.url, spec.config, open_)
+
+    def maintain(self, shard: Shard) -> None:
+        """Look after the group of a collection, if it is in one; what fails is left to `collect`."""
+        group = self._existing(shard.known().group) if shard.known().group else None
+        if group is None:
+            return
+        if group.known().decisions:
+            self.tidy_beside(group)
+        with suppress(StoreUnavailable, OutcomeUnknown, CollectionNotFound):
+            Collector(group).run()
+
+    def collect(self, ids: frozenset[str]) -> list[TidelakeError]:
+        """Look after all groups among some shards; what is damaged."""
+        damaged: dict[str, TidelakeError] = {}
         for id_ in sorted(ids):
-            group = self._existing(id_)
-            if group is None or not is_group(group.known()):
-                continue
             try:
-                self.tidy(group)
+                group = self._existing(id_)
+                if group is None or not is_group(group.known()):
+                    continue
+                damaged |= self.tidy(group)
                 # Of one that somebody is just making nobody knows.
                 if group.known().seqno:
-                    self._forget(group)
+                    forget(group)
                 Collector(group).run()
             except CollectionDropped:
                 # Somebody else found it without collections.
                 continue
+            except DAMAGED as error:
+                damaged[id_] = error
+        return list(damaged.values())
 
     def _give_up(self, group: Shard, present: Mapping[str, Shard]) -> None:
         """Withdraw what crashed transactions have staged: first in the group, so that nobody decides it."""
-        before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
+        now_ms = self._env.clock.now_ms()
+        before_ms = now_ms - group.known().agreed.upload_ms(now_ms)
         old = [
             awaited.begun
             for shard in present.values()
@@ -202,35 +240,6 @@ class Groups:
             if never:
                 shard.run(partial(transactions.withdraw, transactions=never))
 
-    def _parted(self, group: Shard, id_: str, shard: Shard | None) -> None:
-        """Bring to an end that a collection leaves, or did not come in, or was dropped.
-
-        In three steps, of which each may be the last one that a process does: the group decides nothing more
-        for it; it applies what was decided, and leaves; the group forgets it.
-        """
-        member = group.known().memberships.get(id_)
-        if member is not None:
-            group.run(partial(transactions.retire, member=id_, admitted=member.admitted))
-        state = group.state()
-        if shard is not None:
-            view = transactions.view(state, id_)
-            shard.state()
-            shard.run(partial(transactions.settle, view=view, leave=_done(state)))
-        if member is not None:
-            self._forget(group, members={id_: member.admitted})
-
-    def _freed(self, shard: Shard, group: str) -> None:
-        """Take a collection out of a group that is gone, into which it came too late."""
-        state = shard.readable()
-        shard.run(partial(transactions.settle, view=transactions.ended(group, state), leave={}))
-
-    def _forget(
-        self, group: Shard, decisions: frozenset[str] = frozenset(), members: Mapping[str, int] | None = None
-    ) -> None:
-        group.run(partial(transactions.forget, decisions=decisions, members=members))
-        if not group.known().memberships and group.run(_disband):
-            self._ending(group.spec.shard_id).remove()
-
     def _taken_in(self, group: Shard, shards: Mapping[str, Shard]) -> dict[str, int]:
         ids = tuple(sorted({shard.spec.shard_id for shard in shards.values()}))
         known = group.alive().memberships
@@ -239,7 +248,7 @@ class Groups:
         for shard in shards.values():
             member = known.get(shard.spec.shard_id)
             if member is not None and member.leaving:
-                self._parted(group, shard.spec.shard_id, shard)
+                part(group, shard.spec.shard_id, shard)
         admitted = group.run(partial(transactions.admit, members=ids))
         # In the order of their ids, so that two who join the same ones do not each get one.
         for shard in sorted(shards.values(), key=lambda one: one.spec.shard_id):
@@ -266,7 +275,7 @@ class Groups:
 
     def _made(self, like: Shard) -> Shard:
         spec = ShardSpec(self._url, self._env.ids.fresh(), like.spec.domain, 0, {0: _SCHEMA}, self._config)
-        Shard.create(self._stores, self._env, spec)
+        Shard.create(self._stores, self._env, spec, agreed=like.known().agreed)
         return self._open(spec.shard_id)
 
     def _left(self, shards: Mapping[str, Shard], known: Mapping[str, str]) -> bool:
@@ -305,9 +314,6 @@ class Groups:
         shard = self._existing(id_)
         return None if shard is None or shard.known().dropped else shard
 
-    def _ending(self, id_: str) -> Ending:
-        return Ending(self._stores, self._env, self._config, id_)
-
 
 def is_group(state: ShardState) -> bool:
     """Whether a shard is a group of collections, and not one itself."""
@@ -320,16 +326,6 @@ def _is_member(group: Shard, shard: Shard) -> bool:
     member = group.known().memberships.get(state.shard_id)
     stay = None if member is None or member.leaving else (group.spec.shard_id, member.admitted)
     return stay == (state.group, state.joined)
-
-
-def _done(state: ShardState) -> dict[str, WriterRecord]:
-    """What a collection takes along that leaves: the tokens of what is in."""
-    return {name: record for name, record in state.writers.items() if record.sequence is not None}
-
-
-def _disband(state: ShardState, now_ms: int) -> Outcome[bool]:
-    """Drop a group that has no collections; False if it has some."""
-    return NoOp(False) if state.memberships else drop_shard(state, now_ms, force=True)
 
 
 def _apart(known: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.shard import Shard
-from tidelake.state.state import ShardState
+from tidelake.state.state import ShardState, WriterRecord
 
 
 class Handle:
@@ -56,17 +56,29 @@ class Handle:
 
     @property
     def since(self) -> Frontier:
-        """Reads before it are refused. One log scan."""
+        """Reads as of a time before it are refused. One log scan."""
         return self._shard.state().since
 
     @property
     def upper(self) -> Frontier:
-        """Times beyond it are still open. One log scan; of a collection in a group two."""
+        """Every time strictly before it is closed. One log scan; of a collection in a group two."""
         return self._shard.readable().upper
 
     def state(self) -> ShardState:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
         return self._shard.state()
+
+    def settled(self) -> ShardState:
+        """The newest state, in which all is written down that transactions have decided for it.
+
+        Its seqno is a `read_at`. One log scan; of a collection in a group two, and a log write if there was
+        anything to write down.
+        """
+        return self._shard.settle()
+
+    def writers(self) -> dict[str, WriterRecord]:
+        """What is known of the named writers, and of tokens. One log scan; of a collection in a group two."""
+        return dict(self._shard.readable(with_writers=True).writers)
 
     def group(self) -> ShardState | None:
         """The newest state of its group, which knows the others; None: it is in none. Two log scans."""
@@ -88,7 +100,9 @@ class Handle:
             UsageError: there is no single one: times are tuples, or all are closed.
             NotYetClosed: none is closed, and nothing is staged.
         """
-        state = self._shard.readable()
+        return self._last_staged_in(self._shard.readable())
+
+    def _last_staged_in(self, state: ShardState) -> Time:
         # What awaits a transaction is not in.
         lasts = [part.seen_times[1] for one in state.staged for part in one.batch.parts()]
         if not lasts or not self.domain.total_order:

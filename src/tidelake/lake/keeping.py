@@ -6,12 +6,13 @@ from functools import partial
 
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike
+from tidelake.lake.groups import Groups
 from tidelake.lake.handle import Handle
 from tidelake.lake.names import check_name, check_token
 from tidelake.lake.readers import CollectionCriticalHold
 from tidelake.lake.spans import duration_s, window
 from tidelake.model.frontier import Frontier
-from tidelake.shard.lease import hold_states, release_owned
+from tidelake.shard.lease import hold_states, owned_id, release_owned
 from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.upkeep.collector import Collector, CollectReport
@@ -29,7 +30,7 @@ class Keeping(Handle):
     ) -> CollectionCriticalHold:
         """The hold on `since` of this name: the one that is there, or a new one, which has the token.
 
-        It lasts until it is dropped, whoever sleeps or dies. Its owner moves it with
+        It lasts until it is dropped, also when its owner sleeps or dies. Its owner moves it with
         `compare_and_downgrade_since`, and so does the next owner to take it over.
 
         Args:
@@ -65,11 +66,17 @@ class Keeping(Handle):
             UsageError: no closed time would be left to read from; nothing changed.
         """
         wanted, state = self.frontier(since, "since"), self._shard.settle()
-        # An element of `since` that is closed is a time that can be read; without one there is none.
-        if not wanted <= state.since and all(state.upper.less_equal(t) for t in wanted):
+        if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
             raise UsageError(
                 f"since={wanted} is past the upper {state.upper} of collection {self.name!r} or at it: "
                 f"nothing could be read; give at most {state.upper.just_before()}"
+            )
+        both = state.retained.join(wanted)
+        if both != state.retained and not holds.readable(both, state.upper):
+            raise UsageError(
+                f"since={wanted} and {state.retained}, before which history of collection {self.name!r} may "
+                f"go already, together mean {both}, past the upper {state.upper}: nothing could be read; "
+                "close times beyond that first, or give a time that is beyond both and closed"
             )
         return self._shard.advance_since(wanted)
 
@@ -93,8 +100,9 @@ class Keeping(Handle):
     ) -> MaintenanceReport:
         """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Ends with `collect`. Afterwards the number of runs is logarithmic in the updates, and stored updates
-        are at most twice the live ones, or one run. See docs/correctness.md for the exact promises.
+        Ends with `collect`, and with that of its group if it is in one. Afterwards the number of runs is
+        logarithmic in the updates, and stored updates are at most twice the live ones, or one run. See
+        docs/correctness.md for the exact promises.
 
         Args:
             thorough: also merge what is small, and let no retraction linger that `since` has passed;
@@ -104,10 +112,12 @@ class Keeping(Handle):
             watch: is told of each merge before it begins.
         """
         budget_s = None if seconds is None else duration_s(seconds, "seconds")
-        return Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=budget_s)
+        report = Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=budget_s)
+        Groups.beside(self._shard).maintain(self._shard)
+        return report
 
     def collect(self, *, thorough: bool = False) -> CollectReport:
-        """Delete what the collection no longer needs and nobody reads: objects first, then log entries.
+        """Delete what the collection no longer needs and no hold keeps: objects first, then log entries.
 
         What merges replaced goes when it is older than the setting `garbage_age_s`, except for what a reader
         pins; what failed appends and merges left, when it is older than `upload_age_s`. May be repeated,
@@ -122,7 +132,7 @@ class Keeping(Handle):
         return Collector(self._shard).run(thorough=thorough)
 
     def collection_pause_s(self) -> float:
-        """How long there will be nothing more to collect if nobody writes. No store call."""
+        """How long there will be nothing more to collect if nothing is written. No store call."""
         return Collector(self._shard).pause_s()
 
     def hold(
@@ -162,11 +172,11 @@ class Keeping(Handle):
         id_ = None
         if owner is not None:
             versions = sorted({plan.version for plan in planned if plan.version})
-            id_ = "-".join([check_name(owner, "owner of a hold"), *versions, f"{hold_for_s:g}s"])
+            id_ = owned_id(check_name(owner, "owner of a hold"), [*versions, f"{hold_for_s:g}s"])
         return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
 
     def release_owned(self, owner: str) -> int:
-        """Give up all that `owner` holds; how many holds. One log write each."""
+        """Give up all that this very `owner` holds; how many holds. One log write each."""
         return release_owned(self._shard, owner)
 
     def release(self, hold: str) -> None:

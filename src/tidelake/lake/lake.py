@@ -10,11 +10,12 @@ from types import TracebackType
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.errors import UsageError
+from tidelake.errors import ReadOnlyLake, UsageError
 from tidelake.lake.backup import BackupReport, copy_collection
 from tidelake.lake.care import Care
 from tidelake.lake.names import check_list, check_name
 from tidelake.lake.naming import Naming
+from tidelake.lake.settings import for_another_lake
 from tidelake.lake.spans import duration_s
 from tidelake.lake.together import WritesTogether
 from tidelake.lake.upkeep import Seen, Tidy, Upkeep
@@ -23,15 +24,25 @@ from tidelake.store.url import Stores, normalize_url, open_stores
 
 
 def open_lake(
-    url: str | os.PathLike[str], *, create: bool = True, config: Config | None = None, env: Env | None = None
+    url: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    config: Config | None = None,
+    env: Env | None = None,
+    read_only: bool = False,
 ) -> "Lake":
     """Open the lake at a directory or URL, and make it if the place is empty.
+
+    Where nothing may be written, as on a read-only mount or without permission, it is open for reading only.
 
     Args:
         url: a path, `file:///...`, or `memory://name` (lives as long as the process).
         create: make the lake if there is none; False: raise `NotALake` instead.
         config: settings.
         env: clock, ids and recorder; the tests bring their own.
+        read_only: write nothing at all, also no holds of readers: a long read may find that its history was
+            collected, and says so. Every write is refused with `ReadOnlyLake`. Reads see what was
+            acknowledged before they began. A look at a collection reads its whole log.
 
     Raises:
         NotALake: the place holds something else.
@@ -41,7 +52,9 @@ def open_lake(
     config, env = Config() if config is None else config, env or Env()
     _check_place(url, config)
     where = normalize_url(os.fspath(url))
-    return Lake(where, open_stores(where, config, env, create=create), config, env)
+    if not isinstance(read_only, bool):
+        raise UsageError(f"read_only={read_only!r} must be True or False")
+    return Lake(where, open_stores(where, config, env, create=create, read_only=read_only), config, env)
 
 
 # Upkeep looks for what is left of drops so many times while it grows old.
@@ -54,6 +67,11 @@ class Lake(Naming, WritesTogether, Care):
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         super().__init__(url, stores, config, env)
         self._upkeep: list[Upkeep] = []
+
+    @property
+    def read_only(self) -> bool:
+        """Whether all writes are refused: because it was asked for, or nothing may be written there."""
+        return self._stores.read_only
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -103,22 +121,26 @@ class Lake(Naming, WritesTogether, Care):
             seen: is told what each look did, from the worker's thread.
         """
         self._gate.check()
+        if self.read_only:
+            raise ReadOnlyLake(self.url)
         pause_s = duration_s(interval_s, "interval_s")
         if names is not None:
             check_list(names, "names")
         for name in names or ():
             self.collection(name)
         listed = self.list if names is None else lambda: list(names)
+
+        def tidy_pause_s() -> float:
+            return max(pause_s, self._catalog.known_agreed().upload_age_ms / 1000 / _LOOKS)
+
+        # Who looks after some collections only does not look after the lake.
         started = Upkeep(
             self._env,
             listed,
             self.collection,
             pause_s,
             seen,
-            # Who looks after some collections only does not look after the lake.
-            tidy=Tidy(self.collect, max(pause_s, self._config.upload_age_s / _LOOKS))
-            if names is None
-            else None,
+            tidy=Tidy(self.collect, tidy_pause_s) if names is None else None,
         )
         self._upkeep.append(started)
         return started
@@ -153,7 +175,7 @@ class Lake(Naming, WritesTogether, Care):
         check_name(copied_as, "collection name")
         source = self._shards.named(name)
         if not isinstance(to, Lake):
-            with open_lake(to, config=self._config, env=self._env) as opened:
+            with open_lake(to, config=for_another_lake(self._config), env=self._env) as opened:
                 return self.backup(name, opened, as_name=as_name, watch=watch)
         to._gate.check()
         return copy_collection(
@@ -179,7 +201,7 @@ class Lake(Naming, WritesTogether, Care):
         self._gate.check()
         if isinstance(source, Lake):
             return source.backup(name, self, as_name=as_name, watch=watch)
-        with open_lake(source, create=False, config=self._config, env=self._env) as opened:
+        with open_lake(source, create=False, config=for_another_lake(self._config), env=self._env) as opened:
             return opened.backup(name, self, as_name=as_name, watch=watch)
 
 

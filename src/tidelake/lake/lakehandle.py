@@ -2,6 +2,7 @@
 
 from tidelake.config import Config
 from tidelake.env import Env
+from tidelake.lake.agreeing import Agreeing
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.gate import Gate, GatedBlobStore, GatedVersionLog
 from tidelake.lake.groups import Groups
@@ -24,7 +25,10 @@ class LakeHandle:
         self.url = url
         self._gate = gate = Gate(url)
         self._stores = Stores(
-            GatedBlobStore(stores.blobs, gate), GatedVersionLog(stores.log, gate), stores.turns
+            GatedBlobStore(stores.blobs, gate),
+            GatedVersionLog(stores.log, gate),
+            stores.turns,
+            stores.read_only,
         )
         self._config = config
         self._env = env
@@ -35,4 +39,5 @@ class LakeHandle:
         )
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
         self._sinces = Sinces(self._catalog, self._shards.led_to, self._shards.open, env)
+        self._agreeing = Agreeing(self._catalog, self._stores.log.keys, self._shards.open)
         self._groups = Groups(self._stores, env, url, config, self._shards.open)

@@ -11,11 +11,15 @@ never named anything no objects without a log go: all logs may have been lost, t
 
 from tidelake.config import Config
 from tidelake.env import Env
+from tidelake.errors import BlobNotFound, CorruptionError, FormatTooNew
 from tidelake.lake.catalog import SHARD_ID, Catalog
 from tidelake.model import names
 from tidelake.shard.upkeep.ending import Ending, Removed
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
+
+DAMAGED = (CorruptionError, FormatTooNew, BlobNotFound)
+"""What is said of a shard that cannot be opened, and of no other."""
 
 
 class Leftovers:
@@ -40,16 +44,22 @@ class Leftovers:
         keys = sorted({*self._stores.log.keys()} - {SHARD_ID})
         shards = self._catalog.read().shards
         named = {shard_id: name for name, shard_id in shards.items() if shard_id is not None}
-        made_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
+        now_ms = self._env.clock.now_ms()
+        made_before_ms = now_ms - self._catalog.known_agreed().upload_ms(now_ms)
         removed, lent = Removed(), list[Ending]()
         for key in keys:
             ending = self.ending(key)
-            if ending.is_tombstone():
-                if key in named:
-                    self._catalog.unname(key, named[key])
-            elif key in named or not ending.abandon(made_before_ms):
+            try:
+                if ending.is_tombstone():
+                    if key in named:
+                        self._catalog.unname(key, named[key])
+                elif key in named or not ending.abandon(made_before_ms):
+                    continue
+                gone = self.remove(ending)
+            except DAMAGED as error:
+                # It must not keep the others waiting.
+                removed = removed.plus(Removed(damaged=(f"{named.get(key, key)}: {error}",)))
                 continue
-            gone = self.remove(ending)
             removed = removed.plus(gone)
             lent += [] if gone.shards else [ending]
         return removed.plus(_unlent(lent)) if removed.shards else removed
@@ -59,7 +69,8 @@ class Leftovers:
 
         Those of a shard that a name leads to stay: its log was lost, and they may be all that is left.
         """
-        written_before_ms = self._env.clock.now_ms() - int(self._config.upload_age_s * 1000)
+        agreed, now_ms = self._catalog.agreed(), self._env.clock.now_ms()
+        written_before_ms = now_ms - agreed.upload_ms(now_ms)
         # Listed first: a shard has a log before it has objects. Of a copy that is being made the newest are
         # young, though the first ones may be old.
         found: dict[str, list[BlobInfo]] = {}

@@ -4,8 +4,6 @@ import difflib
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-
 from tidelake.errors import UsageError
 
 _BYTES_MAX = 255
@@ -76,19 +74,3 @@ def not_found(name: str, shards: Mapping[str, str | None]) -> str:
         return f"no collection {name!r}{gone}; the nearest names are {', '.join(map(repr, near))}"
     listed = ", ".join(map(repr, live[:5])) if live else "none yet"
     return f"no collection {name!r}{gone}; there is {listed}"
-
-
-def check_columns(schema: object, key: object, value: object) -> None:
-    """Check the kinds of what describes the columns of a collection.
-
-    Raises:
-        UsageError: `schema` is no Arrow schema, or `key` or `value` no list of names.
-    """
-    if not isinstance(schema, pa.Schema):
-        raise UsageError(
-            f"schema is a {type(schema).__name__}: give a pyarrow schema, such as table.schema or "
-            "pa.schema([('id', pa.int64()), ('name', pa.string())])"
-        )
-    for what, names in (("key", key), ("value", value)):
-        if not isinstance(names, Sequence) and not (what == "value" and names is None):
-            raise UsageError(f"{what}={names!r} is not a list of column names: write {what}=['name', ...]")

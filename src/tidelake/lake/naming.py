@@ -1,20 +1,31 @@
 """What a lake does with names: it makes, opens, lists, renames, forks and drops collections by them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from tidelake.data.types import schema_from_arrow
-from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionInUse,
+    CollectionNotFound,
+    CorruptionError,
+    TidelakeError,
+    TidelakeWarning,
+    UsageError,
+)
 from tidelake.lake.collection import Collection
 from tidelake.lake.creating import create_collection
-from tidelake.lake.forking import fork_collection
+from tidelake.lake.forking import fork_collection, fork_version
 from tidelake.lake.lakehandle import LakeHandle
-from tidelake.lake.names import check_columns, check_name, check_text
+from tidelake.lake.leftovers import DAMAGED
+from tidelake.lake.names import check_name, check_text
 from tidelake.lake.renaming import check_renames, renamed
 from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.checking.mend import Mending
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.ending import Ending
 
 
 class Naming(LakeHandle):
@@ -50,7 +61,6 @@ class Naming(LakeHandle):
         """
         self._gate.check()
         check_name(name, "collection name")
-        check_columns(schema, key, value)
         wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
         spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
         made = create_collection(
@@ -93,11 +103,28 @@ class Naming(LakeHandle):
         self._gate.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
 
-    def collections(self) -> Iterator[Collection]:
-        """All collections, by name; without those that are dropped or renamed before their turn."""
+    def collections(
+        self, damaged: Callable[[str, TidelakeError], object] | None = None
+    ) -> Iterator[Collection]:
+        """All collections, by name; without those that are dropped or renamed before their turn.
+
+        Args:
+            damaged: is told of each that cannot be opened, with the reason, and it is left out. Default: a
+                `TidelakeWarning` says so.
+        """
         for name in self.list():
-            with suppress(CollectionNotFound):
-                yield self.collection(name)
+            try:
+                opened = self.collection(name)
+            except CollectionNotFound:
+                continue
+            except DAMAGED as error:
+                if damaged is not None:
+                    damaged(name, error)
+                else:
+                    message = f"collection {name!r} cannot be opened, and is left out: {error}"
+                    warnings.warn(TidelakeWarning(message), stacklevel=2)
+                continue
+            yield opened
 
     def names(self) -> dict[str, str]:
         """The names of all collections, by their ids."""
@@ -111,7 +138,7 @@ class Naming(LakeHandle):
         return self.collection(new)
 
     def swap(self, a: str, b: str) -> None:
-        """Let two collections change their names, at once: whoever opens one gets the other from then on.
+        """Let two collections change their names, at once: each name opens the other one from then on.
 
         Errors as `rename_all`.
         """
@@ -121,8 +148,9 @@ class Naming(LakeHandle):
         """Give several collections other names, all at once or none.
 
         Nothing else of them changes: handles, readers, writers and jobs that are at work go on with the
-        same collections, and call them as they did when they were opened. A name that nobody takes is kept
-        like that of a dropped collection, so that whoever still uses it is told. A few store calls.
+        same collections, and call them as they did when they were opened. A name that is given
+        up and not taken again is kept like that of a dropped collection, so that a job that still uses it is
+        told. A few store calls.
 
         Args:
             names: new names by old ones; also names that are given up by others of them.
@@ -148,21 +176,31 @@ class Naming(LakeHandle):
                 return
 
     def fork(
-        self, source: str, name: str, as_of: Time | None = None, *, allow_recreate: bool = False
+        self,
+        source: str,
+        name: str,
+        as_of: Time | None = None,
+        *,
+        to_seqno: int | None = None,
+        allow_recreate: bool = False,
     ) -> Collection:
         """Make a collection that begins as another one is, or was, and goes its own way; nothing is copied.
 
         It has the same contents at all times that can be read up to its upper, the same schemas and the
-        same retention; of the source's writers and holds it knows nothing. Nobody else sees it before it is
-        whole. The source keeps the stored parts that both have until merges of the fork have replaced them
-        (`merge` replaces all) and a maintenance of the fork finds that. Either may be dropped at any time,
-        without harm to the other: what the other needs stays. Costs a few store calls, however large.
+        same retention; of the source's writers and holds it knows nothing. Other processes see it only
+        when it is whole. The source keeps the stored parts that both have until merges of the fork have
+        replaced them (`merge` replaces all) and a maintenance of the fork finds that. Either may be dropped
+        at any time, without harm to the other: what the other needs stays. Costs a few store calls, however
+        large.
 
         Args:
             source: name of the collection to fork.
             name: of the fork.
             as_of: the last closed time of the fork, which then goes on from just after it; default: all that
                 is closed.
+            to_seqno: in the place of `as_of`: the version of the source, of those that its log still has, as
+                `fsck` names them. For a source that is damaged, which is only read: parts are copied, and
+                writers and critical holds come along as with a backup.
             allow_recreate: also take a name of which a collection was dropped or renamed.
 
         Raises:
@@ -170,12 +208,30 @@ class Naming(LakeHandle):
             CollectionExists: the name is taken, or was and not `allow_recreate`. Nothing was made.
             HistoryCompacted: `as_of` lies before `since` of the source: its contents then are not known.
             NotYetClosed: it is still open.
+            UsageError: the log leads to no such version, or a part of it was collected since.
+            CorruptionError: the version breaks a rule, or a part of it is damaged. Nothing was made.
             ForkExpired: this process slept for too long between two steps. Nothing is left of the fork.
             CollectionDropped: the source was dropped; or this process slept before it could acknowledge the
                 fork, and others collected it.
         """
         self._gate.check()
         check_name(name, "collection name")
+        if to_seqno is not None:
+            if as_of is not None or not isinstance(to_seqno, int):
+                raise UsageError(f"to_seqno={to_seqno!r}: give a version, or as_of=..., and not both")
+            shard_id = fork_version(
+                name,
+                shard_id=self._shards.id_of(source),
+                title=source,
+                seqno=to_seqno,
+                stores=self._stores,
+                catalog=self._catalog,
+                leftovers=self._leftovers,
+                env=self._env,
+                config=self._config,
+                allow_recreate=allow_recreate,
+            )
+            return Collection(name, self._shards.led_to(name, shard_id))
         origin = self._shards.named(source)
         time = None if as_of is None else origin.spec.domain.check(as_of, "as_of")
         origin.title = source
@@ -189,7 +245,7 @@ class Naming(LakeHandle):
 
         What was begun and did not come to the end (a crash, a store that failed) is finished by the next
         call, by upkeep or by `collect`. From its first write on nothing of the collection can be read or
-        written: everybody who tries, and every reader that is under way, gets `CollectionDropped`. What is
+        written: such calls, and every reader that is under way, raise `CollectionDropped`. What is
         dropped is the collection that has the name when the call begins, also if it is renamed meanwhile.
         Stored parts that forks of it need stay until these need them no more, and `collect` or upkeep comes.
 
@@ -213,9 +269,26 @@ class Naming(LakeHandle):
             return False
         ending = self._leftovers.ending(shard_id)
         try:
-            ending.drop(force=force)
+            if not self._ended(ending, force=force):
+                self._catalog.unname(shard_id, name)
+                return True
         except CollectionInUse as error:
             raise CollectionInUse(name, error.holders) from error
         is_done = self._catalog.unname(shard_id, name)
         ending.remove()
         return is_done
+
+    def _ended(self, ending: Ending, *, force: bool) -> bool:
+        """Make a shard a tombstone, also a damaged one; False if nothing at all can be read of it."""
+        try:
+            ending.drop(force=force)
+        except CorruptionError as error:
+            if not Mending(ending.shard_id, self._stores, self._env).bring_back():
+                message = (
+                    f"the name is free, and what was stored stays, since forks may need it: {error}; "
+                    "tidelake fsck tells of it"
+                )
+                warnings.warn(TidelakeWarning(message), stacklevel=3)
+                return False
+            ending.drop(force=force)
+        return True

@@ -19,6 +19,7 @@ from tidelake.model.selection import Wanted
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading.critical import CriticalHold, Moved
 from tidelake.shard.reading.reader import Reader, Step
+from tidelake.state.state import ShardState
 
 R = TypeVar("R")
 
@@ -27,7 +28,9 @@ class CollectionReader(IntervalReads):
     """Reads of a collection under a hold, until `close` (or the end of a `with` block).
 
     History from `since` on is kept, and so are the parts of the state that it reads: the one that was the
-    newest when it was opened, or when it was asked for a time that this one did not know. It shows signs of
+    newest when it was opened, or when it was asked for a time that this one did not know. So is what is
+    staged: the first read with `staged` takes the newest state, and all others have what was staged in it,
+    until the reader is asked for a time that was closed since, or moves by `downgrade`. It shows signs of
     life in the background; without one for `lease_s` the hold expires, and every later call raises
     `LeaseExpired`. Then open another one.
     """
@@ -37,7 +40,7 @@ class CollectionReader(IntervalReads):
         reader: Reader,
         domain: TimeDomain,
         last_time: Callable[[], Time],
-        last_staged: Callable[[], Time],
+        last_staged: Callable[[ShardState], Time],
     ) -> None:
         self._reader = reader
         self._domain = domain
@@ -82,7 +85,7 @@ class CollectionReader(IntervalReads):
     def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
         if as_of is not None:
             return ask(AsOf(self._domain.check(as_of, "as_of")))
-        return ask(AsOf(self._last_staged() if staged else self._last_time()))
+        return ask(AsOf(self._last_staged(self._reader.ahead()) if staged else self._last_time()))
 
     def _read(
         self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
@@ -112,7 +115,7 @@ class CollectionReader(IntervalReads):
         return self._reader.listen(at, following(self._domain, timeout_s, until, columns, where))
 
     def downgrade(self, since: FrontierLike) -> None:
-        """No longer hold history before `since`. One log write.
+        """No longer hold history before `since`, nor what was staged at an earlier look. One log write.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -174,5 +177,5 @@ class CollectionCriticalHold:
         )
 
     def drop(self) -> bool:
-        """Give it up, whoever owns it; whether there was one. One log write."""
+        """Give it up, whatever its owner's token is. Returns whether there was one. One log write."""
         return self._hold.drop()

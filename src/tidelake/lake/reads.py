@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.data.ingest import as_table
-from tidelake.errors import HistoryCompacted
+from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.handle import Handle
 from tidelake.lake.intervals import IntervalReads
@@ -18,6 +19,7 @@ from tidelake.lake.readers import CollectionReader
 from tidelake.lake.spans import patience
 from tidelake.lake.wanted import wanted
 from tidelake.model.query import AsOf, Query
+from tidelake.model.schema import DIFF
 from tidelake.model.selection import Wanted
 from tidelake.model.time import Time
 from tidelake.shard.reading import query
@@ -45,7 +47,7 @@ class Reads(Handle, IntervalReads):
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
         Rows come sorted by key, then value; nulls last. Waits for the time to be closed. What is read is
-        kept for as long as the stream is read, or somebody has it; it writes nothing unless that is long.
+        kept for as long as the stream is read or referenced; it writes nothing unless that is long.
 
         Rows have the columns of the newest schema, whatever it was at `as_of`; or those of the one with
         `schema_id`, as far as they are there today: what was added since is left out, what was dropped
@@ -78,6 +80,23 @@ class Reads(Handle, IntervalReads):
             )
 
         return self._asked(as_of, ask, staged=staged)
+
+    def negative_rows(self) -> int:
+        """How many rows are there less than no times at the last closed time, equal ones counted once.
+
+        They were taken away more often than they came. Costs a read of the contents, none if nothing was
+        ever taken away; 0 if no time is closed.
+
+        Raises:
+            UsageError: times are tuples, of which none is the last.
+        """
+        if not self.domain.total_order:
+            raise UsageError(f"of {self.domain} no time is the last: count rows of a snapshot with _diff < 0")
+        state = self._shard.readable()
+        if state.upper == state.minimum or not any(part.negative_rows for part in state.parts()):
+            return 0
+        counted = (pc.sum(pc.less(batch.column(DIFF), 0)).as_py() for batch in self.snapshot())
+        return sum(count or 0 for count in counted)
 
     def lookup(
         self,
@@ -142,7 +161,7 @@ class Reads(Handle, IntervalReads):
         check_name(purpose, "purpose of a reader")
         start = None if since is None else self.frontier(since, "since")
         reader = Reader(self._shard, purpose, start)
-        return CollectionReader(reader, self.domain, self.last_time, self.last_staged)
+        return CollectionReader(reader, self.domain, self.last_time, self._last_staged_in)
 
     def plan(
         self,

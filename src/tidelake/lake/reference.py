@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from tidelake.arrangement import given
 from tidelake.arrangement.follow import FollowedArrangement
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema
@@ -103,8 +104,8 @@ def arrangement_reference(
         collection.name,
         columns=asked.columns,
         where=asked.where,
-        restore=None if restore is None else os.fspath(restore),
-        directory=None if directory is None else os.fspath(directory),
+        restore=given.directory_or_none(restore, "restore"),
+        directory=given.directory_or_none(directory, "directory"),
         config=config,
         hold_for_s=duration_s(hold_for, "hold_for"),
     )

@@ -3,6 +3,7 @@
 Owns what is said of a name that leads nowhere, or not any more. Must not know what is done with a shard.
 """
 
+from functools import partial
 from weakref import WeakValueDictionary
 
 from tidelake.config import Config
@@ -15,6 +16,7 @@ from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Together
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.state import agreeing
 from tidelake.store.url import Stores
 
 
@@ -91,7 +93,7 @@ class Shards:
             CollectionNotFound: there is none.
             CollectionDropped: it is being dropped.
         """
-        return Shard.open(
+        shard = Shard.open(
             self._stores,
             self._env,
             self._url,
@@ -100,11 +102,30 @@ class Shards:
             keeper=self._keeper,
             together=self._together_on(shard_id),
         )
+        self.agree(shard)
+        return shard
+
+    def agree(self, shard: Shard) -> None:
+        """Let a shard adopt the settings of the lake, as far as they are known here.
+
+        No store call if it has, as it does but after a change of which it was not told: of one that was being
+        made then, or because whoever told them died. One that may have no name yet is left alone.
+        """
+        agreed, state = self._catalog.known_agreed(), shard.known()
+        if state.seqno and state.agreed.revision < agreed.revision and not self._stores.read_only:
+            shard.run(partial(agreeing.adopt, agreed=agreed))
 
     def make(self, spec: ShardSpec) -> Shard:
         """Make a shard, to which no name leads yet."""
         together = self._together_on(spec.shard_id)
-        return Shard.create(self._stores, self._env, spec, keeper=self._keeper, together=together)
+        return Shard.create(
+            self._stores,
+            self._env,
+            spec,
+            keeper=self._keeper,
+            together=together,
+            agreed=self._catalog.known_agreed(),
+        )
 
     def unmake(self, shard_id: str) -> None:
         """Delete an empty shard that was made for a name which leads to another one."""

@@ -16,10 +16,12 @@ from tidelake.errors import (
     CorruptionError,
     OutcomeUnknown,
     StoreUnavailable,
+    TidelakeError,
     UsageError,
 )
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.lake.leftovers import DAMAGED
 from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 
@@ -65,18 +67,23 @@ class Sinces:
                 f"call, or maintenance, does it: {error}"
             ) from error
 
-    def finish(self) -> int:
-        """Do what was decided and may not be done; how many intents. Looks at the catalog."""
-        intents = self._catalog.look([], intents=True).intents
-        for key, what in intents.items():
+    def finish(self) -> list[TidelakeError]:
+        """Do what was decided and may not be done, but for what is damaged. Looks at the catalog."""
+        damaged: list[TidelakeError] = []
+        for key, what in self._catalog.look([], intents=True).intents.items():
+            left = len(damaged)
             for shard_id, since in _decoded(what).items():
                 try:
                     self._opened(shard_id).advance_since(since)
                 except CollectionNotFound:
                     # Dropped since: it has no history.
                     continue
-            self._catalog.done(key)
-        return len(intents)
+                except DAMAGED as error:
+                    # It is told once it was repaired; the others are told now.
+                    damaged.append(error)
+            if len(damaged) == left:
+                self._catalog.done(key)
+        return damaged
 
 
 def _wanted(name: str, shard: Shard, value: FrontierLike) -> Frontier:

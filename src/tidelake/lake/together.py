@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TypeVar
 
-from tidelake.errors import TidelakeError, UpperMismatch, UsageError
+from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.lakehandle import LakeHandle
 from tidelake.lake.names import check_name
@@ -30,7 +30,7 @@ class WritesTogether(LakeHandle):
         """Write to several collections at one instant: all of it comes in, or nothing.
 
         The collections form a group from then on: their times are closed together, those of an idle one
-        without a write of its own, and only transactions write to them. See `leave`.
+        without a write of its own. Writes of a single one go on as before. See `leave`.
 
         Args:
             time: of all rows; default: the first one that is open in all of them, and not before the wall
@@ -38,7 +38,7 @@ class WritesTogether(LakeHandle):
             lower: only if the group's upper is this one; otherwise `UpperMismatch`.
             upper: close all times before it; default: just past the last row.
             token: any text of at most 249 bytes: run again under the same token, it is in once. The group
-                remembers it.
+                remembers it for the lake's `token_age_s`, by default 30 days.
         """
         self._gate.check()
         if token is not None:
@@ -64,7 +64,8 @@ class WritesTogether(LakeHandle):
         """Append to several collections at one instant: `transaction` in one call.
 
         Args:
-            updates: tables by name of the collection, each as for `Collection.append`.
+            updates: by name of the collection: a table or stream as for `Collection.append`, a `Batch`, what
+                workers uploaded (bytes), or a list of these two; see `Transaction.write`.
             time: as for `transaction`, and so are the other arguments and errors.
             upper: as for `transaction`.
             token: as for `transaction`.
@@ -100,7 +101,7 @@ def _committed(transaction: Transaction) -> Committed:
     """Commit what nobody can commit again; what a conflict leaves staged is removed."""
     try:
         return transaction.commit()
-    except (UpperMismatch, UsageError):
+    except (UpperMismatch, UploadExpired, UsageError):
         with suppress(TidelakeError):
             transaction.abort()
         raise

@@ -1,13 +1,16 @@
 """Writes that are known by a token: given again, they are in once.
 
 Owns how a token becomes a named writer: one of its own, which writes number 0 and no other. So the token and
-the data are in one compare-and-set, and two processes with the same token fence each other.
+the data are in one compare-and-set, and two processes with the same token fence each other. How long it is
+known is said in `tidelake.state.tokens`.
 """
 
 from tidelake.lake.names import check_name
-from tidelake.state.state import ShardState, WriterRecord
+from tidelake.shard.shard import Shard
+from tidelake.shard.writing.single import writer_record
+from tidelake.state.state import WriterRecord
+from tidelake.state.tokens import PREFIX
 
-PREFIX = "token:"
 _BYTES_MAX = 255 - len(PREFIX)
 
 
@@ -20,7 +23,7 @@ def writer_of(token: str) -> str:
     return PREFIX + check_name(token, "token", bytes_max=_BYTES_MAX)
 
 
-def written(state: ShardState, token: str) -> WriterRecord | None:
-    """The record of a write under a token that is in; None if it is not."""
-    record = state.writers.get(writer_of(token))
+def written(shard: Shard, token: str) -> WriterRecord | None:
+    """The record of a write under a token that is in; None if it is not. One log scan; in a group two."""
+    record = writer_record(shard, writer_of(token))
     return None if record is None or record.sequence is None else record

@@ -50,7 +50,7 @@ class Tidy:
     """What is to be done now and then for the lake as a whole, and the pause after it in seconds."""
 
     work: Callable[[], object]
-    pause_s: float
+    pause_s: Callable[[], float]
 
 
 class Upkeep:
@@ -131,11 +131,12 @@ class Upkeep:
 
     def _tidy_up(self) -> None:
         now_s = self._env.clock.monotonic_s()
-        if self._tidy is None or now_s - self._tidied_s < self._tidy.pause_s:
+        if self._tidy is None:
             return
-        self._tidied_s = now_s
         try:
-            self._tidy.work()
+            if now_s - self._tidied_s >= self._tidy.pause_s():
+                self._tidied_s = now_s
+                self._tidy.work()
         except Closed:
             raise
         except TidelakeError as error:

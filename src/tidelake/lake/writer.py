@@ -5,7 +5,6 @@ commit that adds the data. Whoever opens the name again learns what is in, and f
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from tidelake.data.events import EventColumns
@@ -18,7 +17,7 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.batch import Batch
-from tidelake.state import commands
+from tidelake.shard.writing.single import open_writer
 from tidelake.state.append import Appended, Claim
 from tidelake.state.staging import Seen
 
@@ -45,8 +44,7 @@ class Writer:
         if owner != "":
             check_name(owner, f"owner of writer {name!r}")
         self.owner = owner
-        command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over, resume=resume)
-        record = shard.run(command)
+        record = open_writer(shard, name, owner, take_over=take_over, resume=resume)
         self.epoch = record.epoch
         self.last_sequence = record.sequence
         self.last_content = record.content
@@ -57,12 +55,16 @@ class Writer:
     ) -> Appended:
         """Append as number `sequence` (default: the next one). Already in: success without writing.
 
-        Updates and `upper` as `Collection.append`.
+        Updates and `upper` as `Collection.append`, which takes a batch as well.
 
         Raises:
             WriterFenced: a later epoch of this name is open.
             UsageError: the outcome of an earlier number is unknown, and none is given now.
         """
+        if isinstance(updates, Batch):
+            if upper is not None:
+                raise UsageError("a batch has its own upper: append it without, or by append_batches")
+            return self._numbered(sequence, lambda claim: batches.append_batch(self._shard, updates, claim))
         end = None if upper is None else self._frontier(upper, "upper")
         return self._numbered(sequence, lambda claim: append.append_rows(self._shard, updates, end, claim))
 

@@ -21,6 +21,7 @@ from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import OldRows, Upserter
 from tidelake.state.append import Appended
 from tidelake.state.staging import Seen
+from tidelake.state.state import WriterRecord
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow import FollowedArrangement
@@ -37,19 +38,26 @@ class Writes(Handle):
         Args:
             updates: any Arrow table or stream (also pandas, polars, DuckDB) with the key and value
                 columns. Without `_time` all rows get one time, picked at the commit; without `_diff`
-                all are `+1`.
+                all are `+1`. Or a `Batch`, for writers that all write the same data, however each of them
+                cut it: what is still open of it is written, and if nothing is, that is success.
             lower: with `upper`, for writers that all write the same data: only the times that are
                 still open are written, and if none is, that is success.
             upper: close all times before it; default: just past the last time.
 
         Returns:
-            The times written, and the upper after it. One `put` a part and one log write.
+            The times written, and the upper after it. One `put` a part and one log write. A batch costs the
+            log write; it is used then, and where another writer was first (`already`) its parts are deleted.
 
         Raises:
             InvalidUpdates: the table does not fit; names the column and the row.
             UpdateNotBeyondLower: a time is already closed.
-            UpperMismatch: with `lower`: the collection's upper has not reached it.
+            UpperMismatch: with `lower`, or of a batch: the collection's upper has not reached it.
+            BatchConsumed: the batch was used before.
         """
+        if isinstance(updates, Batch):
+            if lower is not None or upper is not None:
+                raise UsageError("a batch has its own bounds: append it without, or by append_batches")
+            return batches.append_batch(self._shard, updates)
         if lower is None:
             end = None if upper is None else self.frontier(upper, "upper")
             return append.append_rows(self._shard, updates, end)
@@ -72,7 +80,7 @@ class Writes(Handle):
     def stage(self, updates: object, *, token: str | None = None) -> bool:
         """Keep updates at times that are still open, for when they are closed: durable at once.
 
-        Any times at or beyond the upper, in any order, from any number of writers: these do not conflict.
+        Any times at or after the upper, in any order, from any number of writers: these do not conflict.
         Readers see them as soon as their times are closed, by `seal` or by any append; `staged=True` shows
         them before. They can be taken back by staging the same rows with the opposite `_diff`.
 
@@ -80,7 +88,8 @@ class Writes(Handle):
             updates: as `append` takes them, with times.
             token: a text of the caller's for this very call, such as `"orders 2026-01-31"`. A call whose
                 token is in succeeds without doing anything, so that a job that is run again stages once. A
-                record of the token stays in the collection's state (about 100 bytes).
+                record of it (about 100 bytes) stays in the collection's state for the lake's `token_age_s`
+                (30 days); the same token is a new call after that.
 
         Returns:
             False if nothing had to be kept: the token is in, or there are no rows. One log scan, one `put` a
@@ -94,9 +103,16 @@ class Writes(Handle):
         """
         if token is None:
             return stage.stage(self._shard, updates)
-        if written(self._shard.alive(), token) is not None:
+        if written(self._shard, token) is not None:
             return False
         return self.writer(writer_of(token)).stage(updates, sequence=0)
+
+    def token_record(self, token: str) -> WriterRecord | None:
+        """What is known of a write under a token that is in; None if it is not.
+
+        One log scan; of a collection in a group two.
+        """
+        return written(self._shard, token)
 
     def seal(self, upper: FrontierLike) -> Appended:
         """Close all times before `upper`; those that are closed already stay so.
@@ -114,7 +130,9 @@ class Writes(Handle):
     def stage_uploaded(self, uploads: Sequence[bytes]) -> bool:
         """Stage what workers uploaded with `uploader()`, in one commit; see `stage`.
 
-        To be offered once: only `Writer.stage_uploaded` knows them again.
+        Raises:
+            AlreadyTaken: one of them is in.
+            UploadExpired: one was uploaded longer ago than `upload_age_s`.
         """
         return stage.stage_uploaded(self._shard, uploads)
 
@@ -122,12 +140,12 @@ class Writes(Handle):
         """Something that takes more updates than fit into memory, and gives a batch to append.
 
         Args:
-            lower: all times must be beyond it; default: the current upper.
+            lower: all times must be at or after it; default: the current upper.
             sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
         """
         shard = self._shard
         # Also with a lower: the names of uploads say which state was known, and old ones are given up.
-        upper = shard.alive().upper
+        upper = shard.readable().upper
         start = upper if lower is None else self.frontier(lower, "lower")
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
@@ -170,6 +188,11 @@ class Writes(Handle):
             read_at: of uploads that depend on contents (`upserter`, `replacements`), the seqno of a state
                 that was the newest before these were asked for. `UpperMismatch` then also if more was staged
                 for their times since; `UsageError` if something is staged between them.
+
+        Raises:
+            AlreadyTaken: an upload is in, by this append or another; says where. Uploads are taken once.
+            UploadExpired: one was uploaded longer ago than `upload_age_s`.
+            UpperMismatch: the upper is another one.
         """
         start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
         seen = None if read_at is None else Seen(read_at)
@@ -200,7 +223,7 @@ class Writes(Handle):
 
         All rows that are there of a key are taken away, whatever their multiplicity, and the new one is
         added once. An event that changes nothing writes nothing. If another process commits meanwhile, old
-        rows are looked up again, for as long as it takes: each time somebody else's append is in.
+        rows are looked up again, for as long as it takes: each time another append is in.
 
         Args:
             table: in any Arrow form, with the key and value columns. With `_time` each row is an event at its
@@ -273,7 +296,7 @@ class Writes(Handle):
         """
         at = None if time is None else self.domain.check(time, "time")
         columns = EventColumns(order_by, delete_column)
-        state = self._shard.alive()
+        state = self._shard.settle()
         spec = self._shard.spec
         return Upserter.at(state, spec, columns, at, rows_count=rows_count, advance=advance)
 
@@ -290,12 +313,12 @@ class Writes(Handle):
 
         One log scan, and a read or two of each part. Errors as `replace`.
         """
-        state, at = self._shard.alive(), self.domain.check(time, "time")
+        state, at = self._shard.settle(), self.domain.check(time, "time")
         blobs = self._shard.stores.blobs
         return plan_replacement(state, self._shard.spec, blobs, uploads, at=at, parallelism=parallelism)
 
     def discard_uploaded(self, uploads: Sequence[bytes]) -> None:
-        """Delete what workers uploaded and nobody appends, in the place of collection a day later.
+        """Delete uploads of workers that will not be appended; otherwise collection does it a day later.
 
         SUBTLE: uploads that were offered to `append_uploaded` may be in; only those that never were may go.
         One store call a part. What the store does not delete now is left to collection.

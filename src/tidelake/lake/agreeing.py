@@ -1,0 +1,64 @@
+"""How a change of the settings that all processes of a lake go by reaches every shard.
+
+One compare-and-set of the catalog makes the change. Then every shard is told. Whoever opens one that was not
+told, since it was being made or since the teller died, tells it (`Shards.agree`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tidelake.errors import (
+    CollectionNotFound,
+    CorruptionError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+)
+from tidelake.lake.catalog import SHARD_ID, Catalog
+from tidelake.lake.settings import LakeSettings, asked
+from tidelake.shard.shard import Shard
+
+
+class Agreeing:
+    """Reads and changes the settings of one lake.
+
+    Args:
+        catalog: of the lake.
+        keys: gives the ids of all shards.
+        opened: opens a shard by its id, and lets it adopt the settings of the lake.
+    """
+
+    def __init__(
+        self, catalog: Catalog, keys: Callable[[], Iterable[str]], opened: Callable[[str], Shard]
+    ) -> None:
+        self._catalog, self._keys, self._opened = catalog, keys, opened
+
+    def settings(self, wanted: Mapping[str, object]) -> LakeSettings:
+        """Change some settings, or none; all of them as they are then. See `Lake.settings`."""
+        values = asked(wanted)
+        agreed = self._catalog.change_agreed(values) if values else self._catalog.agreed()
+        untold = self.finish() if values else []
+        if untold:
+            raise OutcomeUnknown(
+                f"the settings of the lake are changed, but {len(untold)} collections were not told: they go "
+                f"by the old ones until they are opened again, or until the next call: {untold[0]}"
+            )
+        return LakeSettings.of(agreed)
+
+    def finish(self) -> list[TidelakeError]:
+        """Tell all shards of the newest change, unless that is done. Why some were not, one error each."""
+        agreed = self._catalog.known_agreed()
+        if agreed.told:
+            return []
+        failed: list[TidelakeError] = []
+        for shard_id in sorted(self._keys()):
+            if shard_id == SHARD_ID:
+                continue
+            try:
+                self._opened(shard_id)
+            except CollectionNotFound:
+                continue  # It is gone, or being dropped, and deletes nothing by an age any more.
+            except (StoreUnavailable, OutcomeUnknown, CorruptionError) as error:
+                failed.append(error)
+        if not failed:
+            self._catalog.told(agreed.revision)
+        return failed
