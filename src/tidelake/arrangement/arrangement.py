@@ -12,7 +12,9 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelake.arrangement import given
 from tidelake.arrangement.checkpoint import Saved
+from tidelake.arrangement.forgotten import Holdings, Watch
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.overview import Metrics
@@ -35,13 +37,15 @@ A = TypeVar("A", bound="Arrangement")
 class Arrangement(Reads):
     """An indexed multiset of updates in this process, merged in the background. Thread-safe; to be closed.
 
+    One that is forgotten warns, and is closed beside its caller.
+
     Make one with `create`, `restore`, or `collection.arrange(...)`.
 
     Attributes:
         layout: of its rows.
     """
 
-    def __init__(self, spine: Spine, home: Home, env: Env, content: str) -> None:
+    def __init__(self, spine: Spine, home: Home, env: Env, content: str, id_: str | None = None) -> None:
         """Take over a spine whose files are in a folder.
 
         Args:
@@ -49,13 +53,17 @@ class Arrangement(Reads):
             home: where its files are.
             env: clock, ids and recorder.
             content: id of what the spine holds now.
+            id_: of the arrangement, for its checkpoints; default: that of what it begins with.
         """
         self.layout = spine.layout
+        self._id = content if id_ is None else id_
         self._spine, self._home, self._env = spine, home, env
         self._content = (spine.contents, content)
         self._turn = threading.Lock()
         self._metrics = Metrics(env.recorder)
         self._closed = False
+        self._holdings = Holdings("an arrangement", [spine.close, home.release], env.recorder)
+        self._watch = Watch(self, self._holdings)
 
     @classmethod
     def create(
@@ -87,7 +95,11 @@ class Arrangement(Reads):
         layout = Layout(schema_from_arrow(schema, key, value), TimeDomain.parse(time))
         world = Env() if env is None else env
         home = Home(directory, world.ids.fresh())
-        spine = Spine(layout, config, directory=home.path, env=world)
+        try:
+            spine = Spine(layout, config, directory=home.path, env=world)
+        except BaseException:
+            home.release()
+            raise
         return cls(spine, home, world, world.ids.fresh())
 
     @classmethod
@@ -118,7 +130,9 @@ class Arrangement(Reads):
         """
         world = Env() if env is None else env
         spine, home, found = restored(path, number, directory=directory, config=config, env=world)
-        return cls(spine, home, world, found.content)
+        # Of what followed a collection another arrangement comes, which follows nobody.
+        id_ = found.owner if found.followed is None else world.ids.fresh()
+        return cls(spine, home, world, found.content, id_)
 
     # What is in it
 
@@ -134,7 +148,7 @@ class Arrangement(Reads):
 
     @property
     def frontier(self) -> Frontier:
-        """Answers as of times beyond it are exact."""
+        """Answers as of times at or after it are exact."""
         return self._spine.frontier
 
     def insert(self, updates: object) -> None:
@@ -160,7 +174,7 @@ class Arrangement(Reads):
         self._spine.wait()
 
     def set_frontier(self, frontier: Frontier | Time) -> None:
-        """Let merges fold times before it: answers as of times beyond it stay exact, others are refused.
+        """Let merges fold times before it: answers as of times at or after it stay exact, others are refused.
 
         Args:
             frontier: or one time; at or after the one before.
@@ -287,7 +301,7 @@ class Arrangement(Reads):
             captured.let_go()
             spine.close()
             raise
-        return Arrangement(spine, self._home.acquire(), self._env, captured.content)
+        return Arrangement(spine, self._home.acquire(), self._env, captured.content, self._env.ids.fresh())
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
         """Save a checkpoint: it is complete, or not there; the last two of a directory are kept.
@@ -297,9 +311,11 @@ class Arrangement(Reads):
         checkpoint there, nothing is written.
 
         Args:
-            path: a directory for the checkpoints of this arrangement only; made if it is not there.
+            path: a directory for the checkpoints of this arrangement only; made if it is not there. Whoever
+                restores it from there is this arrangement as well, a fork is another one.
 
         Raises:
+            UsageError: checkpoints of another arrangement are there, which are left as they are.
             StoreUnavailable: it was not saved; the checkpoints that were there are as they were.
             OutcomeUnknown: it may be saved; saving again decides.
             CorruptionError: a list there is damaged, or all lists are gone and batch files are there.
@@ -312,6 +328,7 @@ class Arrangement(Reads):
         with self._turn:
             closed, self._closed = self._closed, True
         if not closed:
+            self._watch.end()
             try:
                 self._metrics.tell(self._spine.report())
             finally:
@@ -344,10 +361,12 @@ class Arrangement(Reads):
             content = self._content_id()
             batches, rules = self._spine.held()
             if content == self._content_id():
-                return Captured(batches, rules.frontier, content), rules.retention
+                return Captured(batches, rules.frontier, content, arrangement=self._id), rules.retention
             let_go(batches)
 
     def _save(self, path: str | os.PathLike[str], capture: Callable[[], Captured]) -> Saved:
-        saved = save(capture(), path, self._spine, self._env)
+        # Before anything is captured.
+        folder = given.directory(path, "path")
+        saved = save(capture(), folder, self._spine, self._env)
         self._env.recorder.count("arrangement.saved" if saved.is_new else "arrangement.unchanged")
         return saved

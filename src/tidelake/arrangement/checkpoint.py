@@ -11,6 +11,7 @@ file, nor how an arrangement works.
 INVARIANT: a list is there only when every file that it names is there and durable, so lists are written last
 and removed first. A file that no list names is nobody's, and is removed by the next save. So that a directory
 that has lost its lists is not taken for an empty one, a list that names nothing is there before any file is.
+All lists are of one arrangement: another one's save touches nothing.
 
 SUBTLE: who saves or restores gives each file a name of its own by a hard link, or copies it where the file
 system has no links. So nobody has to know who else needs the bytes: to remove a name never takes a file
@@ -25,10 +26,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tidelake.arrangement.given import count, directory
 from tidelake.arrangement.saved import Checkpoint, SavedBatch
 from tidelake.errors import CorruptionError, IncompatibleSchema, StoreUnavailable, UsageError
 from tidelake.store.disk import Folders, unavailable, unknown
-from tidelake.store.files import SYSTEM_FILES, Files, exists, locked
+from tidelake.store.files import SYSTEM_FILES, Files, exists, locked, refuse_links
 from tidelake.store.scratch import Scratch
 
 _KEPT = 2
@@ -71,7 +73,7 @@ class CheckpointDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str], files: Files = SYSTEM_FILES) -> None:
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = directory(path, "path")
         self._batches = os.path.join(self.path, _BATCHES)
         self._files = files
         self._folders = Folders(self.path, files)
@@ -92,7 +94,9 @@ class CheckpointDirectory:
             OutcomeUnknown: it may be saved; saving again decides.
             CorruptionError: a list is damaged, or all lists are gone and batch files are there.
             IncompatibleSchema: checkpoints of another schema are there.
+            UsageError: those of another arrangement are. Nothing was touched.
         """
+        refuse_links(self._files, self.path, self._batches)
         try:
             self._folders.ensure(self._batches)
             with self._locked():
@@ -145,7 +149,7 @@ class CheckpointDirectory:
                 return there[-1]
             raise UsageError(f"there is no checkpoint of an arrangement in {self.path!r}")
         # Only its own list: those of others may be damaged.
-        found = self._read(number) if number > 0 else None
+        found = self._read(number) if count("number", number) else None
         if found is None:
             there_ = ", ".join(str(known) for known in self._numbers() if known) or "none"
             raise UsageError(f"there is no checkpoint {number!r} in {self.path!r} (there: {there_})")
@@ -163,6 +167,12 @@ class CheckpointDirectory:
             # SUBTLE: whoever wrote it may have died before its name was durable.
             self._folders.flush(self.path)
             return Saved(newest, is_new=False, left=self._forget(there))
+        before = [checkpoint for checkpoint in there if checkpoint.number]
+        if before and not any(checkpoint.same_arrangement(wanted) for checkpoint in before):
+            raise UsageError(
+                f"{self.path!r} has checkpoints of another arrangement ({newest.title}), which stay as they "
+                f"are; this is {wanted.title}: save in another directory, or go on from that one by a restore"
+            )
         named = self._sweep(there)
         batches = tuple(listed(named))
         missing = [batch for batch in batches if batch.name not in named]
@@ -296,7 +306,9 @@ class CheckpointDirectory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with locked(self._files, os.path.join(self.path, _LOCK)) as is_ours:
+        lock = os.path.join(self.path, _LOCK)
+        refuse_links(self._files, self.path, lock)
+        with locked(self._files, lock) as is_ours:
             if not is_ours:
                 raise StoreUnavailable(
                     f"cannot save a checkpoint in {self.path!r}: another process is saving there; try again"

@@ -19,11 +19,11 @@ from tidelake.arrangement.batch import Batch
 from tidelake.arrangement.boundary import Predicate, Values, values_at
 from tidelake.arrangement.keycursor import KeyCursor
 from tidelake.arrangement.keys import row_batch
-from tidelake.arrangement.view import View
+from tidelake.arrangement.view import View, check_kept
 from tidelake.data import order
 from tidelake.data.select import select
 from tidelake.data.sums import sum_batch
-from tidelake.errors import HistoryCompacted, InvalidUpdates, UsageError
+from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold, Updates
 from tidelake.model.time import Time
@@ -150,8 +150,7 @@ class Cursor(KeyCursor):
         """
         domain, frontier = self._layout.domain, self._view.frontier
         as_of = domain.check(as_of, "as_of")
-        if not (frontier.closed or frontier.less_equal(as_of)):
-            raise HistoryCompacted(as_of, frontier)
+        check_kept(as_of, frontier)
         until = Updates(Frontier.of(domain.minimum), Frontier.past(as_of))
         self._visit(select(self._updates(), until, domain), visit)
 

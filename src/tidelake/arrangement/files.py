@@ -48,7 +48,7 @@ class FileOwner:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise StoreUnavailable(f"cannot open {path!r}: {error.strerror}", False) from error
 

@@ -11,10 +11,11 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from tidelake.arrangement import given
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.checkpoint import CheckpointDirectory, Saved
-from tidelake.arrangement.following import Follower, last_before
+from tidelake.arrangement.following import Follower, Sink, last_before
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.saved import Checkpoint, Followed
@@ -70,14 +71,17 @@ class FollowedArrangement(Arrangement):
         content: str,
         *,
         followed: Followed,
-        follower: Callable[["FollowedArrangement"], Follower],
+        follower: Callable[[Sink], Follower],
     ) -> None:
         """Take over a spine, as `Arrangement`; `follower` keeps it up to date."""
         # The position is added when it is saved.
-        super().__init__(spine, home, shard.env, content.partition(" ")[0])
+        super().__init__(spine, home, shard.env, content.partition(" ")[0], "")
         self._shard, self._followed = shard, followed
         self._before: str | None = None
-        self._follower = follower(self)
+        # Not to this itself, which nobody would find forgotten then.
+        self._follower = follower(_Rows(spine, shard, followed))
+        self._holdings.title = f"an arrangement of {followed.name!r}"
+        self._holdings.give_up.insert(0, self._follower.close)
 
     @property
     def last_time(self) -> Time:
@@ -151,6 +155,8 @@ class FollowedArrangement(Arrangement):
     def save(self, path: str | os.PathLike[str]) -> Saved:
         """Save a checkpoint, as `Arrangement.save`; `collection.arrange(restore=path)` goes on from it.
 
+        What arranges the same rows of the same collection is this arrangement as well.
+
         History is kept for whoever does, for as long as `hold_for` says after the last process followed.
         """
         saved = self._save(path, lambda: self._follower.between_steps(self._captured_at))
@@ -183,26 +189,6 @@ class FollowedArrangement(Arrangement):
             finally:
                 super().close()
 
-    def load(self, contents: pa.RecordBatchReader) -> None:
-        """As `following.Sink`; not for users."""
-        if self._followed.columns is not None:
-            # In the order of other columns, and perhaps no longer distinct.
-            for batch in contents:
-                self._spine.insert(self._rows(batch))
-            return
-        # With what is staged for later times, as long as nobody has moved it: more than there is to load.
-        plan = FilterPlan(sum(batch.rows for batch in self._shard.last_readable().batches()))
-        if self._spine.load(map(self._rows, contents), plan):
-            self._spine.wait()
-
-    def take(self, updates: pa.RecordBatchReader) -> None:
-        """As `following.Sink`; not for users."""
-        self._spine.insert_nowait(pa.Table.from_batches(map(self._rows, updates), self.layout.arrow))
-
-    def fold(self, frontier: Frontier) -> None:
-        """As `following.Sink`; not for users."""
-        Arrangement.set_frontier(self, frontier)
-
     def _begin(self, as_of: Time | None, options: FollowOptions) -> None:
         self._follower.begin(as_of, self._patience_s(options.timeout_s))
 
@@ -213,9 +199,6 @@ class FollowedArrangement(Arrangement):
     def _retains_all(self) -> bool:
         return self._spine.retention.empty
 
-    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(batch.columns, schema=self.layout.arrow)
-
     def _captured_at(self, position: Frontier) -> Captured:
         captured = self._captured()
         followed = replace(self._followed, position=position, hold=self._follower.hold)
@@ -223,6 +206,42 @@ class FollowedArrangement(Arrangement):
 
     def _patience_s(self, timeout_s: float | None) -> float:
         return self._shard.spec.config.wait_timeout_s if timeout_s is None else timeout_s
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What a follower keeps up to date; see `following.Sink`."""
+
+    spine: Spine
+    shard: Shard
+    followed: Followed
+
+    def load(self, contents: pa.RecordBatchReader) -> None:
+        """See `Sink.load`."""
+        if self.followed.columns is not None:
+            # In the order of other columns, and perhaps no longer distinct.
+            for batch in contents:
+                self.spine.insert(self._of(batch))
+            return
+        # With what is staged for later times, as long as nobody has moved it: more than there is to load.
+        plan = FilterPlan(sum(batch.rows for batch in self.shard.last_readable().batches()))
+        if self.spine.load(map(self._of, contents), plan):
+            self.spine.wait()
+
+    def take(self, updates: pa.RecordBatchReader) -> None:
+        """See `Sink.take`."""
+        self.spine.insert_nowait(pa.Table.from_batches(map(self._of, updates), self.spine.layout.arrow))
+
+    def wait(self) -> None:
+        """See `Sink.wait`."""
+        self.spine.wait()
+
+    def fold(self, frontier: Frontier) -> None:
+        """See `Sink.fold`."""
+        self.spine.set_frontier(frontier)
+
+    def _of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self.spine.layout.arrow)
 
 
 def arranged(
@@ -251,6 +270,8 @@ def arranged(
         NotYetClosed: `as_of` is not closed in time.
     """
     shard.alive()
+    given.directory_or_none(options.directory, "directory")
+    restore = given.directory_or_none(restore, "restore")
     followed = _followed(shard, name, wanted, keeps_history=as_of is not None)
     found = None if restore is None else _restored(shard, followed, restore, options)
     if found is None:
@@ -308,9 +329,7 @@ def _schema(shard: Shard, followed: Followed) -> Schema:
     return Schema(schema.key, tuple(column for column in schema.value if column.name in followed.columns))
 
 
-def _follower(
-    shard: Shard, followed: Followed, options: FollowOptions
-) -> Callable[[FollowedArrangement], Follower]:
+def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Callable[[Sink], Follower]:
     columns = None
     if followed.columns is not None:
         columns = tuple(column.name for column in _schema(shard, followed).columns)
@@ -324,7 +343,7 @@ def _follower(
         schema_id=followed.schema_id,
     )
 
-    def make(sink: FollowedArrangement) -> Follower:
+    def make(sink: Sink) -> Follower:
         return Follower(
             tail,
             sink,
@@ -370,11 +389,9 @@ def _same(found: Checkpoint, wanted: Followed, path: str | os.PathLike[str]) -> 
     before = found.followed
     if before is None:
         raise UsageError(f"{os.fspath(path)!r} has checkpoints of an arrangement that follows no collection")
-    for what in ("collection_id", "columns", "where", "keeps_history"):
-        was, now = getattr(before, what), getattr(wanted, what)
-        if was != now:
-            raise UsageError(
-                f"the checkpoint in {os.fspath(path)!r} was saved with {what}={was!r}, and is to be restored "
-                f"with {now!r}: restore it with the same arguments, or save in another directory"
-            )
+    for what, was, now in before.differences(wanted):
+        raise UsageError(
+            f"the checkpoint in {os.fspath(path)!r} was saved with {what}={was!r}, and is to be restored "
+            f"with {now!r}: restore it with the same arguments, or save in another directory"
+        )
     return before

@@ -3,17 +3,22 @@
 Owns that folder and what is left of those of processes that died. Must not know what is in it.
 
 INVARIANT: a folder is removed only when nobody uses it: it is locked as long as somebody does, and the
-operating system unlocks it when the process ends, however it ends.
+operating system unlocks it when the process ends, however it ends. It is its user's alone (mode 0700), and
+folders, links and files of other users are left alone, whatever they are called.
 """
 
 import atexit
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
+from tidelake.arrangement import given
 from tidelake.store.disk import unavailable
 
 _PREFIX = "tidelake-arrangement-"
@@ -36,9 +41,10 @@ class Home:
             id_: that no other folder there has.
 
         Raises:
+            UsageError: it is no path.
             StoreUnavailable: it cannot be made.
         """
-        root = tempfile.gettempdir() if directory is None else os.path.abspath(os.fspath(directory))
+        root = given.directory_or_none(directory, "directory") or tempfile.gettempdir()
         self.path = os.path.join(root, _PREFIX + id_)
         self._users = 1
         self._turn = threading.Lock()
@@ -95,18 +101,38 @@ def _remove(path: str) -> None:
 
 
 def _sweep(root: str) -> None:
-    """Remove the folders that nobody uses any more."""
-    with os.scandir(root) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and entry.is_dir()]
+    """Remove the folders of this user that nobody uses any more; whatever else has such a name stays.
+
+    Others may write here too: what they put here keeps nobody from making a folder.
+    """
+    try:
+        with os.scandir(root) as entries:
+            left = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
+    except PermissionError:  # folders can be made here, and not be listed
+        return
     for path in left:
-        try:
-            descriptor = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC)
-        except (FileNotFoundError, PermissionError):  # just being made or removed, or of another user
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # In use, just being made or removed, of another user, or no folder of ours at all.
+        with suppress(OSError), _abandoned(path):
             shutil.rmtree(path)
-        except (BlockingIOError, FileNotFoundError):  # in use, or swept by another process
-            continue
-        finally:
-            os.close(descriptor)
+
+
+@contextmanager
+def _abandoned(path: str) -> Iterator[None]:
+    """A context in which nobody else removes a folder, which is this user's and in use by nobody.
+
+    Raises:
+        OSError: it is not.
+    """
+    with ExitStack() as opened:
+
+        def own(name: str, flags: int, kind: Callable[[int], bool], folder: int | None = None) -> int:
+            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            opened.callback(os.close, descriptor)
+            status = os.fstat(descriptor)
+            if status.st_uid != os.geteuid() or not kind(status.st_mode):
+                raise PermissionError(errno.EPERM, "it is not ours", name)
+            return descriptor
+
+        folder = own(path, os.O_RDONLY, stat.S_ISDIR)
+        fcntl.flock(own(_LOCK, os.O_RDWR, stat.S_ISREG, folder), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

@@ -26,6 +26,8 @@ from tidelake.model.time import TimeDomain
 
 T = TypeVar("T")
 Places = npt.NDArray[np.int64]
+# What Arrow raises, or lets pass, when a Python value is not of a type.
+_NO_VALUE = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 class Keys:
@@ -180,14 +182,22 @@ def row_batch(rows: list[tuple[object, ...]], columns: tuple[Column, ...]) -> pa
         InvalidUpdates: a tuple has not as many values as there are columns, or a value does not fit.
     """
     names = [column.name for column in columns]
-    try:
-        if any(len(row) != len(names) for row in rows):
-            raise InvalidUpdates(f"give a tuple of {len(names)} values, for the columns {', '.join(names)}")
-        arrays = [
-            pa.array([row[i] for row in rows], arrow_type(column.type)) for i, column in enumerate(columns)
-        ]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise InvalidUpdates(f"values do not fit the columns {', '.join(names)}: {error}") from error
+    for row in rows:
+        given: object = row
+        if not isinstance(given, tuple | list) or len(given) != len(names):
+            raise InvalidUpdates(
+                f"give a tuple of {len(names)} values, for the columns {', '.join(names)}, and not {given!r}"
+            )
+    arrays = []
+    for i, column in enumerate(columns):
+        values = [row[i] for row in rows]
+        try:
+            arrays.append(pa.array(values, arrow_type(column.type)))
+        except _NO_VALUE as error:
+            raise InvalidUpdates(
+                f"{', '.join(map(repr, values))} does not fit column {column.name!r} of type "
+                f"{arrow_type(column.type)}: {error}"
+            ) from error
     return _normal(pa.RecordBatch.from_arrays(arrays, names), Schema(columns))
 
 

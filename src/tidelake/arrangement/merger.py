@@ -14,9 +14,11 @@ SUBTLE: whoever waits here merges himself where the threads leave something to d
 threads that do not exist, and with none a spine is driven by `step` alone.
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -67,6 +69,10 @@ class Merger:
         self._threads: list[Spawned] = []
         self._error: Exception | None = None
         self._closed = False
+        self._pid = os.getpid()
+        if self._config.process_budget_bytes is not None:
+            with _registering:
+                _SHARING.add(self)
 
     @property
     def rules(self) -> Rules:
@@ -96,7 +102,9 @@ class Merger:
                 self._schedule.withdraw(batches)
                 self.contents = before
                 raise
-            return self._crowded()
+            crowded = self._crowded()
+        self._tell_others()
+        return crowded
 
     def follow(self, change: Callable[[Rules], Rules], *, changes: bool = True) -> None:
         """Let merges that begin from now on follow other rules, and reads look by them.
@@ -220,11 +228,13 @@ class Merger:
         """Whether a sweep is under way."""
         return self._schedule.sweeping
 
-    @property
-    def used_bytes(self) -> int:
-        """What counts in the memory budget."""
+    def measured(self) -> tuple[int, Pressure]:
+        """What counts in the memory budget, and the pressure of this moment; merges go by it from now on."""
         with self._changed:
-            return self._dispatcher.used_bytes
+            used = self._dispatcher.measure()
+            if not self._closed:
+                self._wake()
+            return used, self.room.level
 
     def levels(self) -> tuple[LevelReport, ...]:
         """What is at each level."""
@@ -263,6 +273,8 @@ class Merger:
     def _step_or_rest(self) -> bool:
         """False if the step failed."""
         with self._changed:
+            # Others of this process may have taken memory meanwhile.
+            self._dispatcher.measure()
             running = self._claim()
             if running is None and not self._closed:
                 self._changed.wait(self._config.idle_s)
@@ -313,6 +325,7 @@ class Merger:
                 self._changed.notify_all()
                 self._dispatcher.measure()
                 pressure = self.room.level
+            self._tell_others()
         finally:
             if ended:
                 _release(running.others)
@@ -320,6 +333,16 @@ class Merger:
         if pressure >= Pressure.HIGH or (ended and pressure > Pressure.LOW):
             pa.default_memory_pool().release_unused()
         return True
+
+    def _tell_others(self) -> None:
+        """Let those that share the memory of the process look too: they may be idle, and hold most of it."""
+        if self._config.process_budget_bytes is None or self.room.level < Pressure.HIGH:
+            return
+        for other in _sharing(self):
+            try:
+                other.measured()
+            except Exception as error:
+                other._fail(error)
 
     def _give_up(self, running: Running, error: BaseException) -> None:
         with self._changed:
@@ -363,6 +386,21 @@ class Merger:
             for i in range(self._config.merge_workers):
                 self._threads.append(self._env.spawner.spawn(f"tidelake-merger-{i}", self._work))
         self._changed.notify_all()
+
+
+def _sharing(merger: Merger) -> list[Merger]:
+    """The others that share the memory of this process."""
+    with _registering:
+        return [
+            other
+            for other in _SHARING
+            if other is not merger and other.room.machine is merger.room.machine and other._pid == os.getpid()
+        ]
+
+
+# Those with a budget of the process.
+_SHARING: WeakSet[Merger] = WeakSet()
+_registering = threading.Lock()
 
 
 def _no_room() -> StoreUnavailable:

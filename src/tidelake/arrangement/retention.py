@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
+from tidelake.arrangement import given
 from tidelake.arrangement.layout import Layout
 from tidelake.data.order import group_starts, sortable
 from tidelake.data.sort import sort_indices
@@ -61,7 +62,8 @@ class Ranked:
     where: pc.Expression | None = None
 
     def __post_init__(self) -> None:
-        if self.n < 0:
+        n: object = self.n
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise UsageError(f"n={self.n!r} must be a whole number, how many values of a key to keep")
 
 
@@ -301,7 +303,7 @@ def _kept(rows: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
 
 
 def _names(by: str | Sequence[str]) -> tuple[str, ...]:
-    names = (by,) if isinstance(by, str) else tuple(by)
+    names = (by,) if isinstance(by, str) else tuple(given.names("by", by))
     if not names:
         raise UsageError("by=[] ranks nothing: name a value column, or use last_n")
     return names

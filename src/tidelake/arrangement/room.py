@@ -51,17 +51,21 @@ class SystemMachine:
             ) from error
 
 
+SYSTEM_MACHINE = SystemMachine()
+
+
 class Room:
     """How much memory and disk an arrangement may still take.
 
     Attributes:
         level: the pressure, as it was last measured.
+        machine: that measures.
     """
 
     def __init__(self, config: ArrangementConfig, machine: Machine, directory: str) -> None:
         self.level = Pressure.LOW
+        self.machine = machine
         self._config = config
-        self._machine = machine
         self._directory = directory
 
     def measure(self, used: int) -> Pressure:
@@ -69,7 +73,7 @@ class Room:
         config = self._config
         share = used / config.memory_budget_bytes
         if config.process_budget_bytes is not None:
-            share = max(share, self._machine.resident_bytes() / config.process_budget_bytes)
+            share = max(share, self.machine.resident_bytes() / config.process_budget_bytes)
         self.level = pressure(share, self.level, config.shares)
         return self.level
 
@@ -87,5 +91,5 @@ class Room:
 
     def admits(self, size: int, promised: int) -> bool:
         """Whether a merge may write so many bytes to disk when others are still going to write some."""
-        free = self._machine.free_bytes(self._directory) - self._config.disk_reserve_bytes
+        free = self.machine.free_bytes(self._directory) - self._config.disk_reserve_bytes
         return size + promised <= free

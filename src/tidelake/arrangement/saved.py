@@ -11,6 +11,8 @@ from tidelake.model.time import TimeDomain
 from tidelake.state.codec import decode_record, encode_record, learn
 
 _KIND = "arrangement"
+# Which arrangements of collections have the same rows, and may go on from each other's checkpoints.
+_FOLLOWED = ("collection_id", "columns", "where", "keeps_history")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Followed:
     hold: str
     keeps_history: bool
 
+    def differences(self, other: "Followed") -> list[tuple[str, object, object]]:
+        """Where two do not follow the same: what it is called, and both values."""
+        each = ((name, getattr(self, name), getattr(other, name)) for name in _FOLLOWED)
+        return [(name, ours, theirs) for name, ours, theirs in each if ours != theirs]
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -70,6 +77,8 @@ class Checkpoint:
         frontier: times before it are folded.
         batches: newest last.
         followed: None: nobody was followed.
+        arrangement: id of the arrangement, which those that are restored from it have too; empty if somebody
+            was followed, or before there were such ids.
     """
 
     number: int
@@ -80,6 +89,27 @@ class Checkpoint:
     frontier: Frontier
     batches: tuple[SavedBatch, ...]
     followed: Followed | None = None
+    arrangement: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The id of the arrangement that follows nobody; before there were such ids, that of its contents."""
+        return self.arrangement or self.content
+
+    def same_arrangement(self, other: "Checkpoint") -> bool:
+        """Whether both are of one arrangement, or of ones that follow the same."""
+        if self.followed is None or other.followed is None:
+            return self.followed == other.followed and self.owner == other.owner
+        return not self.followed.differences(other.followed)
+
+    @property
+    def title(self) -> str:
+        """What it is a checkpoint of, for messages."""
+        followed = self.followed
+        if followed is None:
+            return "an arrangement that follows no collection"
+        more = "".join(f", {name}={getattr(followed, name)!r}" for name in _FOLLOWED[1:])
+        return f"an arrangement of collection {followed.name!r} ({followed.collection_id}{more})"
 
     @property
     def rows(self) -> int:

@@ -34,12 +34,14 @@ class Captured:
         frontier: of the arrangement.
         content: id of just these contents.
         followed: who was followed, and how far.
+        arrangement: its id, if nobody was followed.
     """
 
     batches: Sequence[Batch]
     frontier: Frontier
     content: str
     followed: Followed | None = None
+    arrangement: str = ""
 
     def let_go(self) -> None:
         """Give up the users of the batches."""
@@ -67,6 +69,7 @@ def save(captured: Captured, path: str | os.PathLike[str], spine: Spine, env: En
         frontier=captured.frontier,
         batches=(),
         followed=captured.followed,
+        arrangement=captured.arrangement,
     )
     try:
         files = _Files(captured.batches, spine)

@@ -14,22 +14,26 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
+from tidelake.arrangement import given
 from tidelake.arrangement.batch import Batch
 from tidelake.arrangement.cursor import Cursor
+from tidelake.arrangement.given import count
 from tidelake.arrangement.keys import Keys, prefix_bytes
 from tidelake.arrangement.layout import Layout, detached
 from tidelake.arrangement.retention import Retention
 from tidelake.arrangement.sampling import partition_keys, sample_keys
 from tidelake.arrangement.search import Bound
-from tidelake.arrangement.view import View
+from tidelake.arrangement.view import View, check_kept
 from tidelake.arrangement.windows import Edge, Windows
-from tidelake.errors import Closed, HistoryCompacted, UsageError
+from tidelake.errors import Closed, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 
 # Of a fetch this many keys are looked up at a time, so that no answer outgrows one record batch.
 _FETCH_KEYS = 16_384
+# More than there are.
+_ROWS_MAX = 1 << 62
 
 KeyPrefix = tuple[object, ...]
 
@@ -108,8 +112,7 @@ class Snapshot:
         """
         if as_of is not None:
             as_of = self.layout.domain.check(as_of, "as_of")
-            if not (self.frontier.closed or self.frontier.less_equal(as_of)):
-                raise HistoryCompacted(as_of, self.frontier)
+            check_kept(as_of, self.frontier)
         return View(self.layout, self.retention, self.frontier, as_of)
 
     def fetch(
@@ -183,7 +186,7 @@ class Snapshot:
     ) -> pa.Table:
         """The first rows of a range of keys: `scan` in memory, at most `limit` rows."""
         found: list[pa.RecordBatch] = []
-        left = None if limit is None else _count("limit", limit)
+        left = None if limit is None else min(count("limit", limit), _ROWS_MAX)
         if left is None or left > 0:
             for rows in self.scan(lower, upper, reverse=reverse, as_of=as_of, columns=columns):
                 found.append(rows if left is None else rows.slice(0, left))
@@ -215,14 +218,14 @@ class Snapshot:
             seed: the same keys again for the same batches; None for others each time.
             as_of: as `fetch`, and so are the errors.
         """
-        return sample_keys(self.batches, self.view(as_of), _count("n", n), np.random.default_rng(seed))
+        return sample_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 
     def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
         """Keys that cut all keys into `n` ranges of about as many keys: at most n - 1 of them, ascending.
 
         A range begins with a bound and ends before the next one. Made of a sample; arguments as there.
         """
-        return partition_keys(self.batches, self.view(as_of), _count("n", n), np.random.default_rng(seed))
+        return partition_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 
     def _bound(self, prefix: KeyPrefix) -> Bound:
         """Where keys begin whose first columns have these values."""
@@ -234,9 +237,9 @@ class Snapshot:
 
     def _names(self, columns: Sequence[str] | None) -> list[str]:
         names = [column.name for column in self.layout.schema.columns]
-        chosen = names if columns is None else list(columns)
+        chosen = names if columns is None else given.names("columns", columns)
         unknown = [name for name in chosen if name not in names]
-        if unknown or isinstance(columns, str) or len(set(chosen)) < len(chosen):
+        if unknown or len(set(chosen)) < len(chosen):
             raise UsageError(f"columns={columns!r} are not distinct names of columns: there are {names}")
         return [*chosen, DIFF]
 
@@ -247,7 +250,5 @@ class Snapshot:
         return pa.Table.from_batches([detached(rows) for rows in parts], schema)
 
 
-def _count(name: str, value: object) -> int:
-    if not isinstance(value, (int, np.integer)) or value < 0:
-        raise UsageError(f"{name}={value!r} must be a whole number of at least 0")
-    return int(value)
+def _random(seed: int | None) -> np.random.Generator:
+    return np.random.default_rng(None if seed is None else count("seed", seed))

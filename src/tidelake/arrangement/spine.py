@@ -25,7 +25,7 @@ from tidelake.arrangement.merger import Merger
 from tidelake.arrangement.merging import Rules
 from tidelake.arrangement.report import SpineReport
 from tidelake.arrangement.retention import Ranked, Retention
-from tidelake.arrangement.room import Machine, Room, SystemMachine
+from tidelake.arrangement.room import SYSTEM_MACHINE, Machine, Room
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.data.consolidate import consolidate
 from tidelake.env import Env
@@ -73,6 +73,8 @@ class Spine:
         """
         self.layout = layout
         self.config = config if config is not None else ArrangementConfig()
+        if not isinstance(self.config, ArrangementConfig):
+            raise UsageError(f"config={config!r} must be a tidelake.ArrangementConfig")
         self._env = env if env is not None else Env()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
@@ -85,7 +87,7 @@ class Spine:
             frontier if frontier is not None else Frontier.of(layout.domain.minimum),
             retention if retention is not None else Retention(layout),
         )
-        self.machine = machine if machine is not None else SystemMachine()
+        self.machine = machine if machine is not None else SYSTEM_MACHINE
         room = Room(self.config, self.machine, self.directory)
         dispatcher = Dispatcher(self.config, room, rules, self._make, lambda: self.cache.bytes)
         self._merger = Merger(dispatcher, self._env)
@@ -291,6 +293,7 @@ class Spine:
     def report(self) -> SpineReport:
         """What is held, merged and waited for at this moment."""
         merger = self._merger
+        used, pressure = merger.measured()
         batches, _ = merger.held()
         try:
             memory = sum(batch.size_bytes for batch in batches if not batch.on_disk)
@@ -302,8 +305,8 @@ class Spine:
             levels=merger.levels(),
             bytes_in_memory=memory,
             bytes_on_disk=disk,
-            used_bytes=merger.used_bytes,
-            pressure=merger.room.level.name.lower(),
+            used_bytes=used,
+            pressure=pressure.name.lower(),
             waits=merger.waits.count,
             waited_s=merger.waits.seconds,
             sweeping=merger.sweeping,

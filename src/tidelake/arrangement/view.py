@@ -13,9 +13,25 @@ from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.retention import Retention
 from tidelake.data.select import select
 from tidelake.data.sums import diffs, sum_batch, sum_sorted
+from tidelake.errors import HistoryCompacted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.time import Time
+
+
+def check_kept(as_of: Time, frontier: Frontier) -> None:
+    """Refuse a time before the frontier of an arrangement.
+
+    Raises:
+        HistoryCompacted: it is one.
+    """
+    if not (frontier.closed or frontier.less_equal(as_of)):
+        raise HistoryCompacted(
+            as_of,
+            frontier,
+            "that is the frontier of the arrangement, before which times are folded: ask for a time from "
+            "there on, or arrange(as_of=...) to keep history",
+        )
 
 
 @dataclass(frozen=True)

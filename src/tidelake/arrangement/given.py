@@ -1,0 +1,55 @@
+"""Arguments of arrangements that users give: checked before anything is done, errors name the argument."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from tidelake.errors import UsageError
+
+
+def directory(path: str | os.PathLike[str], what: str) -> str:
+    """The absolute path of a directory.
+
+    Raises:
+        UsageError: it is no path; says `what` was to be one.
+    """
+    given: object = path
+    text: object = os.fspath(path) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise UsageError(f"{what}={path!r} must be the path of a directory, as text or pathlib.Path")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what}={path!r} is no path: {error.reason}") from error
+    return os.path.abspath(text)
+
+
+def directory_or_none(path: str | os.PathLike[str] | None, what: str) -> str | None:
+    """`directory`, if one is given."""
+    return None if path is None else directory(path, what)
+
+
+def count(name: str, value: object, least: int = 0) -> int:
+    """A whole number.
+
+    Raises:
+        UsageError: it is none, or less than the least.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise UsageError(f"{name}={value!r} must be a whole number of at least {least}")
+    return int(value)
+
+
+def names(what: str, value: object) -> list[str]:
+    """Names of columns.
+
+    Raises:
+        UsageError: it is no list of texts.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise UsageError(f"{what}={value!r} is not a list of column names: write {what}=['name', ...]")
+    for name in value:
+        if not isinstance(name, str):
+            raise UsageError(f"{what} has {name!r}, which is no name of a column")
+    return list(value)
