@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from tidelake.cli import jsonlines
+from tidelake.data.ingest import as_table
+from tidelake.data.json import values
+from tidelake.data.json.block import overlong_decimals
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.lake.collection import Collection
 from tidelake.model.time import Time, TimeDomain
@@ -117,7 +121,7 @@ def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
     try:
         match path.suffix.lower():
             case ".parquet":
-                return pq.read_table(path)
+                return as_table(pq.read_table(path))
             case ".csv":
                 return _read_csv(path, schema)
             case ".jsonl" | ".ndjson" | ".json":
@@ -125,7 +129,7 @@ def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
             case _:
                 raise UsageError(f"{path} has an unknown format: use .parquet, .csv or .jsonl")
     except pa.ArrowException as error:
-        reason = str(error).split("\n", 1)[0]
+        reason = str(error).split("\n", 1)[0][:300]
         raise InvalidUpdates(f"{path} cannot be read as {path.suffix[1:].lower()}: {reason}") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; check the file") from error
@@ -133,11 +137,28 @@ def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
 
 def _read_csv(path: Path, schema: pa.Schema | None) -> pa.Table:
     """Nothing between two commas is null, and `""` is the empty text; `NA` and `null` are texts."""
+    types = {} if schema is None else {field.name: field.type for field in schema}
+    decimals = {name: kind for name, kind in types.items() if pa.types.is_decimal(kind)}
     convert = pyarrow.csv.ConvertOptions(
-        column_types={} if schema is None else {field.name: field.type for field in schema},
+        column_types=types | dict.fromkeys(decimals, pa.string()),
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    for name, kind in decimals.items():
+        if name in table.column_names:
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, _decimals(path, table.column(place), name, kind))
+    return table
+
+
+def _decimals(path: Path, texts: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    texts = pc.utf8_trim_whitespace(texts)
+    if not overlong_decimals(texts):
+        return texts.cast(kind)
+    try:
+        return pa.chunked_array([values.column(chunk.to_pylist(), kind) for chunk in texts.chunks], kind)
+    except values.UnfitValue as unfit:
+        raise InvalidUpdates(f"{path}: column {name!r}: {unfit.reason}") from unfit

@@ -17,6 +17,9 @@ LIMIT = click.option(
 OUT = click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to .parquet, .csv or .jsonl."
 )
+READ_ONLY = click.option(
+    "--read-only", is_flag=True, help="Write nothing at all into the lake, as where nothing may be written."
+)
 STAGED = click.option(
     "--staged", is_flag=True, help="With what is staged for times that are still open; wait for nothing."
 )

@@ -55,7 +55,8 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
     "--time",
     "time_",
     metavar="PATH",
-    help="Where the time is: of change events a path (default: source.lsn), otherwise a column.",
+    help="Where the time is: of change events a path (default: source.lsn, for ms source.ts_ms, for us "
+    "source.ts_us), otherwise a column.",
 )
 @click.option(
     "--late", type=click.Choice(["refuse", "advance"]), help="What to do with times that are closed."

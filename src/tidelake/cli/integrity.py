@@ -67,6 +67,7 @@ def _summary(report: FsckReport) -> str:
     seen = f"{report.collections:,} collections, {report.parts:,} parts, {report.rows:,} updates read"
     repaired = sum(one.repaired for one in report.findings)
     mended = f", {repaired:,} repaired" if repaired else ""
+    mended += f", {len(report.set_aside):,} things set aside" if report.set_aside else ""
     return f"{seen}: {f'{len(report.left):,} findings' if report.left else 'clean'}{mended}"
 
 

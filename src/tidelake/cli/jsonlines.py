@@ -20,8 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelake.data.json.values import exactly, not_json
+from tidelake.data.types import COLUMNS_MAX, NESTED_MAX
 from tidelake.errors import InvalidUpdates, UsageError
 
+_SHOWN_MAX = 60
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _FRACTION = re.compile(r"\.(\d{1,9})")
@@ -72,6 +75,11 @@ def read(path: Path, schema: pa.Schema | None) -> pa.Table:
                 row = _object(line, f"{path} line {number}")
                 rows.append((number, row))
                 names.update(dict.fromkeys(row))
+                if len(names) > COLUMNS_MAX:
+                    raise InvalidUpdates(
+                        f"{path} line {number}: the rows have more than {COLUMNS_MAX:,} columns: put those "
+                        "that belong together into an object or a list"
+                    )
     if not rows:
         raise InvalidUpdates(f"{path} holds no rows: give one JSON object a line")
     known = {} if schema is None else {field.name: field.type for field in schema}
@@ -82,14 +90,25 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line, parse_float=decimal.Decimal)
     except ValueError as error:
-        raise InvalidUpdates(f"{where} is not JSON: {error}") from error
+        raise InvalidUpdates(f"{where} is {not_json(line, error)}") from error
     except ArithmeticError as error:
         raise InvalidUpdates(f"{where} has a number with too large an exponent") from error
     except RecursionError as error:
         raise InvalidUpdates(f"{where} is nested too deeply") from error
     if not isinstance(row, dict):
         raise InvalidUpdates(f"{where} is not a JSON object: give one object a line")
+    for name in row:
+        if not _is_text(name):
+            raise InvalidUpdates(f"{where} has a column {_shown(name)}, whose name is not Unicode text")
     return row
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _column(
@@ -118,9 +137,10 @@ def _column(
 
 def _shown(value: Any) -> str:
     try:
-        return json.dumps(value, default=str)
-    except RecursionError:
-        return "nested too deeply"
+        text = json.dumps(value, default=str)
+    except (RecursionError, ValueError):
+        return "a value that is nested too deeply, or a number of too many digits"
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:
@@ -149,7 +169,7 @@ def _value(value: Any, type_: pa.DataType) -> Any:
     if is_.is_floating(type_):
         return _NOT_FINITE[value] if isinstance(value, str) else _float(_number(value), type_)
     if is_.is_decimal(type_):
-        return decimal.Decimal(value) if isinstance(value, str) else decimal.Decimal(_number(value))
+        return _decimal(value, type_)
     if is_.is_binary(type_) or is_.is_fixed_size_binary(type_):
         return bytes.fromhex(value)
     if is_.is_date(type_):
@@ -159,6 +179,13 @@ def _value(value: Any, type_: pa.DataType) -> Any:
     if isinstance(value, decimal.Decimal):
         raise TypeError("a number with a fraction")
     return value
+
+
+def _decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
+    if isinstance(value, list):
+        raise TypeError("a list")  # Python would take it for the parts of a number
+    number = decimal.Decimal(value) if isinstance(value, str) else decimal.Decimal(_number(value))
+    return exactly(number, type_)
 
 
 def _number(value: Any) -> Any:
@@ -199,15 +226,17 @@ def _count(text: str, type_: pa.DataType) -> int:
     return seconds * per_second + fraction
 
 
-def _guessed(value: Any) -> Any:
-    """A JSON value as Arrow guesses types from: fractions as floats."""
+def _guessed(value: Any, levels: int = NESTED_MAX) -> Any:
+    """A JSON value as Arrow guesses types from: fractions as floats; nested as deep as a type may be."""
     match value:
         case decimal.Decimal():
             return _float(value, pa.float64())
+        case dict() | list() if not levels:
+            raise RecursionError(f"nested more than {NESTED_MAX} levels deep")
         case dict():
-            return {k: _guessed(v) for k, v in value.items()}
+            return {k: _guessed(v, levels - 1) for k, v in value.items()}
         case list():
-            return [_guessed(v) for v in value]
+            return [_guessed(v, levels - 1) for v in value]
         case _:
             return value
 

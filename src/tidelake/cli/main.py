@@ -30,6 +30,7 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
     (errors.NotYetClosed, 4),
     (errors.StoreUnavailable, 5),
     (errors.OutcomeUnknown, 5),
+    (errors.OutOfThreads, 5),
     (errors.CorruptionError, 6),
     (errors.BlobNotFound, 6),
     (errors.FormatTooNew, 6),

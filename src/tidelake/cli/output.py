@@ -20,10 +20,28 @@ from rich.text import Text
 
 from tidelake.cli import jsonlines
 from tidelake.data.types import UNFIT
-from tidelake.errors import StoreUnavailable, UsageError
+from tidelake.errors import StoreUnavailable, TidelakeError, UsageError
 from tidelake.model.frontier import Frontier
 
 _ROWS = 20
+
+
+class Failed:
+    """What could not be done for some collections, while it was done for the others."""
+
+    def __init__(self) -> None:
+        self._errors: list[tuple[str, TidelakeError]] = []
+
+    def add(self, name: str, error: TidelakeError) -> None:
+        """Note the collection of a name."""
+        self._errors.append((name, error))
+
+    def check(self) -> None:
+        """Print all but the first, and raise that, which decides about the exit code."""
+        for name, error in self._errors[1:]:
+            click.echo(f"tidelake: {name}: {error}", err=True)
+        if self._errors:
+            raise self._errors[0][1]
 
 
 class _Console(Console):

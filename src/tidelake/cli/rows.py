@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, ROWS, STAGED, TIMEOUT, cli
+from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, READ_ONLY, ROWS, STAGED, TIMEOUT, cli
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,15 +48,18 @@ def create(
 @cli.command("ls")
 @LAKE
 @JSON
-def list_(lake: str, as_json: bool) -> None:
+@READ_ONLY
+def list_(lake: str, as_json: bool, read_only: bool) -> None:
     """List the collections of a lake."""
     import tidelake
     from tidelake.cli import output
     from tidelake.cli.show import summary
 
-    with tidelake.open(lake, create=False) as opened:
-        shown = [summary(one) for one in opened.collections()]
+    with tidelake.open(lake, create=False, read_only=read_only) as opened:
+        failed = output.Failed()
+        shown = [summary(one) for one in opened.collections(failed.add)]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
+    failed.check()
 
 
 @cli.command()
@@ -69,7 +72,10 @@ def list_(lake: str, as_json: bool) -> None:
     help="Show the arrangement saved in this directory; with LAKE and COLLECTION, brought up to date.",
 )
 @JSON
-def show(lake: str | None, collection: str | None, saved: Path | None, as_json: bool) -> None:
+@READ_ONLY
+def show(
+    lake: str | None, collection: str | None, saved: Path | None, as_json: bool, read_only: bool
+) -> None:
     """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage.
 
     Or an arrangement: what it holds and has merged, level by level.
@@ -83,7 +89,7 @@ def show(lake: str | None, collection: str | None, saved: Path | None, as_json: 
         raise click.UsageError("give LAKE and COLLECTION, or --arrangement DIRECTORY, or all three")
     import tidelake
 
-    with tidelake.open(lake, create=False) as opened:
+    with tidelake.open(lake, create=False, read_only=read_only) as opened:
         if saved is not None:
             from tidelake.cli import arrangement
 
@@ -186,6 +192,7 @@ def _append(
 @TIMEOUT
 @STAGED
 @ROWS
+@READ_ONLY
 def snapshot(
     lake: str,
     collection: str,
@@ -197,13 +204,14 @@ def snapshot(
     timeout_s: float | None,
     staged: bool,
     as_json: bool,
+    read_only: bool,
 ) -> None:
     """Print or write the exact contents as of a time."""
     import tidelake
     from tidelake.cli import files, output
 
     output.check_out(out)
-    with tidelake.open(lake, create=False) as opened:
+    with tidelake.open(lake, create=False, read_only=read_only) as opened:
         of = opened.collection(collection)
         at = files.time(as_of, of.domain, "--as-of")
         if at is None and not of.domain.total_order:
@@ -222,6 +230,7 @@ def snapshot(
 @TIMEOUT
 @STAGED
 @ROWS
+@READ_ONLY
 def changes(
     lake: str,
     collection: str,
@@ -232,13 +241,14 @@ def changes(
     timeout_s: float | None,
     staged: bool,
     as_json: bool,
+    read_only: bool,
 ) -> None:
     """Print or write the netted changes between two times."""
     import tidelake
     from tidelake.cli import files, output
 
     output.check_out(out)
-    with tidelake.open(lake, create=False) as opened:
+    with tidelake.open(lake, create=False, read_only=read_only) as opened:
         of = opened.collection(collection)
         start, end = files.time(after, of.domain, "AFTER"), files.time(through, of.domain, "THROUGH")
         if start is None or end is None:

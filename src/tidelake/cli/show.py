@@ -3,7 +3,7 @@
 Must not know how lines are printed, which is `tidelake.cli.output`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -16,9 +16,11 @@ from tidelake.model.time import Time
 from tidelake.shard.upkeep.compactor import Shape
 from tidelake.state.forking import borrowed_parts
 from tidelake.state.space import live_rows_min
-from tidelake.state.state import ShardState
+from tidelake.state.state import ShardState, WriterRecord
 
 _LINES_MAX = 40
+# Of a larger collection `show` does not read the rows to count those that are there less than no times.
+_COUNTED_ROWS_MAX = 1_000_000
 
 Line = dict[str, Any]
 """Values by column."""
@@ -79,7 +81,7 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         ("columns", "columns", _columns(state)),
         ("spine", "batches", _batches(state)),
         ("staged", "staged batches", _staged(state)),
-        ("writers", "writers", _writers(state)),
+        ("writers", "writers", _writers(collection.writers())),
         ("holds", "holds", _holds(state)),
         ("claims", "merges under way", _claims(state)),
         ("shared", "shared parts", _shared(state, names)),
@@ -95,20 +97,30 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         **(waits if as_json or len(state.staged) else {}),
         **amplification(state),
     }
+    negative = _negative(collection, state)
     if as_json:
         garbage = len(state.garbage) + len(state.doomed)
-        kept = {"retention": state.retention.window, "garbage": garbage}
+        kept = {"retention": state.retention.window, "garbage": garbage, "negative_rows": negative}
         parts = {name: [output.with_lists(line) for line in lines] for name, _, lines in lists}
         click.echo(jsonlines.dump({**output.with_lists(head), **kept, **parts}))
         return
     output.table([head], False)
     if state.retention.window is not None:
         click.echo(f"retention: since follows upper at a distance of {state.retention.window:,}")
+    if negative:
+        click.echo(f"rows that are there less than no times: {negative:,}")
     for _, title, lines in lists:
         _print_last(title, lines)
     if state.garbage or state.doomed:
         waiting = {"objects that nothing names": len(state.garbage), "being deleted": len(state.doomed)}
         _print_last("garbage", [waiting])
+
+
+def _negative(collection: Collection, state: ShardState) -> int | None:
+    """How many rows are there less than no times; None if that is not counted."""
+    if state.spine.totals.rows + state.staged.totals.rows > _COUNTED_ROWS_MAX or not state.domain.total_order:
+        return None
+    return collection.negative_rows()
 
 
 def _print_last(title: str, lines: list[Line]) -> None:
@@ -164,10 +176,10 @@ def _as_json(time: Time) -> object:
     return list(time) if isinstance(time, tuple) else time
 
 
-def _writers(state: ShardState) -> list[Line]:
+def _writers(known: Mapping[str, WriterRecord]) -> list[Line]:
     return [
         {"writer": name, "epoch": w.epoch, "sequence": w.sequence, "owner": w.owner, "upper": w.upper}
-        for name, w in sorted(state.writers.items())
+        for name, w in sorted(known.items())
     ]
 
 

@@ -57,15 +57,12 @@ def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
         if len(closed) == 2 and "=" not in closed[1]:
             of = opened.collection(closed[0])
             end = files.time(closed[1], of.domain, "UPPER")
-            if not of.state().group:
-                answer = of.seal(_required(end))
-                one = {"lower": answer.lower, "upper": answer.upper, "already": answer.already}
-                output.table([one], as_json)
-                return
-            uppers = {closed[0]: end}
-        else:
-            given = pairs(closed, "UPPER")
-            uppers = {name: files.time(end, opened.collection(name).domain, name) for name, end in given}
+            answer = of.seal(_required(end))
+            one = {"lower": answer.lower, "upper": answer.upper, "already": answer.already}
+            output.table([one], as_json)
+            return
+        given = pairs(closed, "UPPER")
+        uppers = {name: files.time(end, opened.collection(name).domain, name) for name, end in given}
         done = opened.seal({name: _required(end) for name, end in uppers.items()})
         shown = [
             {"collection": name, "upper": opened.collection(name).upper, "already": done.already}

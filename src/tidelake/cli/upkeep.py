@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake import errors
-from tidelake.cli.group import JSON, LAKE, NAME, cli
+from tidelake.cli.group import JSON, LAKE, NAME, READ_ONLY, cli
 
 if TYPE_CHECKING:
     from tidelake.shard.upkeep.compactor import Workers
@@ -79,12 +79,23 @@ def rename(
 @NAME
 @click.argument("new_name")
 @click.option("--as-of", metavar="TIME", help="The last time that the fork has; default: all that is closed.")
+@click.option(
+    "--to-seqno",
+    type=click.IntRange(min=0),
+    help="The version that it begins with, as fsck names it; of a damaged collection, too. Copies it.",
+)
 @click.option("--allow-recreate", is_flag=True, help="Also if one called NEW_NAME was dropped or renamed.")
 @JSON
 def fork(
-    lake: str, collection: str, new_name: str, as_of: str | None, allow_recreate: bool, as_json: bool
+    lake: str,
+    collection: str,
+    new_name: str,
+    as_of: str | None,
+    to_seqno: int | None,
+    allow_recreate: bool,
+    as_json: bool,
 ) -> None:
-    """Make a collection that begins as another one is, or was. Nothing is copied.
+    """Make a collection that begins as another one is, or was. Nothing is copied, but with --to-seqno.
 
     Both go their own ways from then on, and either may be dropped.
     """
@@ -92,8 +103,9 @@ def fork(
     from tidelake.cli import files, output, show
 
     with tidelake.open(lake, create=False) as opened:
-        at = files.time(as_of, opened.collection(collection).domain, "--as-of")
-        made = opened.fork(collection, new_name, at, allow_recreate=allow_recreate)
+        # A damaged one cannot be opened, and need not be.
+        at = None if as_of is None else files.time(as_of, opened.collection(collection).domain, "--as-of")
+        made = opened.fork(collection, new_name, at, to_seqno=to_seqno, allow_recreate=allow_recreate)
         output.table([show.summary(made)], as_json)
 
 
@@ -147,24 +159,31 @@ def maintain(
         if not once:
             maintenance.keep_up(opened, collections or None, interval_s, as_json)
             return
+        left: tuple[str, ...] = ()
         if not collections:
             # First: what is half dropped is in the list, and cannot be opened.
-            opened.collect()
+            left = opened.collect().damaged
+        failed = output.Failed()
         # All are opened first, so that a name that is none is told before the work begins.
-        named = [opened.collection(name) for name in collections] or [*opened.collections()]
-        failed: list[tuple[str, errors.TidelakeError]] = []
+        named = [opened.collection(name) for name in collections] or [*opened.collections(failed.add)]
         if spark and named:
             from tidelake.cli.spark import maintained
 
             shown, report = maintained(opened, [one.name for one in named])
-            failed = sorted(report.failed.items())
+            for name, error in sorted(report.failed.items()):
+                failed.add(name, error)
         else:
-            shown = [maintenance.maintained(one) for one in named]
+            shown = []
+            for one in named:
+                try:
+                    shown.append(maintenance.maintained(one))
+                except errors.TidelakeError as error:
+                    # The others are maintained all the same.
+                    failed.add(one.name, error)
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
-    for name, error in failed[1:]:
-        click.echo(f"tidelake: {name}: {error}", err=True)
-    if failed:
-        raise failed[0][1]
+    for message in left:
+        click.echo(f"tidelake: {message}", err=True)
+    failed.check()
 
 
 @cli.command()
@@ -184,9 +203,11 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
 
     now_ms = SystemClock().now_ms()
     with tidelake.open(lake, create=False) as opened:
-        named = opened.collections() if collection is None else [opened.collection(collection)]
+        failed = output.Failed()
+        named = opened.collections(failed.add) if collection is None else [opened.collection(collection)]
         lines = [line for one in named for line in shown.rows(one, now_ms)]
     output.table(lines, as_json, empty="nobody holds anything")
+    failed.check()
 
 
 @cli.command()
@@ -209,7 +230,10 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
         raise errors.UsageError("say which collections: give names, or --all")
     with tidelake.open(lake, create=False) as opened:
         kept = shown.window(window)
-        named = [*opened.collections()] if all_ else [opened.collection(name) for name in collections]
+        failed = output.Failed()
+        named = (
+            [*opened.collections(failed.add)] if all_ else [opened.collection(name) for name in collections]
+        )
         # Of all first, so that one whose times are no clock changes none.
         for of in named:
             shown.check(kept, of)
@@ -217,6 +241,7 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
             of.retain(kept)
         lines = [shown.retained(of) for of in named]
     output.table(lines, as_json, empty="no collections yet: make one with tidelake create")
+    failed.check()
 
 
 @cli.command("advance-since")
@@ -252,7 +277,10 @@ def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
 @click.option("--repair", is_flag=True, help="Mend what can be mended safely; no data is removed or made up.")
 @click.option("--quick", is_flag=True, help="Do not read the parts: only logs, names and sizes.")
 @JSON
-def fsck(lake: str, collections: tuple[str, ...], repair: bool, quick: bool, as_json: bool) -> int:
+@READ_ONLY
+def fsck(
+    lake: str, collections: tuple[str, ...], repair: bool, quick: bool, as_json: bool, read_only: bool
+) -> int:
     """Check that what is stored is whole: all of a lake, or the collections named.
 
     May run beside everything else. Leaves with exit code 1 if findings are left.
@@ -260,7 +288,7 @@ def fsck(lake: str, collections: tuple[str, ...], repair: bool, quick: bool, as_
     import tidelake
     from tidelake.cli import integrity
 
-    with tidelake.open(lake, create=False) as opened:
+    with tidelake.open(lake, create=False, read_only=read_only) as opened:
         return integrity.check(opened, collections or None, repair=repair, deep=not quick, as_json=as_json)
 
 
@@ -312,3 +340,33 @@ def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_
 
 
 # Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.
+
+
+@cli.command()
+@LAKE
+@click.argument("changes", nargs=-1, metavar="[NAME=SECONDS]...")
+@JSON
+def settings(lake: str, changes: tuple[str, ...], as_json: bool) -> None:
+    """Show the settings that all processes of a lake go by, or change some: upload_age_s=2592000.
+
+    What becomes longer holds at once; an age that becomes shorter stays in force for as long as it was.
+    """
+    from dataclasses import asdict
+
+    import tidelake
+    from tidelake.cli import output
+
+    wanted = dict(_setting(change) for change in changes)
+    with tidelake.open(lake, create=False) as opened:
+        found = opened.settings(**wanted)
+    output.table([asdict(found)], as_json)
+
+
+def _setting(change: str) -> tuple[str, float]:
+    name, _, value = change.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise errors.UsageError(
+            f"{change!r} sets nothing: give NAME=SECONDS, such as upload_age_s=2592000"
+        ) from None

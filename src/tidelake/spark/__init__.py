@@ -3,7 +3,18 @@
 The only package that imports PySpark. It is thin: planning, sorting, consolidating and committing are
 `tidelake.shard`; here is how they reach the workers. What goes there is bytes and schemas, never a
 handle and never a credential.
+
+Importing it raises `ImportError`, with the remedy, if the PySpark that is installed is older than 4.3.
 """
+
+import pyspark
+
+if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3):
+    raise ImportError(
+        f"tidelake.spark needs PySpark 4.3, and PySpark {pyspark.__version__} is installed: "
+        "pip install 'tidelake[spark]'",
+        name="pyspark",
+    )
 
 from tidelake.spark.envelopes.debezium import parse_changes
 from tidelake.spark.jobs.backfill import BackfillReport, backfill

@@ -119,6 +119,7 @@ class ChangeParser:
         encodings: of columns by name, where no schema beside the payload says it.
         rejects: collect what cannot be read instead of failing.
         optional: columns that a change of the collection's schema added: they may be missing, and are null.
+        earliest: no event can be meant to be before this time.
     """
 
     schema: pa.Schema
@@ -131,6 +132,7 @@ class ChangeParser:
     encodings: tuple[tuple[str, Encoding], ...] = ()
     rejects: bool = False
     optional: frozenset[str] = frozenset()
+    earliest: int = 0
 
     def __post_init__(self) -> None:
         check_readable(self.schema)
@@ -206,6 +208,13 @@ class ChangeParser:
     def _settled(
         self, found: Events, bad: list[Reject], keys: pa.Array | None, fail: Callable[[Reject], None]
     ) -> Parsed:
+        early = found.times < self.earliest
+        if early.any():
+            # The field holds something else in all of them: a folder of rejects is no place for that.
+            at = int(np.flatnonzero(early)[0])
+            fail(Reject(int(found.lines[at]), self._implausible(int(found.times[at]))))
+        if len(found.marks) and int(found.marks.min()) < self.earliest:
+            fail(Reject(0, self._implausible(int(found.marks.min()))))
         late = found.lines[found.times < self.lower]
         if self.late == "refuse" and len(late):
             time = int(found.times[found.times < self.lower][0])
@@ -226,6 +235,12 @@ class ChangeParser:
             int((found.times[events] < self.lower).sum()),
             max(ends, default=None),
             tuple(bad),
+        )
+
+    def _implausible(self, time: int) -> str:
+        return (
+            f"its time {time} at {self.time_field!r} lies before 1990: is it of another unit, such as "
+            f"seconds? If it is meant, name the field: time={self.time_field!r}"
         )
 
     def _spans(self, lines: pa.Array, start: int, bad: list[Reject]) -> list[Events]:

@@ -91,7 +91,8 @@ def _check_values(rows: pa.StructArray, side: str, schema: pa.Schema, there: Mas
         values = rows.field(wanted.name)
         where = f"column {wanted.name!r} of {side!r}"
         if not wanted.nullable:
-            reasons.add(_null(values) & there, f"{where}: is null, but the column is not nullable")
+            remedy = f"; {FULL}" if side == "before" else ""
+            reasons.add(_null(values) & there, f"{where}: is null, but the column is not nullable{remedy}")
         inner = _null_inside(values, wanted.type)
         if inner is not None:
             reasons.add(inner & there, f"{where}: holds a null where none is allowed")

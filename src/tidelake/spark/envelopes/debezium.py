@@ -37,14 +37,21 @@ from tidelake.spark.envelopes.settle import StoreSettled, event_schema
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import ArrowMap, one_thread
 
+_DEFAULT = {"counter": "source.lsn", "ms": "source.ts_ms", "us": "source.ts_us"}
+# Of the connectors of PostgreSQL, MySQL, SQL Server, Oracle, MongoDB and Db2.
+_POSITIONS = frozenset({"lsn", "commit_lsn", "change_lsn", "scn", "commit_scn", "pos", "txid", "xmin", "ord"})
+# 1990: an earlier time in a field that nobody named is most likely one in seconds.
+_FIRST = {"ms": 631_152_000_000, "us": 631_152_000_000_000}
+
 
 @dataclass(frozen=True)
 class Debezium:
     """Each row is a change event.
 
     Attributes:
-        time: where in an event its time is: names, separated by dots, such as `source.lsn`, `source.txId`
-            or `ts_ms`; whole numbers.
+        time: where in an event its time is: names, separated by dots, such as `source.txId` or `ts_ms`; whole
+            numbers. Default: where the source says when it committed: `source.ts_ms` for times of unit `ms`,
+            `source.ts_us` for `us`, and for counters its position in the log, `source.lsn`.
         late: what to do with events whose time is closed: `"refuse"` is an error that names the line,
             `"advance"` gives them the least time that is open.
         old_rows: `"events"`: the old row is in `before`, whole. `"stored"`: it is looked up in the
@@ -60,7 +67,7 @@ class Debezium:
             file, line and reason, and the rest is appended. None: it fails the batch.
     """
 
-    time: str = "source.lsn"
+    time: str | None = None
     late: Late = "refuse"
     old_rows: OldRows = "events"
     order_by: str | None = None
@@ -74,7 +81,24 @@ class Debezium:
                 "their order does not matter"
             )
         self._encodings()
-        ChangeParser(pa.schema([]), (), self.time, 0, self.late, self.old_rows, self.order_by)
+        path = _DEFAULT["counter"] if self.time is None else self.time
+        ChangeParser(pa.schema([]), (), path, 0, self.late, self.old_rows, self.order_by)
+
+    def time_of(self, collection: Collection) -> str:
+        """Where the time of a collection's events is.
+
+        Raises:
+            UsageError: a position in a log was named for times of a clock.
+        """
+        unit = collection.domain.unit
+        if self.time is None:
+            return _DEFAULT.get(unit, _DEFAULT["counter"])
+        if unit in _FIRST and self.time.rpartition(".")[2].lower() in _POSITIONS:
+            raise UsageError(
+                f"time={self.time!r} is a position in a log, and the times of collection {collection.name!r} "
+                f"are {unit} since 1970: take {_DEFAULT[unit]!r}, or a collection of time 'counter'"
+            )
+        return self.time
 
     @property
     def rebases(self) -> bool:
@@ -90,7 +114,7 @@ class Debezium:
         return ChangeParser(
             collection.schema,
             tuple(collection.key),
-            self.time,
+            self.time_of(collection),
             lower,
             self.late,
             self.old_rows,
@@ -98,6 +122,8 @@ class Debezium:
             self._encodings(),
             self.rejects is not None,
             frozenset(collection.uploader().spec.optional),
+            # Whoever names a field knows what it holds.
+            _FIRST.get(collection.domain.unit, 0) if self.time is None else 0,
         )
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
@@ -121,7 +147,7 @@ class Debezium:
         layout = self.parser(collection).layout
         for name, schema in (("before", layout.before), ("after", layout.after)):
             _check_rows(kinds[name], name, schema, layout.optional)
-        for what, path in (("time", self.time), ("order_by", self.order_by)):
+        for what, path in (("time", self.time_of(collection)), ("order_by", self.order_by)):
             if path is not None:
                 _check_number(frame, what, path)
 
@@ -250,19 +276,21 @@ def _place(files: pa.Array, row: int) -> str:
     return place(files[row].as_py())
 
 
-def parse_changes(lines: DataFrame, collection: Collection, time_field: str = "source.lsn") -> DataFrame:
+def parse_changes(lines: DataFrame, collection: Collection, time_field: str | None = None) -> DataFrame:
     """A DataFrame of updates from one of change events, streaming or not.
 
     Args:
         lines: column `value` has a line of text, column `file`, if there is one, its file.
         collection: its key and value columns are looked for in the rows of the events.
-        time_field: where in the event its time is.
+        time_field: where in the event its time is; default: as of `Debezium`.
 
     Returns:
         Key and value columns, `_time` and `_diff`; a heartbeat yields no row. A line that cannot be
         read fails the job with `InvalidUpdates`, wrapped in Spark's `PythonException`.
     """
-    parser = ChangeParser(collection.schema, time_field=time_field)
+    path = Debezium(time_field).time_of(collection)
+    earliest = _FIRST.get(collection.domain.unit, 0) if time_field is None else 0
+    parser = ChangeParser(collection.schema, time_field=path, earliest=earliest)
     output = parser.schema_of_rows
     if "file" not in lines.columns:
         lines = lines.withColumn("file", f.lit(None).cast("string"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelake.data.json.encoding import PLAIN, Encoding
-from tidelake.data.json.values import loads
+from tidelake.data.json.values import loads, not_json
 from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.connect import row_encoding
 
@@ -86,7 +86,7 @@ def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
     except UnicodeDecodeError as error:
         raise Unfit(f"not UTF-8: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"not JSON: {error}") from None
+        raise Unfit(not_json(line, error)) from None
     encoding = PLAIN
     if isinstance(event, dict) and "payload" in event and "op" not in event:
         try:

@@ -61,20 +61,22 @@ def rows_of(
             found = values
             if wanted.name in optional:
                 found = [row if wanted.name in row else {**row, wanted.name: None} for row in values]
-            columns.append(_column(found, wanted, encoding.of(wanted.name)))
+            columns.append(_column(found, wanted, encoding.of(wanted.name), name))
         except UnfitValue as unfit:
             line = lines[max(unfit.index, 0)]
             raise BadRow(line, f"column {wanted.name!r} of {name!r}: {unfit.reason}") from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding) -> pa.Array:
+def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding, side: str) -> pa.Array:
+    # Unless they are told otherwise, sources write of an old row the key alone.
+    remedy = f"; {FULL}" if side == "before" else ""
     for index, row in enumerate(rows):
         if wanted.name not in row:
-            raise UnfitValue(index, "is missing")
+            raise UnfitValue(index, f"is missing{remedy}")
         value = row[wanted.name]
         if value is None and not wanted.nullable:
-            raise UnfitValue(index, f"is null, but the column is not nullable; for an old row: {FULL}")
+            raise UnfitValue(index, f"is null, but the column is not nullable{remedy}")
         if isinstance(value, str) and value in UNAVAILABLE:
             raise UnfitValue(index, f"the source left the value out: {FULL}")
     return column([row[wanted.name] for row in rows], wanted.type, encoding)

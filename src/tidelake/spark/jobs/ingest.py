@@ -78,7 +78,7 @@ class IngestReport:
     Attributes:
         batches: micro-batches that were appended.
         already: micro-batches that were in before.
-        upper: the collection's upper after the last one; None if there was none.
+        upper: the collection's upper after the last one; if there was none, at the end. None before that.
     """
 
     batches: int = 0
@@ -178,6 +178,8 @@ def ingest(
         if sink.error is not None:
             raise sink.error from None
         raise
+    if sink.report.upper is None:
+        sink.report.upper = collection.upper
     return sink.report
 
 
@@ -187,7 +189,7 @@ def ingest_change_files(
     directory: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
     *,
-    time_field: str = "source.lsn",
+    time_field: str | None = None,
     late: Late = "refuse",
     old_rows: OldRows = "events",
     order_by: str | None = None,
@@ -205,7 +207,7 @@ def ingest_change_files(
         collection: to append to; its times must be single numbers.
         directory: of the change files, JSON lines, also compressed.
         checkpoint: as of `ingest`.
-        time_field: where in an event its time is: names, separated by dots.
+        time_field: where in an event its time is: names, separated by dots; default: as of `Debezium`.
         late: what to do with an event before the collection's upper: `"refuse"` stops with an error
             that names it, `"advance"` gives it the upper as its time.
         old_rows: where old rows are: `"events"`, or `"stored"` in the collection.

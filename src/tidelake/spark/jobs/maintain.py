@@ -93,9 +93,14 @@ def maintain(
     if names is None:
         # First: what is half dropped is in the list, and cannot be opened.
         lake.collect()
-    opened = lake.collections() if names is None else map(lake.collection, dict.fromkeys(names))
+    unopened: dict[str, TidelakeError] = {}
+    opened = (
+        lake.collections(unopened.__setitem__)
+        if names is None
+        else map(lake.collection, dict.fromkeys(names))
+    )
     todo = deque(opened)
-    crew = _Crew(todo, parallelism or slots(spark))
+    crew = _Crew(todo, parallelism or slots(spark), failed=unopened)
     try:
         rounds, key_ranges = _carry_out(spark, crew.rounds, progress)
     finally:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def hold_for_application(collection: Collection, plan: ReadPlan, hold_for_s: flo
     if hold is None:
         return None
     folder = _folder(owner)
-    if folder.is_dir() and folder.stat().st_uid == os.getuid():
+    if _is_own(folder):
         (folder / collection.id).write_text(json.dumps(collection.lake_url), encoding="utf-8")
     return _lasting(collection, hold, hold_for_s)
 
@@ -169,8 +170,11 @@ def follow(spark: SparkSession) -> None:
     owner = _application()
     if (owner, os.getpid()) not in _followed:
         folder = _folder(owner)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _followed[owner, os.getpid()] = folder
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        # In the place of another user nothing is noted: then the holds expire.
+        if _is_own(folder):
+            _followed[owner, os.getpid()] = folder
 
 
 def release(collection: Collection | None = None) -> int:
@@ -226,7 +230,7 @@ def _released_all(owner: str, folder: Path) -> int:
     """Release what an application holds in all collections that its planners have noted."""
     count = 0
     # Whoever tidies up temporary files may have taken the folder: then the holds expire.
-    for note in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for note in sorted(folder.iterdir()) if _is_own(folder) else ():
         url = json.loads(note.read_text(encoding="utf-8"))
         count += _in_shard(url, note.name, partial(release_owned, owner=owner))
         note.unlink()
@@ -243,6 +247,15 @@ def _application() -> str:
 
 def _folder(owner: str) -> Path:
     return Path(tempfile.gettempdir()) / f"tidelake-{owner}"
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user; others may write where temporary files are."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _release_at_exit() -> None:

@@ -142,7 +142,7 @@ class Upload:
         handover = Handover(collection.uploader().spec)
         while True:
             rebases = self.envelope.rebases
-            read_at = None if rebases else collection.state().seqno
+            read_at = None if rebases else collection.settled().seqno
             lower = open_upper(collection)
             answer = given
             if self.hands_over:

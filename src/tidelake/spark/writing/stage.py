@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 
 from tidelake.errors import UpdateNotBeyondLower, UsageError
 from tidelake.lake.collection import Collection
-from tidelake.lake.tokens import written
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
@@ -41,7 +40,7 @@ def stage(
 ) -> bool:
     """Stage a DataFrame in one commit: durable at once, and in the collection when its times are sealed.
 
-    Any times at or beyond the upper; stagers do not conflict with each other. Workers upload, the driver
+    Any times at or after the upper; stagers do not conflict with each other. Workers upload, the driver
     stages once. See `Collection.stage`.
 
     Args:
@@ -64,7 +63,7 @@ def stage(
     made = named(envelope, options)
     if isinstance(made, Updates) and not collection.domain.total_order:
         made = replace(made, interval=(open_upper(collection), Frontier()))
-    if token is not None and written(collection.state(), token) is not None:
+    if token is not None and collection.token_record(token) is not None:
         return False
     rows = _rows(collection, frame, made)
     with described(frame.sparkSession, f"tidelake: stage in {collection.name}"):

@@ -6,7 +6,7 @@ What a token is, is `tidelake.lake.tokens`.
 from dataclasses import dataclass
 
 from tidelake.lake.collection import Collection
-from tidelake.lake.tokens import writer_of, written
+from tidelake.lake.tokens import writer_of
 from tidelake.spark.writing.commit import Numbered
 from tidelake.state.append import Appended
 
@@ -28,7 +28,7 @@ class TokenWriter:
 
     def done(self) -> Appended | None:
         """The answer to a write that is in; None if it is not. One log scan."""
-        record = written(self.collection.state(), self.token)
+        record = self.collection.token_record(self.token)
         return None if record is None else Appended(record.upper, record.upper, already=True)
 
     def open(self) -> Numbered:
