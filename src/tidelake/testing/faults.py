@@ -10,12 +10,12 @@ and one did not; after a crash nothing more of that process reaches the store.
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import BinaryIO, Protocol, TypeVar
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
 from tidelake.store.reader import read_through
 
 T = TypeVar("T")
@@ -190,6 +190,10 @@ class FaultyVersionLog:
     def delete(self, key: str) -> bool:
         """Remove the key; see `VersionLog.delete`."""
         return self._faults.run("log.delete", lambda: self._inner.delete(key))
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+        """Take back what is sound; see `VersionLog.mend`."""
+        return self._faults.run("log.mend", lambda: self._inner.mend(key, starts))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`. A fault "after" comes half way."""

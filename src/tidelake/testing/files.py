@@ -177,6 +177,10 @@ class SimulatedFiles:
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
+    def islink(self, path: str) -> bool:  # noqa: ARG002 - as the Protocol has it
+        """See `Files.islink`: there are none."""
+        return False
+
     def scan(self, folder: str) -> list[tuple[str, bool]]:
         """See `Files.scan`."""
         with self._operation("scan") as tree:

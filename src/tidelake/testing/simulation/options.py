@@ -36,6 +36,8 @@ class Options:
         skew_ms_max: how far wall clocks are apart.
         on_disk: blobs are files on a disk that loses in a power cut what was not flushed.
         skipped_flush: a defect of that disk, for tests of the simulation.
+        loses_tail: at some step the machine crashes, and a log has lost its newest entries. The run ends when
+            somebody is told so.
     """
 
     config: Config
@@ -44,6 +46,7 @@ class Options:
     skew_ms_max: int = 0
     on_disk: bool = False
     skipped_flush: Literal["file", "folder"] | None = None
+    loses_tail: bool = False
 
     @classmethod
     def drawn(cls, draw: random.Random) -> "Options":
@@ -87,7 +90,9 @@ class Options:
             roles += ["stager"] * draw.randint(1, 3) + ["sealer", "drainer"]
         if draw.random() < 0.4:
             roles += ["teller"] * draw.randint(1, 3)
-        return cls(config, rates, tuple(roles), skew_ms, on_disk)
+        if draw.random() < 0.4:
+            roles += ["uploader"] * draw.randint(1, 2)
+        return cls(config, rates, tuple(roles), skew_ms, on_disk, loses_tail=draw.random() < 0.05)
 
 
 def _config(draw: random.Random) -> Config:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tidelake.env import Counters, Env, Spawned, Stop
-from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
+from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.lake import Lake
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.url import Stores
@@ -95,6 +95,8 @@ class SimulatedProcess(Process):
         """Carry out a store call as the seed decides; see `Faults`."""
         self._pause(operation)
         world, draw = self.world, self.world.draw
+        if world.loses_tail():
+            raise self._crash_machine(operation)
         actor = world.actor()
         world.baton.now_us += 1 + int(draw.expovariate(1 / 500))
         fault = self._in_outage(operation) or self._drawn(operation)
@@ -122,7 +124,15 @@ class SimulatedProcess(Process):
             raise self._crash(operation)
         if fault == "delay":
             self._wait(draw.choice((0.01, 0.1, 1.0, 5.0)))
-        answer = effect()
+        try:
+            answer = effect()
+        except CorruptionError as error:
+            if not world.noticed:
+                raise
+            # As its users do, it stops and calls for help.
+            world.note(f"< {operation}: {error}")
+            world.baton.finish()
+            raise SimulatedCrash(f"{self.name} was told that {error.name} is damaged") from error
         if fault == "unknown, after the effect":
             raise OutcomeUnknown(f"injected: {operation} did not answer")
         if fault == "crash":

@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from tidelake.testing.simulation import droppers, forkers, keepers, readers, stagers, tellers, writers
+from tidelake.testing.simulation import (
+    droppers,
+    forkers,
+    keepers,
+    readers,
+    stagers,
+    tellers,
+    uploaders,
+    writers,
+)
 from tidelake.testing.simulation.clients import Client
 
 ROLES: dict[str, Callable[[Client], None]] = {
@@ -23,4 +32,5 @@ ROLES: dict[str, Callable[[Client], None]] = {
     "stager": stagers.stager,
     "sealer": stagers.sealer,
     "drainer": stagers.drainer,
+    "uploader": uploaders.uploader,
 }

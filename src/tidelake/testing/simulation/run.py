@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -22,7 +22,7 @@ from tidelake.testing.simulation.figures import Figures
 from tidelake.testing.simulation.judge import Judge
 from tidelake.testing.simulation.options import Options
 from tidelake.testing.simulation.process import SimulatedProcess
-from tidelake.testing.simulation.rest import check_rest, check_whole
+from tidelake.testing.simulation.rest import check_rest, check_told, check_whole
 from tidelake.testing.simulation.roles import ROLES
 from tidelake.testing.simulation.world import World
 
@@ -68,7 +68,9 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
             for i, role in enumerate(world.options.roles):
                 _start(world, court, judge, (f"{role}{i}", role))
             world.baton.run()
-            if world.baton.trouble is None:
+            if world.baton.trouble is None and world.lost is not None:
+                check_told(world, court)
+            elif world.baton.trouble is None:
                 check_whole(world, court, judge)
                 check_rest(world, court)
         except (AssertionError, TidelakeError, Stuck) as caught:
@@ -153,7 +155,7 @@ def _failure(seed: int, steps: int, bug: Bug) -> SimulationFailed | None:
     return None
 
 
-def simulate_all(seeds: Sequence[int], steps: int) -> Figures:
+def simulate_all(seeds: Iterable[int], steps: int) -> Figures:
     """Run several seeds, each for so many steps.
 
     Raises:

@@ -1,7 +1,7 @@
 """Clients that write to several collections at once: accounts, whose transfers are judged by the books.
 
-They transfer, read several accounts at one time, write down what was decided, and take accounts out of their
-group, which the next transfer brings back.
+They transfer, write to one account alone in every way, close times, read several accounts at one time, write
+down what was decided, and take accounts out of their group, which the next transfer brings back.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from tidelake.errors import (
     CollectionDropped,
-    CollectionInGroup,
     LeaseExpired,
     NotYetClosed,
     OutcomeUnknown,
     TidelakeError,
     TransactionExpired,
+    UpdateNotBeyondLower,
     UpperMismatch,
 )
 from tidelake.lake.collection import Collection
@@ -38,7 +38,7 @@ def teller(client: Client) -> None:
         lake = client.lake()
         # Whoever slept while it made an account is told that it was taken for a leftover.
         with suppress(*FAILED, LeaseExpired, CollectionDropped):
-            client.draw.choice((*ways, _tend, _leave, _deposit))(client, lake)
+            client.draw.choice((*ways, _tend, _leave, _deposit, _deposit, _deposit, _close))(client, lake)
         client.rest()
 
 
@@ -109,21 +109,77 @@ def _rows(op: Transfer, amount: int) -> pa.Table:
 
 
 def _deposit(client: Client, lake: Lake) -> None:
-    """Write to one account alone, which is refused if it is in a group."""
-    name = client.draw.choice(ACCOUNTS)
+    """Write to one account alone, in a group or not, and again where it is known whether that is in."""
+    draw, name = client.draw, client.draw.choice(ACCOUNTS)
     account = _account(lake, name)
-    op = client.court.books.begins({name: 0})
-    client.world.note(f"> deposit {op.number} {name}")
-    try:
-        done = account.append(_rows(op, 0))
-    except (CollectionInGroup, *FAILED) as error:
-        client.world.note(f"< deposit {op.number}: {error!r}")
-        if not isinstance(error, OutcomeUnknown):
-            op.barred = "it was refused"
-        return
-    op.time = only_time(done.lower)
-    client.world.note(f"< deposit {op.number}: {done.lower}")
-    client.court.counts["deposits"] += 1
+    if draw.random() < 0.5:
+        # Into the group of all, without closing anything.
+        lake.seal({_account(lake, other).name: 0 for other in ACCOUNTS})
+    op, way = client.court.books.begins({name: 0}), draw.choice((*_WAYS, _WAYS[0]))
+    time = only_time(account.upper) + draw.choice((0, 1, 5)) if way is _stage else None
+    unsure = False
+    client.world.note(f"> deposit {op.number} {name} {way.__name__} {time}")
+    while True:
+        try:
+            op.time = way(account, op, time)
+        except (OutcomeUnknown, SimulatedCrash) as error:
+            client.world.note(f"< deposit {op.number}: {error!r}")
+            unsure = True
+            if isinstance(error, SimulatedCrash) or way is _append or draw.random() < 0.3:
+                raise
+        except (UpdateNotBeyondLower, *FAILED) as error:
+            client.world.note(f"< deposit {op.number}: {error!r}")
+            if way is not _stage and not isinstance(error, FAILED):
+                client.judge.wrong(f"deposit {op.number} failed with {error!r}")
+            if not isinstance(error, FAILED) or way is _append or draw.random() < 0.3:
+                if not unsure:
+                    op.barred = "it was refused"
+                return
+        else:
+            client.world.note(f"< deposit {op.number}: {op.time}")
+            client.court.counts["writes of one account"] += 1
+            client.court.counts["writes of one account in a group"] += account.group() is not None
+            return
+        client.rest()
+
+
+def _append(account: Collection, op: Transfer, _time: int | None) -> int | None:
+    return only_time(account.append(_rows(op, 0)).lower)
+
+
+def _number(account: Collection, op: Transfer, _time: int | None) -> int | None:
+    done = account.writer(f"deposit {op.number}").append(_rows(op, 0), sequence=0)
+    return None if done.already else only_time(done.lower)
+
+
+def _upsert(account: Collection, op: Transfer, _time: int | None) -> int | None:
+    done = account.upsert(_rows(op, 0))
+    return None if done.already else only_time(done.lower)
+
+
+def _stage(account: Collection, op: Transfer, time: int | None) -> int | None:
+    account.stage(_rows(op, 0).append_column("_time", pa.array([time], pa.int64())), token=f"{op.number}")
+    return time
+
+
+_WAYS = (_append, _number, _upsert, _stage)
+
+
+def _close(client: Client, lake: Lake) -> None:
+    """Close some times of one account, or of several at once."""
+    names = client.draw.sample(ACCOUNTS, client.draw.choice((1, 1, 2)))
+    ends = {name: only_time(_account(lake, name).upper) + client.draw.choice((0, 1, 3)) for name in names}
+    client.world.note(f"> close {ends}")
+    if len(names) == 1:
+        upper = _account(lake, names[0]).seal(ends[names[0]]).upper
+        told = {names[0]: upper}
+    else:
+        told = dict(lake.seal(ends).uppers)
+    client.world.note(f"< close {told}")
+    for name, end in ends.items():
+        if only_time(told[name]) < end or only_time(_account(lake, name).upper) < end:
+            client.judge.wrong(f"{name} was sealed to {end}, and {told} was told")
+    client.court.counts["seals of accounts"] += 1
 
 
 def _look(client: Client, lake: Lake) -> None:

@@ -3,11 +3,11 @@
 Must not know what an effect means, nor change any answer.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,10 @@ class WitnessedLog:
         """Remove the key; see `VersionLog.delete`."""
         self._observer.ending(key)
         return self._inner.delete(key)
+
+    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+        """Take back what is sound; see `VersionLog.mend`."""
+        return self._inner.mend(key, starts)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`."""

@@ -17,12 +17,13 @@ from tidelake.lake.lake import Lake
 from tidelake.shard.overlap import sequential
 from tidelake.store.files import Files
 from tidelake.store.local import LocalBlobStore
-from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
+from tidelake.store.memory import MemoryBlobStore
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.files import SimulatedDisk
 from tidelake.testing.simulation.baton import Baton, Process, Strand
 from tidelake.testing.simulation.options import Options
+from tidelake.testing.simulation.tails import LosingLog
 from tidelake.testing.simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 
 URL = "memory://simulation"
@@ -54,6 +55,7 @@ class World:
         options: of the run.
         injected: faults by kind.
         trace: of the run.
+        lost: the log that has lost its newest entries, if one has.
     """
 
     def __init__(self, seed: int, steps: int, options: Options | None = None) -> None:
@@ -68,7 +70,10 @@ class World:
         self.acting = _NOBODY
         self._drawn: dict[str, object] = {}
         self._id_draw = random.Random(f"{seed} ids")  # noqa: S311
-        self._true_log, self._memory_blobs = MemoryVersionLog(), MemoryBlobStore(self)
+        self._true_log, self._memory_blobs = LosingLog(), MemoryBlobStore(self)
+        self._tails = random.Random(f"{seed} tails")  # noqa: S311
+        self._loss_at = self._tails.randrange(steps // 8, steps) if self.options.loses_tail else None
+        self.lost: str | None = None
         self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
 
     def log(self, observer: Observer) -> VersionLog:
@@ -170,6 +175,25 @@ class World:
         self.processes.clear()
         if self.disk is not None:
             self.disk.crash(self.draw)
+
+    def loses_tail(self) -> bool:
+        """Whether this is the moment at which a log loses its newest entries; then it has."""
+        if self._loss_at is None or self.lost is not None or self.baton.steps < self._loss_at:
+            return False
+        log = self._true_log
+        long = [key for key in log.keys() if len(log.scan(key, 0)) > 1]  # noqa: SIM118 - it is no dict
+        if not long:
+            return False
+        self.lost = self._tails.choice(long)
+        log.lose(self.lost, self._tails.choice((1, 1, 2, 5)))
+        self.inject("lost tail")
+        self.note(f"! {self.lost} ends at {self._true_log.seqno(self.lost)} now")
+        return True
+
+    @property
+    def noticed(self) -> bool:
+        """Whether somebody was told of that."""
+        return self._true_log.noticed
 
     def calm_lake(self, observer: Observer) -> Lake:
         """The lake as a process sees it that nothing happens to, for before and after the run."""

@@ -1,0 +1,111 @@
+"""Clients that offer what was uploaded, and offer it again: later, under a number, after others merged it."""
+
+from dataclasses import dataclass
+
+from tidelake.errors import (
+    AlreadyTaken,
+    CollectionDropped,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+    UploadExpired,
+    UpperMismatch,
+    WriterFenced,
+)
+from tidelake.model.frontier import Frontier
+from tidelake.state.append import Appended
+from tidelake.testing.faults import SimulatedCrash
+from tidelake.testing.simulation.clients import FAILED, Client, table_of
+from tidelake.testing.simulation.record import Append
+
+# So many uploads a client remembers, and may offer again.
+_KEPT = 4
+# The writer under whose numbers some are offered.
+UPLOADS = "u"
+
+
+@dataclass(frozen=True)
+class _Upload:
+    """What was uploaded, and the append that it is for."""
+
+    op: Append
+    data: bytes
+
+
+def uploader(client: Client) -> None:
+    """Uploads rows, appends them at whatever time it is, and offers them again, whatever it was told."""
+    kept: list[_Upload] = []
+    while True:
+        if not kept or client.draw.random() < 0.5:
+            made = _uploaded(client)
+            kept = [*kept, made][-_KEPT:] if made is not None else kept
+        if kept:
+            _offer(client, client.draw.choice(kept))
+        client.rest()
+
+
+def _uploaded(client: Client) -> _Upload | None:
+    rows = client.rows(None)
+    op = Append(client.label("upload"), rows)
+    try:
+        with client.collection().builder(0) as builder:
+            builder.add(table_of([(row, 0, diff) for row, _, diff in rows]))
+            data = builder.finish(Frontier.of(1)).to_bytes()
+    except (*FAILED, CollectionDropped):
+        return None
+    client.judge.begins(op)
+    return _Upload(op, data)
+
+
+def _offer(client: Client, upload: _Upload) -> None:
+    """Offer an upload once, perhaps after it came in."""
+    judge, op, strand = client.judge, upload.op, client.world.baton.current
+    lower = client.known_upper()
+    asked = judge.asked()
+    strand.about = op
+    client.world.note(f"> {op.label} at {lower}")
+    try:
+        answer = _append(client, upload.data, lower)
+    except (OutcomeUnknown, SimulatedCrash) as error:
+        judge.unsure(op)
+        client.world.note(f"< {op.label}: {type(error).__name__}")
+        if isinstance(error, SimulatedCrash):
+            raise
+    except TidelakeError as error:
+        client.world.note(f"< {op.label}: {error!r}")
+        _refused(client, op, error)
+    else:
+        client.world.note(f"< {op.label}: [{answer.lower}, {answer.upper})")
+        judge.acknowledged(op, asked, answer)
+    finally:
+        strand.about = None
+
+
+def _append(client: Client, data: bytes, lower: int) -> Appended:
+    collection, upper = client.collection(), lower + 1
+    if client.draw.random() < 0.3:
+        writer = collection.writer(UPLOADS)
+        return writer.append_uploaded([data], lower=lower, upper=upper, advance=True)
+    return collection.append_uploaded([data], lower=lower, upper=upper, advance=True)
+
+
+def _refused(client: Client, op: Append, error: TidelakeError) -> None:
+    judge = client.judge
+    match error:
+        case AlreadyTaken():
+            judge.counts["uploads known again"] += 1
+            if op.placed is None:
+                judge.wrong(f"{op.label} is not in, but was said to be: {error!r}")
+        case UploadExpired():
+            judge.counts["uploads expired"] += 1
+            if op.placed is None:
+                op.barred = f"it was refused: {error!r}"
+        case UpperMismatch():
+            if op.placed is not None and not op.unsure:
+                judge.wrong(f"{op.label} is in at {op.placed[0]}, and only a conflict was told: {error!r}")
+        case CollectionDropped() if judge.dropped is not None:
+            judge.counts["told of a drop"] += 1
+        case WriterFenced() | StoreUnavailable():
+            pass
+        case _:
+            judge.wrong(f"{op.label} failed with {error!r}")
