@@ -2,14 +2,16 @@
 # for Spark. ARGS is handed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix full bench bench-spark soak sim docs lock clean venv
+.PHONY: help demo test check fix full bench bench-spark soak sim docs docs-site lock clean venv
 
 ARGS ?=
 RUN := .venv/bin/python -m
 WITH_JAVA := JAVA_HOME="$$(setup/java.sh)" && export JAVA_HOME &&
-PYTEST := $(WITH_JAVA) $(RUN) pytest
+# Tests flush thousands of files, which takes minutes on a slow disk: they are in memory if 8 GiB are free there.
+IN_MEMORY := $(shell df -m /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 >= 8192 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
+PYTEST := $(WITH_JAVA) $(IN_MEMORY) $(RUN) pytest
 # Each worker that gets tests of Spark starts a session of its own.
-PARALLEL := --numprocesses auto --maxprocesses 4
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 help:   ## this list
 	@sed -n 's/^\([a-z-]*\): *[a-z]* *## /\1	/p' Makefile | expand -t 14
@@ -31,7 +33,7 @@ fix: venv   ## mend what lint and format can mend
 	@$(RUN) ruff format .
 
 full: venv   ## the slow tests that CI runs after the fast ones
-	@$(PYTEST) $(PARALLEL) -m full $(ARGS)
+	@$(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md
 	@$(WITH_JAVA) $(RUN) bench $(ARGS)
@@ -40,7 +42,7 @@ bench-spark: venv   ## the measurements with Spark: make bench-spark SCALE=0.1 f
 	@$(WITH_JAVA) $(RUN) bench --only spark --only spark_writes --scale $(or $(SCALE),1) $(ARGS)
 
 soak: venv   ## the tests that run for hours, with fresh random choices
-	@$(PYTEST) $(PARALLEL) -m soak --hypothesis-profile explore --timeout 0 $(ARGS)
+	@$(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
 
 sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000
 	@$(RUN) tidelake.testing.simulation --seed $(or $(SEED),0) --steps $(or $(STEPS),2000) --seeds $(or $(SEEDS),1)
@@ -48,10 +50,15 @@ sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=100
 docs: venv   ## run the examples of README.md and docs/, check their links
 	@$(PYTEST) $(PARALLEL) tests/test_docs.py $(ARGS)
 
-lock: venv   ## write requirements.lock anew from pyproject.toml; ARGS=--upgrade takes newer versions
+docs-site:   ## build the documentation site in build/site/html; its tools have an environment of their own
+	@$(or $(PYTHON),python3) setup/site/build.py
+
+LOCKED := pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+lock: venv   ## write requirements.lock anew from pyproject.toml, and that of the site; ARGS=--upgrade takes newer versions
 	@$(RUN) pip install --quiet --disable-pip-version-check uv
-	@$(RUN) uv pip compile --quiet --universal --python-version 3.11 --extra spark --extra pipelines --group dev --group bench \
-	  --generate-hashes --no-header --no-annotate --output-file requirements.lock $(ARGS) pyproject.toml >/dev/null
+	@$(RUN) uv $(LOCKED) --extra spark --extra pipelines --group dev --group bench \
+	  --output-file requirements.lock $(ARGS) pyproject.toml >/dev/null
+	@$(RUN) uv $(LOCKED) --output-file setup/site/requirements.txt $(ARGS) setup/site/requirements.in >/dev/null
 
 clean:   ## remove .venv and everything else that was made here
 	@rm -rf .venv build dist demo-lake bench-out spark-warehouse .pytest_cache .mypy_cache .ruff_cache \

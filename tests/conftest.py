@@ -1,6 +1,8 @@
-"""What all tests share: the seed, Hypothesis profiles, and real data."""
+"""What all tests share: the seed, the tiers, where time goes, and real data."""
 
 import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,11 +14,12 @@ from tidelake.testing.simulation.figures import Figures
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = "TIDELAKE_TEST_SEED"
 
-# `ci` tries the same examples for the same code, so that a red run is the change's fault; `explore`
+# `fast` and `full` try the same examples for the same code, so that a red run is the change's fault; `soak`
 # looks for new ones, and prints how to see a failure again.
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("explore", deadline=None, max_examples=2_000, print_blob=True)
-settings.load_profile("ci")
+settings.register_profile("fast", deadline=None, derandomize=True, max_examples=15, print_blob=True)
+settings.register_profile("full", deadline=None, derandomize=True, max_examples=100, print_blob=True)
+settings.register_profile("soak", deadline=None, max_examples=1_000, print_blob=True)
+settings.load_profile("fast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Workers inherit the environment: all of them use the seed that the header shows.
     if SEED not in os.environ:
-        exploring = config.getoption("--hypothesis-profile") == "explore"
+        exploring = config.getoption("--hypothesis-profile") == "soak"
         os.environ[SEED] = str(Random().getrandbits(32) if exploring else 0)
 
 
@@ -38,7 +41,36 @@ def pytest_report_header() -> str:
     return f"seed: {os.environ[SEED]} (again: {SEED}={os.environ[SEED]})"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Properties try more in each slower tier."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.grows)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show where time went, and what tests have recorded."""
+    _show_times(terminalreporter)
+    _show_figures(terminalreporter)
+
+
+def _show_times(terminalreporter: pytest.TerminalReporter) -> None:
+    """The seconds that the tests of each folder took, set-up included, on all workers together."""
+    tests: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = "/".join(report.nodeid.partition("::")[0].split("/")[:2])
+                tests[folder] += report.when == "call"
+                seconds[folder] += report.duration
+    if seconds:
+        terminalreporter.section("seconds by folder")
+    for folder in sorted(seconds, key=seconds.__getitem__, reverse=True):
+        terminalreporter.write_line(f"{seconds[folder]:8.1f} {tests[folder]:6} tests  {folder}")
+
+
+def _show_figures(terminalreporter: pytest.TerminalReporter) -> None:
     """Show the figures that tests have recorded (`record_property("figures", text)`).
 
     Of the simulation one line a test: the totals of all its seeds.
@@ -64,9 +96,25 @@ def rng() -> Random:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def spark() -> Iterator[object]:
+    """The Spark session of this process. With TIDELAKE_SPARK_UI in the environment it has a page."""
+    pytest.importorskip("pyspark")
+    from tests.spark import quick
+
+    session = quick.session(**{"spark.ui.enabled": "true"} if os.environ.get("TIDELAKE_SPARK_UI") else {})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """Where the real data sets are, if they are there."""
+    return Path(os.environ.get("TIDELAKE_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+
+
+@pytest.fixture(scope="session")
+def shared_data(shared_folder: Path) -> Path:
     """The folder of real data sets, which lies beside the checkout."""
-    folder = Path(os.environ.get("TIDELAKE_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip(f"no real data at {folder}; TIDELAKE_SHARED_DATA names another place")
-    return folder
+    if not shared_folder.is_dir():
+        pytest.skip(f"no real data at {shared_folder}; TIDELAKE_SHARED_DATA names another place")
+    return shared_folder

@@ -18,6 +18,7 @@ from tidelake.arrangement.snapshot import Snapshot
 from tidelake.errors import HistoryCompacted, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.testing.oracle import canonical
+from tiers import examples
 
 PLAIN = (
     "rewind",
@@ -77,7 +78,7 @@ def compare(real: Cursor, model: ModelCursor, through: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_walk_is_that_of_a_sorted_list(kind: str, data: st.DataObject, tmp_path: Path) -> None:
     of = layout(kind)

@@ -15,6 +15,7 @@ from tidelake.arrangement.filters import Filter, filter_builder, filter_of
 from tidelake.arrangement.hashing import hash_encoded, hash_rows
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
+from tiers import examples
 
 GOLDEN_ENCODED = [
     "0x0",
@@ -43,7 +44,7 @@ def numbered(of: Layout, numbers: np.ndarray) -> Keys:
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_no_key_that_is_there_is_denied(kind: str, data: st.DataObject) -> None:
     of = layout(kind)

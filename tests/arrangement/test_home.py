@@ -5,8 +5,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from tidelake.arrangement.home import Home
 
@@ -59,12 +63,85 @@ def test_strangers_are_left_alone(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["tidelake-arrangement-no-lock", "tidelake-else"]
 
 
+def test_whatever_has_the_name_of_a_folder_blocks_nobody_and_is_left_alone(tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "lock").touch()
+    shared = tmp_path / "shared"
+    (shared / "tidelake-arrangement-a" / "lock").mkdir(parents=True)
+    (shared / "tidelake-arrangement-b").symlink_to(precious)
+    (shared / "tidelake-arrangement-c").mkdir()
+    (shared / "tidelake-arrangement-c" / "lock").symlink_to(precious / "lock")
+    (shared / "tidelake-arrangement-d").mkdir()
+    os.mkfifo(shared / "tidelake-arrangement-d" / "lock")
+    (shared / "tidelake-arrangement-e").touch()
+    before = folders(shared)
+
+    home = Home(shared, "mine")
+    assert Path(home.path).stat().st_mode & 0o777 == 0o700
+    assert folders(shared) == sorted([*before, "mine"]) and list(precious.iterdir()) == [precious / "lock"]
+    home.release()
+    assert folders(shared) == before
+
+
+def as_nobody(call):
+    """Call something in a process of another user."""
+    child = os.fork()
+    if not child:
+        status = 1
+        with suppress(BaseException):
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            call()
+            status = 0
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_blocks_nobody_and_loses_nothing(shared_folder):
+    def squats():
+        os.makedirs(shared_folder / "tidelake-arrangement-x" / "lock")
+        # As what a process of theirs that was killed left, which is theirs to remove.
+        os.mkdir(shared_folder / "tidelake-arrangement-y", 0o777)
+        (shared_folder / "tidelake-arrangement-y" / "lock").touch()
+
+    as_nobody(squats)
+    home = Home(shared_folder, "mine")
+    assert folders(shared_folder) == ["mine", "x", "y"]
+
+    def arranges():
+        Home(shared_folder, "theirs").release()
+
+    shutil.rmtree(shared_folder / "tidelake-arrangement-x")
+    as_nobody(arranges)
+    assert folders(shared_folder) == ["mine"]
+    home.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_folder_that_cannot_be_listed_is_as_good(shared_folder):
+    shared_folder.chmod(0o1733)
+    as_nobody(lambda: Home(shared_folder, "theirs").release())
+
+
+@pytest.fixture
+def shared_folder():
+    """As `/tmp`, with no folder above it that is closed to other users."""
+    path = Path(tempfile.mkdtemp(prefix="tidelake-shared-"))
+    path.chmod(0o1777)
+    yield path
+    shutil.rmtree(path)
+
+
 def test_a_folder_that_others_removed_is_gone_without_a_word(tmp_path):
     home = Home(tmp_path, "a")
     shutil.rmtree(home.path)
     home.release()
 
 
+@pytest.mark.full
 def test_files_may_go_while_their_folder_is_removed(tmp_path):
     for i in range(60):
         home = Home(tmp_path, str(i))

@@ -27,6 +27,7 @@ from tidelake.arrangement.batch import Batch
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
 from tidelake.data.types import schema_from_arrow
+from tiers import examples
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def both(rows: pa.RecordBatch, of: Layout, folder: Path, number: list[int] = [0]
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_batch_answers_as_a_filter_over_its_rows(kind: str, data: st.DataObject, tmp_path: Path) -> None:
     of = layout(kind)
@@ -69,7 +70,7 @@ def test_a_batch_answers_as_a_filter_over_its_rows(kind: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_blocks_are_found_by_their_keys(kind: str, data: st.DataObject, tmp_path: Path) -> None:
     of = layout(kind)
@@ -91,7 +92,7 @@ def test_blocks_are_found_by_their_keys(kind: str, data: st.DataObject, tmp_path
 
 @pytest.mark.parametrize("kind", KEYS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 def test_keys_are_distinct_and_ascend_in_all_their_forms(kind: str, data: st.DataObject) -> None:
     of = layout(kind)
     wanted = data.draw(st.lists(keys(kind), max_size=20))

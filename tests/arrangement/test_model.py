@@ -3,8 +3,6 @@
 Blocks and windows are of a few rows, so that a walk crosses many of them.
 """
 
-import os
-
 import pytest
 from tests.arrangement.arrangement_rows import KEYS
 from tests.arrangement.model_walk import Differs, ModelWalk
@@ -12,8 +10,8 @@ from tests.arrangement.model_walk import Differs, ModelWalk
 from tidelake.arrangement import filebuilder, keycursor, memory, windows
 from tidelake.arrangement.cursor import Cursor
 from tidelake.arrangement.retention import Retention
+from tiers import rounds
 
-SEED = int(os.environ.get("TIDELAKE_TEST_SEED", "0"))
 LIFE = 500
 
 
@@ -39,36 +37,27 @@ def live(seed, folder, kind, steps, *, ranked, threads=False):
         walk.close()
 
 
-def lives(first, count, folder, *, threads=False):
-    """Lives one after the other, of all kinds of keys, a third of them with N-filters."""
+def lives(first, numbers, folder, steps=LIFE, *, threads=False):
+    """Lives one after the other, of all kinds of keys, a third of them with N-filters; the last seed."""
     kinds = list(KEYS)
-    for i in range(count):
+    for i in numbers:
         seed = first + i
-        live(seed, folder / str(i), kinds[i % len(kinds)], LIFE, ranked=i % 3 == 0, threads=threads)
+        live(seed, folder / str(i), kinds[i % len(kinds)], steps, ranked=i % 3 == 0, threads=threads)
+    return seed
 
 
-@pytest.mark.parametrize("ranked", [False, True], ids=["predicates", "ranks"])
-@pytest.mark.parametrize("kind", ["int", "pair"])
-def test_a_short_life_is_that_of_the_model(kind, ranked, tmp_path):
-    live(SEED, tmp_path, kind, 150, ranked=ranked)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("part", range(5))
-def test_fifty_thousand_steps_are_those_of_the_model(part, tmp_path):
-    lives(1000 * (SEED + 1) + 100 * part, 10, tmp_path)
+def test_short_lives_are_those_of_the_model(rng, tmp_path):
+    lives(rng.getrandbits(40), range(3), tmp_path, steps=150)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("part", range(2))
-def test_merges_beside_change_no_answer(part, tmp_path):
-    lives(50_000 * (SEED + 1) + 100 * part, 5, tmp_path, threads=True)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("part", range(20))
-def test_a_million_steps_are_those_of_the_model(part, tmp_path):
-    lives(1_000_000 * (SEED + 1) + 1000 * part, 50, tmp_path)
+@pytest.mark.grows
+@pytest.mark.parametrize("threads", [False, True], ids=["steps", "threads"])
+def test_lives_are_those_of_the_model(threads, rng, tmp_path, record_property):
+    """With threads, merges go on beside."""
+    first = rng.getrandbits(40)
+    last = lives(first, rounds(full=15, soak=600), tmp_path, threads=threads)
+    record_property("figures", f"seeds {first} to {last}")
 
 
 @pytest.mark.parametrize(
@@ -84,4 +73,4 @@ def test_a_million_steps_are_those_of_the_model(part, tmp_path):
 def test_a_defect_is_found(owner, name, broken, tmp_path, monkeypatch):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Differs):
-        lives(0, 4, tmp_path)
+        lives(0, range(4), tmp_path)

@@ -27,6 +27,7 @@ from tidelake.env import Counters, Env
 from tidelake.errors import Closed, CorruptionError, IncompatibleSchema, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
+from tiers import rounds
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
 # From the first row on batches are on disk.
@@ -174,6 +175,32 @@ def test_forks_save_the_same_batches_at_once(made, tmp_path):
     fork.close()
 
 
+def test_another_arrangement_leaves_the_checkpoints_of_the_first_as_they_are(made, tmp_path):
+    first, other = made(), made()
+    first.insert(rows(1))
+    other.insert(rows(2))
+    saved = first.save(tmp_path / "saved").checkpoint
+    fork = first.fork()
+    fork.insert(rows(3))
+    before = files_below(tmp_path / "saved")
+    for _ in range(3):
+        for stranger in (other, fork):
+            with pytest.raises(UsageError, match=r"another arrangement .*save in another directory"):
+                stranger.save(tmp_path / "saved")
+            stranger.insert(rows(4))
+    assert files_below(tmp_path / "saved") == before
+    fork.close()
+
+    # Who goes on from it is this arrangement.
+    again = made(Arrangement.restore, tmp_path / "saved", saved.number)
+    again.insert(rows(5))
+    assert again.save(tmp_path / "saved").is_new and first.save(tmp_path / "saved").is_new
+
+
+def files_below(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_filters_are_set_again_after_a_restore(made, tmp_path):
     first = made()
     first.insert(rows(1, 2, 3))
@@ -251,10 +278,10 @@ def test_reports_count_what_happened_since_the_last_one(made):
     assert recorder.counts["arrangement.merges"] == report.merged.merges
 
 
-def killed_while_saving(tmp_path, rounds, rng):
-    """Kills a process again and again while it saves; how many saves there were."""
+@pytest.mark.grows
+def test_nothing_is_lost_when_the_process_is_killed_while_it_saves(tmp_path, rng, record_property):
     saved, known = tmp_path / "saved", 0
-    for _ in range(rounds):
+    for kills in rounds(full=20, soak=600, least=2):
         command = [sys.executable, str(CHILD), str(saved), str(tmp_path / "live")]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
@@ -274,17 +301,9 @@ def killed_while_saving(tmp_path, rounds, rng):
         assert now == rows_of(number)
         assert number > known
         known = number
-        assert 1 <= len(CheckpointDirectory(saved).checkpoints()) <= 3 + rounds
-    return known
-
-
-def test_nothing_is_lost_when_the_process_is_killed_while_it_saves(tmp_path, rng):
-    assert killed_while_saving(tmp_path, 3, rng) > 3
-
-
-@pytest.mark.full
-def test_nothing_is_lost_in_many_kills(tmp_path, rng, record_property):
-    record_property("figures", f"{killed_while_saving(tmp_path, 60, rng)} saves, 60 kills")
+        assert 1 <= len(CheckpointDirectory(saved).checkpoints()) <= 4 + kills
+    assert known > kills
+    record_property("figures", f"{known} saves, {kills + 1} kills")
 
 
 def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
@@ -309,8 +328,9 @@ def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
         interrupted.append(lambda: arrangement.insert(rows(2)))
         with arrangement.fork() as fork:
             assert (len(fork), len(arrangement)) == (2, 3)
-            fork.save(tmp_path / "saved")
-        assert arrangement.save(tmp_path / "saved").is_new
+            forked = fork.save(tmp_path / "fork").checkpoint
+        saved = arrangement.save(tmp_path / "saved")
+        assert saved.is_new and saved.checkpoint.content != forked.content
     with Arrangement.restore(tmp_path / "saved") as again:
         assert len(again) == 3
 

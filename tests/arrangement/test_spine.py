@@ -11,6 +11,7 @@ from tests.arrangement.spine_rig import LAYOUT, Looks, Rig, SetMachine, folded, 
 
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.levels import LEVELS
+from tidelake.arrangement.pressure import Pressure
 from tidelake.arrangement.retention import last_n
 from tidelake.arrangement.room import MEMORY_BATCH_BYTES_MAX, Room, SystemMachine
 from tidelake.arrangement.settings import ArrangementConfig
@@ -322,9 +323,54 @@ def test_pressure_is_measured_after_every_step(rig):
     rig.insert_keys([1])
     rig.insert_keys([2])
     rig.machine.share = 0.1
-    assert rig.spine.report().pressure == "high"
+    assert rig.spine._merger.room.level is Pressure.HIGH
     assert rig.spine.step()
+    assert rig.spine._merger.room.level is Pressure.LOW
+
+
+def test_who_asks_an_idle_spine_is_told_the_pressure_of_this_moment(rig):
+    rig.insert_keys([1])
+    rig.machine.share = 1.61
+    report = rig.spine.report()
+    assert (report.pressure, report.bytes_in_memory > 0, rig.spine.at_rest) == ("critical", True, False)
+    rig.settle()
+    report = rig.spine.report()
+    assert (report.pressure, report.bytes_in_memory, rig.rows()) == ("critical", 0, [(1, "a", 1)])
+    rig.machine.share = 0.1
     assert rig.spine.report().pressure == "low"
+
+
+def test_a_thread_that_found_nothing_to_do_measures_when_it_looks_again(rig):
+    rig.insert_keys([1])
+    rig.insert_keys([2])
+    rig.settle()
+    (work,) = rig.spawner.works
+    rig.machine.share = 0.8
+    for _ in range(2):
+        work(Looks(1))
+    assert rig.spine._merger.room.level is Pressure.HIGH
+    assert rig.spine.report().bytes_in_memory == 0
+
+
+def test_idle_spines_spill_when_others_of_their_process_need_memory(tmp_path):
+    machine = SetMachine()
+    first, second, alone = (
+        Rig(tmp_path / "first", machine=machine),
+        Rig(tmp_path / "second", machine=machine),
+        Rig(tmp_path / "alone", tiny(process_budget_bytes=None), machine=machine),
+    )
+    first.insert_keys([1])
+    alone.insert_keys([1])
+    machine.share = 0.8
+    second.insert_keys([2])
+    assert not first.spine.at_rest and first.spawner.asked and alone.spine.at_rest
+    first.settle()
+    assert first.spine.report().bytes_in_memory == 0 and first.rows() == [(1, "a", 1)]
+    for rig in (first, second, alone):
+        rig.spine.close()
+    third = Rig(tmp_path / "third", machine=machine)
+    third.insert_keys([3])
+    third.spine.close()
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -22,6 +22,7 @@ from tidelake.data.select import select
 from tidelake.errors import StoreUnavailable
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
+from tiers import rounds
 
 KEYS = 40
 
@@ -176,14 +177,14 @@ def listed(rows: pa.RecordBatch) -> list[tuple[object, ...]]:
     return list(zip(*columns, strict=True))
 
 
+@pytest.mark.grows
 @pytest.mark.parametrize("ranked", [False, True])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_spine_holds_what_was_inserted_whatever_merges(tmp_path, seed, ranked):
-    Walk(tmp_path, seed, ranked=ranked).run(200)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("ranked", [False, True])
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_a_spine_holds_what_was_inserted_in_long_walks(tmp_path, seed, ranked):
-    Walk(tmp_path, seed, ranked=ranked).run(3000)
+def test_a_spine_holds_what_was_inserted_whatever_merges(tmp_path, rng, ranked, record_property):
+    """Two short walks, then long ones while there is time."""
+    first = rng.getrandbits(40)
+    for number in rounds(full=20, soak=600, least=2):
+        print(f"seed {first + number}")
+        place = tmp_path / str(number)
+        place.mkdir()
+        Walk(place, first + number, ranked=ranked).run(200 if number < 2 else 3000)
+    record_property("figures", f"seeds {first} to {first + number}")

@@ -2,6 +2,7 @@ import pytest
 from bench import appends
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["upserts", "inserts", "upkeep"])
 def test_small_appends_are_measured_and_nothing_is_lost(kind: str) -> None:
     found = appends.measured(kind, 120, 60)

@@ -18,6 +18,7 @@ def test_inserts_with_merging_are_compared_with_inserts_without() -> None:
     assert found["merging_to_paused"] == pytest.approx(found["merging_rows_s"] / found["paused_rows_s"])
 
 
+@pytest.mark.full
 def test_inserts_go_on_until_all_is_one_batch() -> None:
     found = bench.latency(200_000)
     assert found["inserts"] > 0

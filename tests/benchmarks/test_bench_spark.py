@@ -14,14 +14,14 @@ from bench.__main__ import titled
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_a_compacted_shard_is_read_by_every_way_in(spark: Any, tmp_path: Path) -> None:
     found = reads.compacted(spark, tmp_path, 5_000)
     ways = {"helper_to_plain", "by_workers_to_plain", "format_to_plain"}
     assert ways <= found.keys() and all(found[way] > 0 for way in ways)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_merges_and_reads_of_several_runs_are_compared_with_spark_sql(spark: Any, tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     c = reads.store(folder, 4_000, 4)
@@ -32,7 +32,7 @@ def test_merges_and_reads_of_several_runs_are_compared_with_spark_sql(spark: Any
     assert {path.name for path in folder.glob(f"blobs/{c.id}/parts/*")} == parts
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_appends_and_upserts_are_compared_with_plain_files(spark: Any, tmp_path: Path) -> None:
     frame = writes.source(spark, tmp_path, 3_000)
     assert frame.count() == 3_000

@@ -22,6 +22,7 @@ FOUND = {
 }
 
 
+@pytest.mark.full
 def test_figures_have_the_same_bytes_for_the_same_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
     from bench.plots import FIGURES, draw
@@ -34,6 +35,7 @@ def test_figures_have_the_same_bytes_for_the_same_numbers(tmp_path: Path) -> Non
         assert len(one) < 64 * 1024
 
 
+@pytest.mark.full
 def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
     from bench.plots import draw
@@ -57,6 +59,7 @@ def test_a_long_row_stands_upright() -> None:
     assert command.tables({"x": row}).splitlines()[:4] == ["| | x |", "|---|---|", "| n0 | 0 |", "| n1 | 1 |"]
 
 
+@pytest.mark.full
 def test_the_summary_stands_between_its_marks(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="draws the figures: install the group bench")
     pytest.importorskip("duckdb", reason="its version is part of the summary: install the group bench")

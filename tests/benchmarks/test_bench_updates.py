@@ -12,6 +12,7 @@ pytest.importorskip("duckdb", reason="the answer is compared with DuckDB's: inst
 UPDATES, BATCH = 20_000, 1_000
 
 
+@pytest.mark.full
 def test_a_snapshot_under_merges_by_another_process_is_what_duckdb_answers() -> None:
     found = updates.measured(200_000, 10_000)
     assert found["appends"]["updates"] == 200_000

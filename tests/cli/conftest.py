@@ -1,7 +1,7 @@
-"""What the tests of the command line share: commands run in this process, and a Spark session."""
+"""What the tests of the command line share: commands run in this process."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -39,16 +39,3 @@ def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
         return Answer(code, *capfd.readouterr())
 
     return run
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[object]:
-    """The session of this process; the tests of `tests/spark` share it when they run in the same one."""
-    pytest.importorskip("pyspark")
-    from tidelake.spark.session import local_session
-
-    session = local_session(
-        "tidelake-tests", 2, **{"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    )
-    yield session
-    session.stop()

@@ -113,6 +113,15 @@ def test_json_says_the_same_to_programs(run, users):
     assert appended == {"rows": 2, "lower": [2], "upper": [9]}
 
 
+def test_rows_that_are_there_less_than_no_times_are_shown_with_their_number(run, users, tmp_path):
+    assert run("show", "cl", "users", "--json").json["negative_rows"] == 0
+    assert "less than no times" not in run("show", "cl", "users").out
+    (tmp_path / "gone.jsonl").write_text('{"id": 9, "name": "zoe", "_diff": -1}\n')
+    assert run("append", "cl", "users", "gone.jsonl").code == 0
+    assert run("show", "cl", "users", "--json").json["negative_rows"] == 1
+    assert "rows that are there less than no times: 1\n" in run("show", "cl", "users").out
+
+
 def test_writers_and_holds_are_shown(run, users):
     with tidelake.open(users) as lake:
         collection = lake.collection("users")
@@ -418,6 +427,7 @@ def test_a_format_that_cannot_hold_a_column_is_refused_and_leaves_no_file(run, t
     assert [p.name for p in tmp_path.iterdir() if p.name != "cl"] == ["x.csv"]
 
 
+@pytest.mark.full
 def test_an_out_file_is_whole_or_as_it_was(users, tmp_path):
     """A limit on file sizes stands for a full disk."""
     names = [f"n{n * 7919 % 90_001}" for n in range(90_000)]
@@ -613,7 +623,7 @@ def test_files_may_hold_the_new_rows_of_their_keys_or_all_that_there_is(run, use
         (("--delete-column", "id"), "are for --envelope upsert"),
         (("--envelope", "none"), "none"),
         (("--envelope", "upsert", "--order-by", "nothing"), "nothing"),
-        (("--envelope", "snapshot", "--time", "0"), "not beyond"),
+        (("--envelope", "snapshot", "--time", "0"), "not at or after"),
     ):
         answer = run("append", "cl", "users", "dump.csv", *options)
         assert answer.code == 2 and said in answer.err, options
@@ -656,9 +666,9 @@ USAGE = [
     (["snapshot", "cl", "users", "--out", "no/x.csv"], "there is no directory 'no'; make it first"),
     (["changes", "cl", "users", "1", "0"], "changes after 1 cannot end at 0"),
     (["append", "cl", "users", "missing.csv"], "'missing.csv' does not exist"),
-    (["append", "cl", "users", "a.csv", "--time", "0"], "time 0 is not beyond the lower frontier [2]"),
+    (["append", "cl", "users", "a.csv", "--time", "0"], "time 0 is not at or after the lower frontier [2]"),
     (["append", "cl", "users", "a.csv", "--upper", "9"], "give --time, or columns _time"),
-    (["append", "cl", "users", "a.csv", "--time", "9", "--upper", "9"], "beyond the upper frontier [9]"),
+    (["append", "cl", "users", "a.csv", "--time", "9", "--upper", "9"], "at or after the upper frontier [9]"),
     (["create", "cl", "users", "--key", "id", "--column", "id:int64"], "exists with key(id: int64 not"),
     (["create", "cl", "x", "--column", "id:int64"], "missing option '--key'"),
     (["create", "cl", "x", "--key", "id"], "either --column NAME:TYPE for each, or --like FILE"),
@@ -767,6 +777,7 @@ def test_every_kind_of_error_has_the_code_of_what_the_caller_does_next():
 # Pipes, help, speed
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_away_ends_the_command_quietly(users, tmp_path):
     with tidelake.open(users) as lake:
         lake.collection("users").append(pa.table({"id": range(10, 30_010), "name": ["x" * 20] * 30_000}))
@@ -781,6 +792,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(users, tmp_path):
         assert code == "0" and "id" in first
 
 
+@pytest.mark.full
 def test_output_that_fits_the_buffer_of_a_closed_pipe_ends_quietly(users, tmp_path):
     command = f'(sleep 1; "{sys.executable}" -c "{TIDELAKE}" ls cl; echo $? >&2) | true'
     done = subprocess.run(

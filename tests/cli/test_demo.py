@@ -51,6 +51,7 @@ def check_report(ran, commits, comparisons=12):
     assert max(len(line) for line in ran.out.splitlines() if "The lake is kept" not in line) <= 100
 
 
+@pytest.mark.full
 @spark_tests
 def test_the_demo_on_a_git_repository_is_right_in_every_row(demo, repository, tmp_path):
     ran = demo("--repo", repository, "--lake", tmp_path / "kept")
@@ -64,6 +65,7 @@ def test_the_demo_on_a_git_repository_is_right_in_every_row(demo, repository, tm
         assert files.snapshot(59).read_all().num_rows == listed > 10
 
 
+@pytest.mark.full
 @spark_tests
 def test_a_short_window_and_a_single_commit_will_do(demo, repository):
     assert "All 4 comparisons are equal" in demo("--repo", repository, "--limit", "1").out
@@ -72,6 +74,7 @@ def test_a_short_window_and_a_single_commit_will_do(demo, repository):
     assert "older commits are left out" in ran.out
 
 
+@pytest.mark.full
 @spark_tests
 def test_an_installed_package_without_its_history_says_so_and_takes_its_export(demo, monkeypatch):
     monkeypatch.setattr(source, "own_checkout", lambda: None)
@@ -119,6 +122,7 @@ def steady(tmp_path_factory):
     return repo
 
 
+@pytest.mark.full
 @spark_tests
 @pytest.mark.parametrize("how", TAMPERINGS)
 def test_one_wrong_value_in_the_change_files_is_found_and_shown(spark, steady, tmp_path, how):
@@ -136,6 +140,7 @@ def test_one_wrong_value_in_the_change_files_is_found_and_shown(spark, steady, t
     assert not [check for check in wrong if check.what.startswith("as of 0")]
 
 
+@pytest.mark.full
 @spark_tests
 def test_a_lost_event_and_a_doubled_one_are_found(spark, steady, tmp_path):
     for name, change in (
@@ -151,6 +156,7 @@ def test_a_lost_event_and_a_doubled_one_are_found(spark, steady, tmp_path):
         assert [check for check in checks if not check.equal], name
 
 
+@pytest.mark.full
 @spark_tests
 def test_a_lake_that_another_hand_changed_is_found(spark, steady, tmp_path):
     made, _ = prepared(steady, tmp_path)
@@ -169,6 +175,7 @@ def test_a_lake_that_another_hand_changed_is_found(spark, steady, tmp_path):
     assert any("missing: {'path': 'aaa-steady'" in example for example in wrong[0].examples)
 
 
+@pytest.mark.full
 @spark_tests
 def test_a_truth_that_differs_in_one_row_ends_with_code_1_and_the_row(demo, steady, monkeypatch):
     whole = RepositorySource.tree
@@ -234,6 +241,7 @@ def landing(tmp_path):
     )
 
 
+@pytest.mark.full
 @spark_tests
 def test_change_files_of_the_users_own_are_ingested_and_judged_by_a_replay(demo, landing, tmp_path):
     ran = demo("--change-files", landing, "--key", "id", "--lake", tmp_path / "kept")
@@ -251,6 +259,7 @@ def test_change_files_of_the_users_own_are_ingested_and_judged_by_a_replay(demo,
     ]
 
 
+@pytest.mark.full
 @spark_tests
 def test_a_lake_that_is_not_what_the_files_say_is_found(spark, landing, tmp_path):
     out = Console(file=io.StringIO(), width=100)
@@ -263,6 +272,7 @@ def test_a_lake_that_is_not_what_the_files_say_is_found(spark, landing, tmp_path
     assert [example for check in wrong for example in check.examples if example.startswith("surplus: id=2")]
 
 
+@pytest.mark.full
 @spark_tests
 @pytest.mark.parametrize(
     ("lines", "options", "said"),

@@ -1,6 +1,7 @@
 """`tidelake drop`, and what the command line says of garbage."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -63,9 +64,19 @@ def test_show_and_maintain_tell_of_garbage(run, place):
     with tidelake.open(place, config=STORED) as lake:
         orders = lake.collection("orders")
         orders.merge()
-        doomed = orders._shard.run(partial(collection.doom, age_ms=0, names_max=2))
+        doomed = orders._shard.run(partial(aged(collection.doom), names_max=2))
     assert len(doomed) == 2
     assert json.loads(run("show", place, "orders", "--json")[1])["garbage"] == 3
     (done,) = json.loads(run("maintain", place, "orders", "--once", "--json")[1])
     assert done["objects_deleted"] == 2
     assert json.loads(run("show", place, "orders", "--json")[1])["garbage"] == 1
+
+
+def aged(command, age_ms=0):
+    """A command of collectors, in a lake where all ages are so."""
+
+    def run(state, now_ms, **kwargs):
+        agreed = replace(state.agreed, garbage_age_ms=age_ms, upload_age_ms=age_ms)
+        return command(replace(state, agreed=agreed), now_ms, **kwargs)
+
+    return run

@@ -234,6 +234,7 @@ def test_random_histories_replay_to_git(tmp_path: Path, seed: int) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_thousand_commits(tmp_path: Path) -> None:
     source = open_repository(make_repository(tmp_path / "r", 1_000, 7))
     calls: list[tuple[int, int]] = []
@@ -277,6 +278,7 @@ def test_a_limit_takes_the_newest_commits(odd: Path, tmp_path: Path) -> None:
         open_repository(odd, limit=0)
 
 
+@pytest.mark.full
 def test_bare_repositories_and_sub_folders_will_do(odd: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--bare", str(odd), "bare.git")
     check_against_git(open_repository(tmp_path / "bare.git"), tmp_path / "landing", samples=2)

@@ -104,6 +104,7 @@ def test_a_repository_source_serves_the_demo(tmp_path: Path) -> None:
     check_source(open_source(make_repository(tmp_path / "r", 40, 4)), tmp_path / "landing")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6])
 def test_short_histories_serve_the_demo(tmp_path: Path, count: int) -> None:
     source = open_source(make_repository(tmp_path / "r", count, 9))
@@ -132,6 +133,7 @@ def test_a_packaged_history_answers_like_its_repository(tmp_path: Path) -> None:
         packaged.diff(packaged.commits[0].sha, packaged.commits[1].sha)
 
 
+@pytest.mark.full
 def test_a_bundle_keeps_to_its_size_by_taking_fewer_commits(tmp_path: Path) -> None:
     repo = make_repository(tmp_path / "r", 200, 6)
     commits, size_bytes = make_bundle(repo, tmp_path / "bundle", bytes_max=30_000)

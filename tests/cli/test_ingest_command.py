@@ -11,6 +11,8 @@ import pytest
 
 import tidelake
 
+pytestmark = pytest.mark.full
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
 

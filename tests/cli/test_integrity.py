@@ -1,6 +1,7 @@
 """`tidelake fsck`, `backup` and `restore`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,12 @@ import pytest
 import tidelake
 from tidelake.cli import integrity
 from tidelake.config import Config
+from tidelake.model import names
+from tidelake.model.bounds import Bounds
+from tidelake.model.frontier import Frontier
+from tidelake.state import codec, fuel
+from tidelake.state.edits import Delta, Edits, Move, apply
+from tidelake.state.state import Rollup
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
 
@@ -113,3 +120,41 @@ def test_bars_are_shown_in_a_terminal_only(capsys, monkeypatch):
         show("users", 1, 2)
         show("users", 2, 2)
     assert "users" in capsys.readouterr().err
+
+
+def broken(place, name):
+    """Name a part twice, and let everybody begin from that: the version before it; see `test_repair`."""
+    with tidelake.open(place) as lake:
+        c, log, blobs = lake.collection(name), lake._stores.log, lake._stores.blobs
+        before = c.state()
+        bounds = Bounds(before.upper, Frontier.of(2), before.minimum)
+        batch = replace(next(iter(before.spine)).batch, bounds=bounds)
+        spine = fuel.push(before.spine, batch, before.since, before.seqno + 1).edit
+        edits = Edits(upper=Move(before.upper, Frontier.of(2)), spine=spine)
+        delta = Delta(c.id, before.seqno + 1, before.committed_ms, "ab" * 16, before.rollup, edits)
+        assert log.compare_and_set(c.id, before.seqno, codec.encode_delta(delta))
+        state = apply(before, delta)
+        data = codec.encode_state(state)
+        blobs.put(names.rollup(c.id, state.seqno, "ab" * 16), data)
+        rollup = Rollup(state.seqno, "ab" * 16, len(data), 1)
+        last = Delta(c.id, state.seqno + 1, before.committed_ms, "cd" * 16, rollup, Edits(rollup=rollup))
+        assert log.compare_and_set(c.id, state.seqno, codec.encode_delta(last))
+    return before.seqno
+
+
+def test_a_damaged_collection_is_told_forked_and_repaired_and_stops_no_other(run, place):
+    sound = broken(place, "orders")
+    for command in (("ls",), ("holds",), ("maintain", "--once")):
+        done = run(command[0], place, *command[1:])
+        assert (done.code, "part-named-once" in done.err) == (6, True)
+        assert "Traceback" not in done.err and (command == ("holds",) or "users" in done.out)
+    checked = run("fsck", place)
+    assert checked.code == 1 and f"--to-seqno {sound}" in " ".join(checked.out.split())
+    assert run("fork", place, "orders", "sound", "--to-seqno", sound).code == 0
+    assert [row["id"] for row in run("snapshot", place, "sound", "--json").lines] == [1, 2]
+    assert run("ls", place).code == 6
+    repaired = run("fsck", place, "--repair")
+    assert repaired.code == 0 and "1 things set aside" in repaired.out
+    assert [row["id"] for row in run("snapshot", place, "orders", "--json").lines] == [1, 2]
+    assert run("ls", place).code == run("fsck", place).code == 0
+    assert run("drop", place, "orders").code == 0

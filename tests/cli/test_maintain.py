@@ -245,6 +245,7 @@ def test_show_tells_merges_under_way(run, place):
     assert line["complete"] is False
 
 
+@pytest.mark.full
 def test_an_append_that_had_to_merge_first_says_how_long(run, place, tmp_path):
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": 1000, "v": "x"}\n')
@@ -257,6 +258,7 @@ def test_an_append_that_had_to_merge_first_says_how_long(run, place, tmp_path):
     assert slow["waited_s"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_spark_merges_all_collections_in_the_jobs_of_one_session(run, place, spark, monkeypatch):
     # The session of the tests goes on.
@@ -267,3 +269,23 @@ def test_spark_merges_all_collections_in_the_jobs_of_one_session(run, place, spa
         ("users", 1, True),
     ]
     assert contents(place, "orders") == contents(place, "users") == [1, 2, 3, 4, 5]
+
+
+def test_settings_of_a_lake_are_shown_and_changed(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tidelake.open("lake").close()
+    (shown,) = run("settings", "lake", "--json").json
+    assert shown == {
+        "lease_s": 900.0,
+        "garbage_age_s": 600.0,
+        "upload_age_s": 86_400.0,
+        "max_ahead_s": 86_400.0,
+        "token_age_s": 2_592_000.0,
+    }
+    (changed,) = run("settings", "lake", "upload_age_s=2592000", "lease_s=60", "--json").json
+    assert (changed["upload_age_s"], changed["lease_s"]) == (2_592_000.0, 60.0)
+    with tidelake.open("lake") as lake:
+        assert lake.settings().upload_age_s == 2_592_000.0
+    for wrong in ("upload_age=5", "upload_age_s", "upload_age_s=soon", "upload_age_s=-1"):
+        answer = run("settings", "lake", wrong)
+        assert answer.code == 2 and "upload_age" in answer.err

@@ -16,6 +16,7 @@ from tidelake.errors import InternalError, InvalidUpdates
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold, Updates
 from tidelake.model.time import TimeDomain
+from tiers import examples
 
 INT, PAIR = TimeDomain("counter"), TimeDomain("tuple", 2)
 ALL_TIMES = Updates(Frontier.of(0), Frontier())
@@ -29,7 +30,7 @@ def split(table, cuts):
     return [*batches, *(b.slice(0, 0) for b in batches[:1])]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(updates(columns=3), st.integers(1, 50))
 def test_consolidate_agrees_with_the_reference(drawn, chunk_rows):
     schema, domain, table = drawn
@@ -56,7 +57,7 @@ def test_what_is_consolidated_already_shares_no_memory_with_the_table():
 big = st.sampled_from([2**62, 2**63 - 1, -(2**62), -(2**63), 1, -1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(updates(columns=0, max_rows=25, domain=INT, diffs=big), st.integers(1, 30))
 def test_sums_are_exact_or_refused(drawn, chunk_rows):
     schema, domain, table = drawn
@@ -69,7 +70,7 @@ def test_sums_are_exact_or_refused(drawn, chunk_rows):
             consolidate(table, schema, domain, chunk_rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_merge_agrees_with_the_reference(data):
     kinds = PRIMITIVES if data.draw(st.booleans()) else NESTED

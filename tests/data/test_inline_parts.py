@@ -22,6 +22,7 @@ from tidelake.data.timecounts import BUCKETS_MAX, TimeCounts
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import CorruptionError, InternalError
 from tidelake.model.time import TimeDomain
+from tiers import examples
 
 STATS = StatsSettings(10_000, 64)
 
@@ -42,7 +43,7 @@ def test_every_type_comes_back_from_an_inline_part_as_it_was():
     assert same(read(part, schema, INT), table)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(updates(columns=2), st.integers(9, 30), st.data())
 def test_an_inline_part_is_described_like_a_stored_one_and_read_by_key_range(drawn, bound, data):
     schema, domain, table = drawn
@@ -174,12 +175,13 @@ def counted(batches):
 TIMES = st.one_of(st.integers(0, 5), st.integers(0, 1000), st.sampled_from([0, 2**63 - 1, 2**63 - 2]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(st.lists(TIMES, min_size=1, max_size=60), min_size=1, max_size=8))
 def test_counts_of_times_are_never_too_small(batches):
     check_counts(counted(batches), batches)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["mixed", "ascending", "descending"])
 def test_counts_of_long_streams_stay_true_and_even(order):
     rng = np.random.default_rng(3)

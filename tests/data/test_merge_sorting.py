@@ -12,6 +12,7 @@ from tidelake.data import codes
 from tidelake.data.canonical import canonical
 from tidelake.data.order import ascends, group_starts, precede
 from tidelake.data.sort import sorted_groups
+from tiers import examples
 
 
 @pytest.mark.parametrize("ranked", [True, False])
@@ -60,7 +61,7 @@ def test_pairs_are_ordered_as_the_reference_orders_them(kind, values):
         assert starts[at + 1] == (a != b)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(updates(columns=4, max_rows=60), st.booleans())
 def test_groups_found_by_sorting_are_those_of_the_sorted_rows(drawn, ranked):
     _, _, table = drawn
@@ -80,7 +81,8 @@ def test_groups_found_by_sorting_are_those_of_the_sorted_rows(drawn, ranked):
     distinct = taken.filter(pa.array(starts))
     assert ascends(distinct, width)
     for other in (batch, taken):
-        assert ascends(other, width) == (other.num_rows < 2 or other.equals(distinct))
+        same = repr(rows_of(other)) == repr(rows_of(distinct))  # Arrow calls no NaN equal
+        assert ascends(other, width) == (other.num_rows < 2 or same)
 
 
 @pytest.mark.parametrize("distinct", [5, 4_000])

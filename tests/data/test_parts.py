@@ -20,6 +20,7 @@ from tidelake.data.stats import StatsSettings, Tally, summary
 from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError, StoreUnavailable
 from tidelake.model.time import TimeDomain
+from tiers import examples
 
 INT = TimeDomain("counter")
 
@@ -70,7 +71,7 @@ def test_every_type_comes_back_as_it_was():
     assert meta.metadata[b"tidelake.format"] == b"1"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(updates(columns=2), st.integers(1, 20), st.integers(1, 20), st.integers(9, 30), st.data())
 def test_round_trip_description_and_key_ranges(drawn, group, batch_rows, bound, data):
     schema, domain, table = drawn
@@ -196,6 +197,7 @@ def test_every_flipped_byte_and_every_truncation_is_noticed():
             verify(data[:length], part)
 
 
+@pytest.mark.full
 def test_flipped_bytes_in_a_larger_part_are_noticed():
     schema, table = sample(1_000)
     part, data = written(table, schema, INT, group=100)
@@ -349,7 +351,7 @@ def test_a_dot_in_a_name_is_no_path(names):
     assert same(back(data, part, schema, INT), table)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(updates(columns=3), st.lists(st.integers(1, 39), max_size=5))
 def test_statistics_do_not_depend_on_how_rows_are_cut(drawn, cuts):
     schema, domain, table = drawn

@@ -18,6 +18,7 @@ from tidelake.data.types import arrow_type, data_type, update_schema
 from tidelake.model.evolution import widens
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
+from tiers import examples
 
 COUNTER, PAIRS = TimeDomain("counter"), TimeDomain("tuple", 2)
 
@@ -67,7 +68,7 @@ def test_a_name_that_came_back_has_none_of_the_old_values():
 FEW = st.one_of(st.none(), st.integers(0, 2))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     rows=st.lists(st.tuples(FEW, FEW, FEW, FEW, st.integers(0, 3), st.integers(0, 3)), max_size=40),
     kept=st.sets(st.sampled_from([A, B, C])),
@@ -169,7 +170,7 @@ def values(drawn, type_):
     return pa.array(drawn, arrow_type(type_))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_widening_keeps_the_values_the_order_and_for_keys_the_bytes(data):
     old, new, strategy = data.draw(st.sampled_from(WIDER))

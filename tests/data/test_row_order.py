@@ -10,6 +10,7 @@ from tidelake.data.encode import encode, encode_key, truncate_lower, truncate_up
 from tidelake.data.order import equal_ranges, group_starts, row_tuple, search
 from tidelake.data.sort import sort_indices
 from tidelake.data.types import data_type, schema_from_arrow
+from tiers import examples
 
 kinds = st.sampled_from(ALL)
 
@@ -76,7 +77,7 @@ def test_truncated_bounds_hold(encoded, n, more):
         assert len(encoded) <= n or upper > encoded[:n] + more
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(updates(columns=3))
 def test_sort_search_and_group_agree_with_the_reference(drawn):
     schema, _, table = drawn

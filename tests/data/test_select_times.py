@@ -8,13 +8,14 @@ from tidelake.data.select import preserves_order, select, view
 from tidelake.errors import InternalError
 from tidelake.model.query import AsOf, Changes, Fold
 from tidelake.model.time import TimeDomain
+from tiers import examples
 
 
 def one(table):
     return pa.concat_batches(table.to_batches()) if table.num_rows else None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_select_agrees_with_the_scalar_algebra(data):
     _, domain, table = data.draw(updates(columns=0))
@@ -24,7 +25,7 @@ def test_select_agrees_with_the_scalar_algebra(data):
         assert [repr(r) for r in rows_of(found)] == [repr(r) for r in selected(rows_of(batch), query, domain)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_view_rewrites_first_and_then_drops(data):
     domain = data.draw(st.sampled_from([TimeDomain("counter"), TimeDomain("tuple", 2)]))

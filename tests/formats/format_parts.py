@@ -1,6 +1,7 @@
 """Rows of every type for parts, and the values of rows and descriptions as JSON."""
 
 import dataclasses
+from collections.abc import Set
 from decimal import Decimal
 
 import numpy as np
@@ -151,6 +152,8 @@ def plain(value):
         return {"": "bytes", "hex": value.hex()}
     if hasattr(value, "items"):
         return {str(key): plain(item) for key, item in sorted(value.items())}
+    if isinstance(value, Set):
+        return sorted(value)
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     return value

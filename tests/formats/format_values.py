@@ -1,12 +1,12 @@
 """Fixed values of everything that is stored or sent: every field is set in some of them.
 
 Whoever changes a format finds that these values no longer give the bytes that are kept in `v1`. What
-came later is in the `LATER` ones, whose bytes are kept in `v2`.
+came later is in the `LATER` ones, whose bytes are kept in `v2`, and in the `NEWEST` ones, in `v3`.
 """
 
 from dataclasses import replace
 
-from pyrsistent import pmap
+from pyrsistent import pmap, pset
 
 from tidelake.arrangement.saved import Checkpoint, Followed, SavedBatch
 from tidelake.config import Config
@@ -21,6 +21,7 @@ from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
+from tidelake.state.agreed import Agreed, Longer
 from tidelake.state.edits import Delta, Edits, Move
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
@@ -255,6 +256,34 @@ LATER_STATES = {
     "forked": replace(TOMBSTONE, forks=FORKS, origin=Origin("4a" * 16, 77)),
 }
 
+# Fields of format 3, whose bytes are kept in `v3`.
+AGREED = Agreed(
+    3, 60_000, 120_000, 7 * 86_400_000, 3_600_000, {"upload_age_ms": Longer(2**40, 2**41)}, told=False
+)
+TAKEN = {4: ("8a" * 16, "8b" * 16), 9: ("8c" * 16,)}
+NEWEST_DELTAS = {
+    "taken": Edits(taken=TAKEN),
+    "mended": Edits(rollup=ROLLUP, mended=True),
+    "writers-gone": Edits(writers_gone=("7a" * 16 + ":w",)),
+    "agreed": Edits(agreed=AGREED),
+    "token-age": Edits(agreed=replace(AGREED, token_age_ms=5)),
+    "tokens": Edits(tokens=("token:t",)),
+}
+NEWEST_STATES = {
+    "full": replace(
+        LATER_STATES["full"],
+        taken=pmap({seqno: pset(ids) for seqno, ids in TAKEN.items()}),
+        let_in=pmap({STAGED[0].name: 12}),
+        latest=pmap({SHARD: 11, "7a" * 16: 2**40}),
+        agreed=AGREED,
+    ),
+}
+NEWEST_STATES["tokens"] = replace(
+    NEWEST_STATES["full"],
+    writers=NEWEST_STATES["full"].writers.set("token:t", WriterRecord(1, 0, "", F(4))),
+    tokens=pmap({19_675: pset(["token:t"])}),
+)
+
 SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)
 NEEDED = [Source(Run((part(1), INLINE), True), F(0), F(5)), Source(Run((REWRITTEN,)), F(5), Frontier())]
 QUERIES = {
@@ -292,4 +321,8 @@ RECORDS = {
         f"task-{name}": ("task", Task.of(SPEC, NEEDED, KeyRange(b"\x01\x80", None), query))
         for name, query in QUERIES.items()
     },
+}
+
+NEWEST_RECORDS = {
+    "arrangement-with-id": ("arrangement", replace(RECORDS["arrangement-alone"][1], arrangement="9a" * 16)),
 }

@@ -13,6 +13,7 @@ from tellers_child import ACCOUNTS, CONFIG, SCHEMA, row
 import tidelake
 from tidelake.errors import LeaseExpired
 from tied_process import tied
+from tiers import rounds
 
 WORKS = ["transfer", "transfer", "transfer", "tend"]
 OPENING = 1_000
@@ -76,16 +77,19 @@ def check_at(lake, at):
     return found
 
 
-def transferred(place, rng, count):
+@pytest.mark.full
+@pytest.mark.grows
+def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
+    place = tmp_path / "lake"
     with tidelake.open(place, config=CONFIG) as lake:
         for name in ACCOUNTS:
             lake.create(name, SCHEMA, key=["who"])
         lake.write({name: row("opening", OPENING) for name in ACCOUNTS})
     tellers = [Teller(place, kind, f"{kind}{n}") for n, kind in enumerate(WORKS)]
-    told, looks = [], 0
+    told, looks, kills = [], 0, 0
     try:
         with tidelake.open(place, config=CONFIG) as lake:
-            for _ in range(count):
+            for _ in rounds(full=20, soak=1200, least=4):
                 victim = rng.choice(tellers)
                 victim.await_ready()
                 time.sleep(rng.random() * 0.3)
@@ -97,6 +101,7 @@ def transferred(place, rng, count):
                 tellers.remove(victim)
                 victim.kill()
                 told += victim.transfers()
+                kills += 1
                 tellers.append(Teller(place, victim.kind, victim.name))
     finally:
         for teller in tellers:
@@ -105,7 +110,8 @@ def transferred(place, rng, count):
     with tidelake.open(place, config=CONFIG) as lake:
         check_at_rest(lake, told)
     assert told and looks
-    return f"{count} processes killed, {len(told):,} transfers acknowledged, {looks} looks at all accounts"
+    done = f"{kills} processes killed, {len(told):,} transfers acknowledged"
+    record_property("figures", f"{done}, {looks} looks at all accounts")
 
 
 def check_at_rest(lake, told):
@@ -124,17 +130,3 @@ def check_at_rest(lake, told):
         assert not list(lake.collection(name).state().staged.awaiting())
     assert check_at(lake, last) == found
     assert lake.fsck().clean
-
-
-def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
-    record_property("figures", transferred(tmp_path / "lake", rng, 4))
-
-
-@pytest.mark.full
-def test_transfers_under_30_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
-    record_property("figures", transferred(tmp_path / "lake", rng, 30))
-
-
-@pytest.mark.soak
-def test_transfers_under_500_kills_keep_the_total_at_every_time(tmp_path, rng, record_property):
-    record_property("figures", transferred(tmp_path / "lake", rng, 500))

@@ -11,16 +11,19 @@ from test_kills import CREW
 
 from tidelake.errors import StoreUnavailable
 from tidelake.store.sqlite import SqliteVersionLog
+from tiers import rounds
 
 # Enough for any number of rounds, since what is not needed is collected.
 DISK = "48m"
 
 
-def full(tmp_path, rng, rounds):
+@pytest.mark.full
+@pytest.mark.grows
+def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path, rng, record_property):
     place = tmp_path / "disk"
     ballast = place / "ballast"
     with tmpfs(place, DISK), Crew(place / "lake", CREW) as crew:
-        for number in range(rounds):
+        for number in rounds(full=15, soak=600, least=3):
             if number % 3 == 2:  # one that met a full disk goes, and one starts on a disk that will be full
                 victim = rng.choice(crew.children)
                 victim.await_ready()
@@ -40,10 +43,11 @@ def full(tmp_path, rng, rounds):
                 child.await_more("in", 3)
             crew.check()
         crew.check_at_rest()
-    assert len(crew.errors) >= 6 * rounds
+    assert len(crew.errors) >= 6 * (number + 1)
     for _, kind, retryable, message in crew.errors:
         assert kind == "OutcomeUnknown" or (retryable == "False" and "free space" in message), message
-    return f"disk full {rounds} times, {len(crew.errors)} refusals; {crew.figures()}"
+    refusals = f"disk full {number + 1} times, {len(crew.errors)} refusals"
+    record_property("figures", f"{refusals}; {crew.figures()}")
 
 
 def _fill_until(path, leave, errors):
@@ -64,18 +68,11 @@ def _fill(path, leave):
         os.posix_fallocate(file.fileno(), 0, max(1, file.tell() + free - leave))
 
 
-def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_space(tmp_path, rng, record_property):
-    record_property("figures", full(tmp_path, rng, 3))
-
-
 @pytest.mark.full
-def test_a_disk_that_is_full_again_and_again_loses_nothing(tmp_path, rng, record_property):
-    record_property("figures", full(tmp_path, rng, 20))
-
-
-def pulled(tmp_path, rng, rounds):
+@pytest.mark.grows
+def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
     with ext4(tmp_path) as disk, Crew(disk.place / "lake", CREW) as crew:
-        for number in range(rounds):
+        for number in rounds(full=15, soak=600, least=3):
             for child in crew.children:
                 child.await_ready()
             time.sleep(rng.random() * 0.5)
@@ -91,7 +88,7 @@ def pulled(tmp_path, rng, rounds):
             child.await_ready()
         crew.check_at_rest()
     assert min(crew.acknowledged.values()) > 0
-    return f"disk pulled out {rounds} times; {crew.figures()}"
+    record_property("figures", f"disk pulled out {number + 1} times; {crew.figures()}")
 
 
 @pytest.mark.parametrize("flag", SHUTDOWN_FLAGS)
@@ -110,13 +107,3 @@ def test_a_log_on_a_disk_that_went_away_is_not_called_damaged(tmp_path, flag):
         reader.close()
         disk.plug_in_again()
         assert SqliteVersionLog(str(disk.place / "log")).head("a").data == b"second"
-
-
-@pytest.mark.full
-def test_a_disk_that_goes_away_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
-    record_property("figures", pulled(tmp_path, rng, 3))
-
-
-@pytest.mark.full
-def test_a_disk_that_goes_away_often_loses_nothing_that_was_acknowledged(tmp_path, rng, record_property):
-    record_property("figures", pulled(tmp_path, rng, 10))

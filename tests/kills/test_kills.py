@@ -8,14 +8,17 @@ from crew import Crew, bring_to_rest
 from kills_child import CONFIG, WORKS, contents_of, updates_of
 
 import tidelake
+from tiers import rounds
 
 CREW = [("append", "a"), ("append", "b"), *((kind, kind) for kind in WORKS if kind != "append")]
 CHECK_EVERY = 5
 
 
-def killed(tmp_path, rng, count):
+@pytest.mark.full
+@pytest.mark.grows
+def test_processes_that_are_killed_lose_and_double_nothing(tmp_path, rng, record_property):
     with Crew(tmp_path / "lake", CREW) as crew:
-        for number in range(count):
+        for number in rounds(full=25, soak=1500, least=10):
             victim = rng.choice(crew.children)
             # It is at its work, however long it took to start.
             victim.await_ready()
@@ -30,7 +33,7 @@ def killed(tmp_path, rng, count):
     assert not crew.errors
     assert min(crew.acknowledged.values()) > 0
     assert crew.done["gone"] and crew.done["dropped"] and crew.done["copied"] and crew.done["forked"]
-    return crew.figures()
+    record_property("figures", crew.figures())
 
 
 def test_the_books_are_the_sum_of_the_appends():
@@ -45,17 +48,3 @@ def test_a_lake_in_which_no_copy_came_to_its_end_is_brought_to_rest(tmp_path):
     with tidelake.open(tmp_path / "copies", config=CONFIG) as lake:
         bring_to_rest(lake)
         assert lake.list() == []
-
-
-def test_processes_that_are_killed_lose_and_double_nothing(tmp_path, rng, record_property):
-    record_property("figures", killed(tmp_path, rng, 10))
-
-
-@pytest.mark.full
-def test_50_kills_lose_and_double_nothing(tmp_path, rng, record_property):
-    record_property("figures", killed(tmp_path, rng, 50))
-
-
-@pytest.mark.soak
-def test_1000_kills_lose_and_double_nothing(tmp_path, rng, record_property):
-    record_property("figures", killed(tmp_path, rng, 1_000))

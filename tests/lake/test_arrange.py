@@ -122,7 +122,7 @@ def test_a_wait_that_is_interrupted_loses_and_doubles_nothing(collection, arrang
     for time in range(4):
         collection.append(at(time, time), upper=time + 1)
         with monkeypatch.context() as patch:
-            patch.setattr(type(arrangement), "wait", interrupted)
+            patch.setattr(type(arrangement._spine), "wait", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 arrangement.catch_up()
     assert arrangement.catch_up() == 3
@@ -336,6 +336,7 @@ def test_errors_beside_the_caller_are_raised_by_the_next_look_up(lake, collectio
     pytest.fail("the drop was never told")
 
 
+@pytest.mark.full
 def test_what_is_looked_up_while_it_follows_is_the_contents_of_one_time(tmp_path):
     """Each time moves one unit from a key to another: the total of every consistent view is the same."""
     config = Config(inline_part_bytes=0)
@@ -430,6 +431,28 @@ def test_a_checkpoint_of_other_rows_is_refused(lake, collection, arrange, tmp_pa
             arrange(collection, restore=tmp_path / "saved", **asked)
     with pytest.raises(UsageError, match="collection_id"):
         arrange(other, restore=tmp_path / "saved")
+
+
+def test_what_follows_something_else_saves_elsewhere(lake, collection, arrange, tmp_path):
+    collection.append(at(1, 1), upper=5)
+    first = arrange(collection)
+    first.save(tmp_path / "saved")
+    other = lake.create("other", SCHEMA, key=["id"])
+    strangers = [arrange(other), arrange(collection, where="id > 0"), arrange(collection, as_of=3)]
+    strangers += [tidelake.Arrangement.restore(tmp_path / "saved", directory=tmp_path / "live")]
+    strangers[-1].set_frontier(9)
+    before = {path: path.read_bytes() for path in (tmp_path / "saved").rglob("*") if path.is_file()}
+    for stranger in strangers:
+        for _ in range(2):
+            with pytest.raises(UsageError, match=f"another arrangement .*{collection.id}"):
+                stranger.save(tmp_path / "saved")
+    assert {path: path.read_bytes() for path in (tmp_path / "saved").rglob("*") if path.is_file()} == before
+    strangers[-1].close()
+
+    # What has the same rows is as good.
+    collection.append(at(5, 2), upper=9)
+    assert arrange(collection).save(tmp_path / "saved").is_new
+    assert counted(arrange(collection, restore=tmp_path / "saved").range()) == snapshot(collection)
 
 
 def test_taking_over_a_checkpoint_gives_up_the_hold_of_the_one_before(collection, arrange, tmp_path):
@@ -571,7 +594,9 @@ def test_a_lake_that_is_closed_takes_the_hold_and_the_thread_along(tmp_path, fol
         collection = lake.create("c", SCHEMA, key=["id"])
         collection.append(at(0, 1), upper=1)
         arrangement = collection.arrange(follow=follow, poll_s=0.01, directory=tmp_path / "batches")
-    assert set(threading.enumerate()) <= before
+    # But for the one that waits for what is forgotten, until it is closed.
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert set(left) <= {"tidelake-forgotten"}
     if follow:
         with pytest.raises(Closed, match="the lake was closed"):
             arrangement.fetch(keys(1))
@@ -579,6 +604,7 @@ def test_a_lake_that_is_closed_takes_the_hold_and_the_thread_along(tmp_path, fol
     with pytest.raises(Closed):
         arrangement.catch_up()
     arrangement.close()
+    assert set(threading.enumerate()) <= before
     assert list((tmp_path / "batches").iterdir()) == []
     with tidelake.open(tmp_path / "lake") as lake:
         assert not lake.collection("c").state().holds
@@ -588,7 +614,9 @@ def test_a_lake_that_is_closed_keeps_the_history_of_a_checkpoint(tmp_path):
     with tidelake.open(tmp_path / "lake") as lake:
         collection = lake.create("c", SCHEMA, key=["id"])
         collection.append(at(0, 1), upper=1)
-        collection.arrange(follow=False).save(tmp_path / "saved")
+        arrangement = collection.arrange(follow=False)
+        arrangement.save(tmp_path / "saved")
+    arrangement.close()
     with tidelake.open(tmp_path / "lake") as lake:
         collection = lake.collection("c")
         assert len(collection.state().holds) == 1

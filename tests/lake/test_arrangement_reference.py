@@ -135,6 +135,7 @@ def _in_child(reference, parent_folder, answers):
     reference.forget_here()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_each_process_has_one_of_its_own(stored, reference, method):

@@ -222,6 +222,7 @@ def test_a_name_that_is_taken_meanwhile_is_refused_and_nothing_is_left(world, ot
     assert {name.partition("/")[0] for name in other.blobs._blobs} <= {"catalog", mine}
 
 
+@pytest.mark.full
 def test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy(world, other, c):
     upper, expected = c.upper, {t: c.snapshot(t).read_all() for t in range(1, c.upper.elements[0])}
     steps = iter(range(100))
@@ -245,7 +246,7 @@ def test_appends_merges_and_collections_meanwhile_do_not_touch_the_copy(world, o
 
 def collected(world, c):
     """Collect all garbage that is free, as a collector does."""
-    names = c._shard.run(partial(doom, age_ms=0, names_max=1000))
+    names = c._shard.run(partial(aged(doom), names_max=1000))
     for name in names:
         world.blobs.delete(name)
     c._shard.run(partial(bury, names=names))
@@ -283,7 +284,7 @@ def test_a_copy_of_what_was_collected_can_be_held_from_its_first_state(world, ot
     c.merge()
     collected(world, c)
     for _ in range(2):
-        c._shard.run(partial(raise_floor, age_ms=1000, beyond=99))
+        c._shard.run(partial(aged(raise_floor, 1000), beyond=99))
         world.clock.ms += 2000
     assert c.state().collected_to > 1 and c.state().sweep.floor > 1
     world.lake().backup("c", other.lake())
@@ -460,4 +461,15 @@ def test_a_copy_of_any_history_answers_as_its_source_does(world, other, seed):
             c.maintain(thorough=rng.random() < 0.5)
     world.lake().backup("c", other.lake())
     assert_equal(other.lake().collection("c"), c)
-    assert other.fsck().findings == ()
+    # Rows are taken away at random, also those that are not there.
+    assert {found.kind for found in other.fsck().findings} <= {"negative-rows"}
+
+
+def aged(command, age_ms=0):
+    """A command of collectors, in a lake where all ages are so."""
+
+    def run(state, now_ms, **kwargs):
+        agreed = replace(state.agreed, garbage_age_ms=age_ms, upload_age_ms=age_ms)
+        return command(replace(state, agreed=agreed), now_ms, **kwargs)
+
+    return run

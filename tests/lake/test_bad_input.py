@@ -155,7 +155,10 @@ def test_times_below_upper_are_refused_naming_both(lake, collection):
     collection.append(at(4, 1))
     for time in (0, 4):
         with refused(
-            lake, collection, UpdateNotBeyondLower, rf"time {time} is not beyond the lower frontier \[5\]"
+            lake,
+            collection,
+            UpdateNotBeyondLower,
+            rf"time {time} is not at or after the lower frontier \[5\]",
         ):
             collection.append(at(time, 2))
     with refused(lake, collection, UpdateNotBeyondLower):
@@ -163,7 +166,7 @@ def test_times_below_upper_are_refused_naming_both(lake, collection):
 
 
 def test_times_outside_the_interval_are_refused(lake, collection):
-    with refused(lake, collection, UpdateBeyondUpper, r"time 7 is beyond the upper frontier \[7\]"):
+    with refused(lake, collection, UpdateBeyondUpper, r"time 7 is at or after the upper frontier \[7\]"):
         collection.compare_and_append(at(7, 1), 0, 7)
     with refused(lake, collection, UpdateBeyondUpper):
         collection.append(at(7, 1), upper=7)
@@ -208,7 +211,7 @@ def test_calls_that_contradict_themselves_are_refused(lake, collection):
     for call, said in (
         (lambda: collection.append(rows(2), upper=9), "needs times: add the column _time"),
         (lambda: collection.append(at(5, 2), lower=4), "lower=4 needs an upper"),
-        (lambda: collection.compare_and_append(at(5, 2), 9, 4), "swap them|not beyond|not at or before"),
+        (lambda: collection.compare_and_append(at(5, 2), 9, 4), "swap them|not at or after|not at or before"),
         (lambda: collection.compare_and_append(rows(), 9, 4), "missing column|swap them|not at or before"),
         (lambda: collection.changes(3, 1), "changes after 3 cannot end at 1"),
         (lambda: collection.updates(3, 1), "the lower frontier"),
@@ -310,6 +313,16 @@ def test_a_since_past_the_upper_is_refused_for_nothing_could_be_read(lake, colle
             collection.advance_since(since)
     assert str(collection.advance_since(2)) == "[2]"
     assert contents(collection) == {(n, "x"): 1 for n in range(3)}
+
+
+def test_two_sinces_of_tuples_that_leave_nothing_to_read_together_are_refused():
+    lake = tidelake.open("memory://two-sinces")
+    collection = lake.create("c", SCHEMA, key=["id"], time="tuple(2)")
+    collection.seal([(4, 0), (1, 1), (0, 4)])
+    assert str(collection.advance_since((0, 3))) == "[(0, 3)]"
+    with refused(lake, collection, UsageError, r"together mean \[\(3, 3\)\], past the upper"):
+        collection.advance_since((3, 0))
+    assert collection.snapshot((0, 3)).read_all().num_rows == 0
 
 
 def test_an_open_time_is_waited_for_and_then_told_by_how_much():
@@ -592,6 +605,7 @@ def check_full(place, acknowledged, error):
     return lake, c
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("limit_bytes", "each"), [(40_000, 1), (40_000, 20_000)], ids=["log", "parts"])
 def test_a_limit_on_file_sizes_loses_nothing_acknowledged(tmp_path, limit_bytes, each):
     tidelake.open(tmp_path / "lake").create("c", SCHEMA, key=["id"])

@@ -27,6 +27,7 @@ from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.backlog import Limits
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
+from tiers import some
 
 STORED = Config(inline_part_bytes=0, merge_budget_s=0.0)
 
@@ -54,6 +55,7 @@ GIVEN = {
     "table": rows(3),
     "through": 0,
     "time": 9,
+    "token": "t",
     "to": "memory://elsewhere",
     "updates": rows(3),
     "upper": 2,
@@ -298,8 +300,8 @@ def test_a_child_that_was_forked_beside_a_command_can_close_its_lake(slow):
     lake.close()
 
 
-@pytest.mark.parametrize("kind", ["memory", "directory"])
-@pytest.mark.parametrize("inline", [0, 4096])
+@pytest.mark.parametrize("kind", some(["directory", "memory"], 2))
+@pytest.mark.parametrize("inline", some([4096, 0], 2))
 def test_what_threads_are_told_beside_a_close_is_true(tmp_path, kind, inline):
     config = Config(inline_part_bytes=inline, merge_budget_s=0.01)
     url = f"memory://{uuid.uuid4().hex}" if kind == "memory" else str(tmp_path / "lake")

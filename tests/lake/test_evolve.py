@@ -334,6 +334,7 @@ def test_key_ranges_hold_across_a_key_that_was_widened(lake, monkeypatch, old, n
         assert len(planned.tasks) > 1
 
 
+@pytest.mark.full
 def test_a_merge_that_was_begun_under_an_older_schema_goes_on_under_the_newest(tmp_path):
     config = replace(STORED, merge_claim_rows=1, merge_claim_s=0.0, merge_budget_s=0.0)
     with tidelake.open(tmp_path / "claimed", config=config) as lake:

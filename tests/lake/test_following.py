@@ -163,6 +163,7 @@ class _Followed:
             self.upper, self.steps = step.upper, self.steps + 1
 
 
+@pytest.mark.full
 def test_subscribers_beside_appends_merges_and_since_miss_nothing_and_get_nothing_twice():
     url = f"memory://{uuid.uuid4().hex}"
     config = Config(inline_part_bytes=64, merge_budget_s=0.01, poll_interval_s=0.01, garbage_age_s=0.2)

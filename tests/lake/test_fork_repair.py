@@ -73,6 +73,7 @@ def loaded(lake, history):
     return domains
 
 
+@pytest.mark.full
 def test_a_bad_load_is_repaired_by_a_fork_a_correction_and_a_swap(tmp_path, history):
     with tidelake.open(tmp_path / "lake") as lake:
         domains = loaded(lake, history)

@@ -65,7 +65,6 @@ def test_creating_twice_is_one_creation(lake, collection):
         (SCHEMA.append(pa.field("w", pa.int64())), {}),
         (pa.schema([SCHEMA.field(0), SCHEMA.field(1).with_nullable(False)]), {}),
         (SCHEMA, {"key": ["id", "v"]}),
-        (SCHEMA, {"time": "ms"}),
         (SCHEMA, {"value": []}),
     ],
 )
@@ -495,6 +494,7 @@ def test_two_processes_that_create_the_same_names_at_once_get_the_same_collectio
     assert sorted(lake._stores.log.keys()) == sorted([*answers[0], "catalog"])
 
 
+@pytest.mark.full
 def test_hundreds_of_collections_cost_no_more_each_than_a_few():
     counters = Counters()
     url = f"memory://{uuid.uuid4().hex}"
@@ -534,9 +534,11 @@ EXAMPLES = {
     "WriterFenced": ("w", 1, 2),
     "LeaseExpired": ("r",),
     "StoreUnavailable": ("down", False),
+    "AlreadyTaken": ("s/parts/1-a.parquet", "staged"),
     "BlobNotFound": ("b",),
     "BlobExists": ("b",),
     "CorruptionError": ("b", "bad checksum"),
+    "SymbolicLink": ("/lake/log", "it is a symbolic link"),
     "FormatTooNew": ("b", 2, 1),
 }
 ERRORS = [e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, errors.TidelakeError)]

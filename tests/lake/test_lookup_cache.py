@@ -140,6 +140,7 @@ def test_unpacked_rows_are_those_of_the_store(key, tmp_path):
         assert size(c) > 0
 
 
+@pytest.mark.full
 def test_rows_that_fill_the_memory_are_the_same_rows(tmp_path):
     # An eighth of it is gathered; all rows are several times as many.
     c, _ = made(tmp_path, parts=12, merge_memory_bytes=16 * MIB)

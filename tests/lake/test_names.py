@@ -21,6 +21,7 @@ from tidelake.errors import (
 from tidelake.lake.catalog import Catalog
 from tidelake.lake.lake import Lake
 from tidelake.shard.upkeep.ending import Removed
+from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.url import Stores
@@ -162,6 +163,7 @@ def test_a_collection_that_is_being_dropped_gets_no_other_name(harbour):
     assert harbour.names() == {"b": 2}
 
 
+@pytest.mark.full
 def test_threads_that_swap_and_rename_at_once_lose_no_collection(harbour):
     harbour.made(a=0, b=1, c=2, d=3)
     stop, failures, seen = threading.Event(), [], []
@@ -406,6 +408,7 @@ def test_opening_by_name_costs_as_much_among_10000_names_as_among_few(harbour, c
     assert calls(again, lambda: again.create("n000050x", SCHEMA, key=["id"])) <= 8
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("merge_budget_s", [0.0, 0.25])
 def test_creating_and_dropping_costs_as_much_among_10000_names_as_among_few(merge_budget_s):
     def spent(count):
@@ -437,3 +440,33 @@ def test_creating_and_dropping_costs_as_much_among_10000_names_as_among_few(merg
     assert in_all(many, "bytes") <= in_all(few, "bytes") + 301 * 2 * 32_768
     assert many["blob.put.bytes"] <= few["blob.put.bytes"] + 262_144
     assert worst <= 24
+
+
+@pytest.mark.full
+def test_a_hundred_thousand_names_that_were_dropped_are_a_short_row_each(harbour):
+    """They are remembered for ever, so that none comes back by accident. No command reads them all."""
+    lake = harbour.made(kept=1)
+    fill(lake, 100_000)
+    catalog = lake._catalog
+    listing = catalog.read()
+    gone = {name: None for name in listing.shards if name != "kept"}
+    assert len(gone) == 100_000 and catalog.set_all(listing, gone)
+    for n in range(12):
+        lake.create(f"x{n}", SCHEMA, key=["id"])
+        lake.drop(f"x{n}")
+    state = catalog._shard.state()
+    # At most what came, went, and is there now; the shards' random ids take most of it.
+    assert sum(part.rows for part in state.parts()) <= 3 * 100_000 + 200
+    assert sum(part.size_bytes for part in state.parts()) <= 60 * 100_000
+    catalog._shard.advance_since(state.upper.just_before())
+    Maintainer(catalog._shard).merge_all()
+    state = catalog._shard.state()
+    assert sum(part.rows for part in state.parts()) <= 100_000 + 200
+    assert sum(part.size_bytes for part in state.parts()) <= 10 * 100_000
+    again = harbour.lake()
+    again.collection("kept")
+    opened = cost(again, lambda: again.collection("kept"))
+    # The end of the one part, which says where its row groups are, and one of these.
+    assert opened.get("blob.get.bytes", 0) <= 262_144
+    with pytest.raises(CollectionExists):
+        again.create("n000050", SCHEMA, key=["id"])

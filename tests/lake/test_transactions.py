@@ -14,7 +14,6 @@ from together import AGE_S, QUIET, Places, at, balance, rows, totals
 from tidelake.errors import (
     Closed,
     CollectionDropped,
-    CollectionInGroup,
     CollectionNotFound,
     CorruptionError,
     InvalidUpdates,
@@ -31,6 +30,7 @@ from tidelake.lake.attempt import Attempt
 from tidelake.model.frontier import Frontier
 from tidelake.state import transactions
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
+from tiers import some
 
 F = Frontier.of
 
@@ -303,6 +303,7 @@ def given_up(places):
     lake.collect()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("then", ["commit", "abort"])
 @pytest.mark.parametrize("meanwhile", [gone, left_by_both, given_up])
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
@@ -362,9 +363,7 @@ def leave_all(lake):
     lake.collect()
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=pytest.mark.full if n % 5 else ()) for n in range(1, 26)]
-)
+@pytest.mark.parametrize("number", some(range(1, 26, 2), 7))
 def test_who_joins_late_does_not_bring_a_stay_back_that_is_over(number):
     for calls in range(12):
         places = Places(config=QUIET)
@@ -395,8 +394,7 @@ def test_a_collection_of_the_group_that_is_damaged_fails_no_transaction_of_the_o
         told = [other.write({"a": rows(n), "b": rows(n)}).already for n in range(1, 40)]
     assert not any(told)
     assert totals(other, 39, "ab") == [39, 39]
-    with pytest.raises(CorruptionError, match=id_):
-        other.collect()
+    assert any(id_ in told for told in other.collect().damaged)
     # What was decided is written down in the others all the same.
     assert not [*other.collection("a").state().staged.awaiting()]
 
@@ -436,15 +434,6 @@ def test_one_that_is_young_is_begun_anew_when_an_old_one_is_given_up(places):
 
 
 # --- refusals
-
-
-def test_what_is_in_a_group_is_written_to_by_transactions_only(lake):
-    lake.write({"a": rows(1), "b": rows(1)})
-    a = lake.collection("a")
-    for write in (a.append, a.stage, lambda t: a.compare_and_append(t, 1, 9), a.upsert):
-        with pytest.raises(CollectionInGroup, match=r"lake\.write.*lake\.leave"):
-            write(at([5], [1]))
-    assert a.upper == F(1)
 
 
 def test_wrong_arguments_say_what_they_may_be_and_store_nothing(places, lake):
@@ -493,7 +482,7 @@ def test_the_last_time_there_is_is_refused(lake):
 @pytest.mark.parametrize("unit", ["ms", "tuple(2)"])
 def test_collections_that_count_times_otherwise_are_in_no_group(places, lake, unit):
     lake.create("t", SCHEMA, key=["id"], time=unit)
-    with pytest.raises(UsageError, match="need the same"):
+    with pytest.raises(UsageError, match=r"need the same|no total order"):
         lake.seal({"a": 1, "t": 1 if unit == "ms" else [(1, 1)]})
     if unit != "ms":
         with pytest.raises(UsageError, match="no total order"):
@@ -800,16 +789,13 @@ ACTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(Fault.CRASH_BEFORE, marks=pytest.mark.full), Fault.CRASH_AFTER]
-)
-@pytest.mark.parametrize("act", ACTS)
-def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act, fault):
+@pytest.mark.parametrize("act", some(ACTS, 6))
+def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act):
     prepare, do = ACTS[act]
     for call in range(200):
         places = Places(config=QUIET)
         prepare(places.banks("a", "b"))
-        lake = places.process(faults=FaultPlan(script=[Fault.NONE] * call + [fault]))
+        lake = places.process(faults=FaultPlan(script=[Fault.NONE] * call + [Fault.CRASH_AFTER]))
         try:
             do(lake)
         except SimulatedCrash:
@@ -827,13 +813,14 @@ def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act, 
         other.collect()
         last = min(other.collection(name).upper.elements[0] for name in "ab") - 1
         share = 6 if "write" in act or prepare is waiting else 1
-        assert totals(other, last, "ab") == [share, -share], (call, fault)
+        assert totals(other, last, "ab") == [share, -share], call
         assert seen == 0
-        assert not awaiting(other, "a", "b"), (call, fault)
+        assert not awaiting(other, "a", "b"), call
         assert other.fsck().clean
     assert call > 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_whatever_the_store_fails_at_a_commit_that_is_repeated_comes_in_once(fault):
     for call in range(200):

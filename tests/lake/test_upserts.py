@@ -26,6 +26,7 @@ from tidelake.lake.lake import open_lake
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.testing.oracle import canonical
+from tiers import some
 from upsert_reference import Event, Model
 from where_reference import FIELDS, random_rows
 
@@ -67,7 +68,7 @@ def draw(rng, n, times=(5,)):
     return table.append_column("gone", [gone]).append_column("order", [order]), at, events
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=some([2, 1], 2))
 def lookups(request, monkeypatch):
     """Ranges at once, however few the events are."""
     monkeypatch.setattr(keyranges, "_ENOUGH_ROWS", 1)
@@ -78,7 +79,7 @@ def lookups(request, monkeypatch):
 
 
 @pytest.mark.parametrize("config", list(CONFIGS))
-@pytest.mark.parametrize("key", [1, 2])
+@pytest.mark.parametrize("key", some([2, 1], 2))
 def test_contents_after_upserts_are_those_of_a_dictionary(key, config, lookups, tmp_path):
     rng = random.Random(f"{key}{config}")
     with tidelake.open(tmp_path / "lake", config=CONFIGS[config]) as lake:
@@ -314,7 +315,7 @@ def test_times_that_are_tuples_are_refused(lake):
             ask()
 
 
-@pytest.mark.parametrize("config", list(CONFIGS))
+@pytest.mark.parametrize("config", some(CONFIGS, 3))
 def test_a_replacement_leaves_exactly_the_rows_of_the_table(config, tmp_path):
     rng = random.Random(config)
     with tidelake.open(tmp_path / "lake", config=CONFIGS[config]) as lake:
@@ -488,3 +489,27 @@ def test_an_upsert_of_clustered_keys_reads_the_row_groups_that_hold_them(tmp_pat
         assert read["blob.get.bytes"] - 2 * 16 * 1024 <= 4 * 4096 / n * size * 1.1
         assert read["log.compare_and_set"] == 1
         assert c.lookup(pa.table({"id": ids})).column("v").unique().to_pylist() == ["new"]
+
+
+def test_events_of_one_time_meet_what_is_staged_for_it_wherever_the_time_stands():
+    """The time of all events may stand in a column or beside the table: both are the same upsert."""
+    found = []
+    for given in ({"time": 9}, {}):
+        lake = tidelake.open(f"memory://one-time-{len(given)}")
+        c = lake.create("c", SCHEMA, key=["id"])
+        c.append(rows(1, 2))
+        c.stage(pa.table({"id": [1, 1], "v": ["x", "staged"], "_time": [5, 5], "_diff": [-1, 1]}))
+        events = {"id": [1, 2], "v": ["new", "x"]}
+        c.upsert(pa.table(events if given else {**events, "_time": [9, 9]}), **given)
+        found.append((c.state().upper, contents(c, 5), contents(c, 9)))
+        lake.close()
+    assert found[0] == found[1]
+    assert found[0][2] == {(1, "new"): 1, (2, "x"): 1}
+
+
+def test_events_of_several_times_around_what_is_staged_are_refused_with_the_remedy():
+    c = tidelake.open("memory://several-times").create("c", SCHEMA, key=["id"])
+    c.append(rows(1, 2))
+    c.stage(pa.table({"id": [1], "v": ["y"], "_time": [5]}))
+    with pytest.raises(UsageError, match=r"staged for times before.*seal the collection"):
+        c.upsert(pa.table({"id": [1, 1], "v": ["a", "b"], "_time": [4, 9]}))

@@ -1,5 +1,7 @@
 """A place whose lakes share one clock that the test moves, and whose keepers look when the test says so."""
 
+from dataclasses import replace
+
 from shards import SCHEMA, Place, rows
 
 from tidelake.config import Config
@@ -79,7 +81,7 @@ class Kept(Place):
     def collect(self, c, age_s=AGE_S):
         """Delete what nobody reads and is old enough, as a collector does; the names."""
         shard = c._shard
-        doomed = shard.run(lambda s, now: collecting.doom(s, now, age_ms=int(age_s * 1000), names_max=10**6))
+        doomed = shard.run(lambda s, now: collecting.doom(_aged(s, age_s), now, names_max=10**6))
         for name in doomed:
             self.stores.blobs.delete(name)
         shard.run(lambda s, now: collecting.bury(s, now, names=doomed))
@@ -89,3 +91,8 @@ class Kept(Place):
 def named(c):
     """Names of the parts of the newest state."""
     return {part.name for member in c.state().spine for part in member.batch.parts()}
+
+
+def _aged(state, age_s):
+    """A state of a lake where garbage stays for as long."""
+    return replace(state, agreed=replace(state.agreed, garbage_age_ms=int(age_s * 1000)))

@@ -18,6 +18,7 @@ from tidelake.shard.runs import plan
 from tidelake.state.invariants import check_state
 from tidelake.testing import strategies, tables
 from tidelake.testing.oracle import Oracle, canonical
+from tiers import examples
 
 # So small that a handful of rows makes several parts, row groups, chunks and stitches.
 CONFIGS = (
@@ -285,4 +286,4 @@ class TupleMachine(Machine):
 
 TestInts = IntMachine.TestCase
 TestTuples = TupleMachine.TestCase
-TestInts.settings = TestTuples.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestInts.settings = TestTuples.settings = settings(max_examples=examples(150), stateful_step_count=25)

@@ -15,6 +15,7 @@ from test_builder import SMALL, at, made, many, pairs
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import (
+    AlreadyTaken,
     BatchConsumed,
     CorruptionError,
     FormatTooNew,
@@ -405,7 +406,7 @@ def test_copies_of_the_same_bytes_are_appended_once():
     with pytest.raises(UsageError, match="given twice"):
         c.append_batches([first, second], lower=0, upper=5)
     c.append_batches([first], lower=0, upper=5)
-    with pytest.raises(UsageError, match="a copy of this batch was appended before"):
+    with pytest.raises(UsageError, match="was taken in before"):
         c.append_batches([second], lower=5, upper=10)
     assert times(c, 5) == [(n, n) for n in range(5)]
     for copy in (second, third):
@@ -426,7 +427,7 @@ def test_copies_of_a_batch_whose_parts_are_merged_away_are_still_refused(gone):
         assert world.c.collect().blobs
     late = world.process()
     copy = late.batch_from_bytes(data)
-    with pytest.raises(UsageError, match="a copy of this batch was appended before"):
+    with pytest.raises(UsageError, match="was taken in before"):
         late.append_batches([copy], lower=6, upper=10)
     assert ids(world.process()) == before
     copy.take("left alone")
@@ -442,10 +443,10 @@ def test_a_copy_is_refused_if_the_other_one_comes_in_while_it_looks():
     def others():
         other.append_batches([other.batch_from_bytes(data)], lower=0, upper=5)
 
-    with before(world.place.stores.blobs, "get", others) as calls, pytest.raises(UpperMismatch):
+    with before(world.place.stores.blobs, "get", others) as calls, pytest.raises(AlreadyTaken):
         late.append_batches([copy], lower=0, upper=10)
     assert calls[0] and len(ids(world.process())) == 500
-    with pytest.raises(UsageError, match="a copy of this batch was appended before"):
+    with pytest.raises(UsageError, match="was taken in before"):
         late.append_batches([copy], lower=5, upper=10)
     copy.take("left alone")
 
@@ -464,7 +465,7 @@ def test_a_copy_that_was_refused_deletes_nothing_that_the_other_one_appended():
     data = built(world.c, many(0, time=1)).to_bytes()
     winner, loser = world.c.batch_from_bytes(data), world.process().batch_from_bytes(data)
     world.c.append_batches([winner], lower=0, upper=10)
-    with pytest.raises(UpperMismatch):
+    with pytest.raises(AlreadyTaken):
         world.process().append_batches([loser], lower=0, upper=10)
     loser.delete()
     assert len(ids(world.process())) == 500

@@ -15,6 +15,7 @@ from tidelake.shard.writing.batch import Batch
 from tidelake.state.invariants import check_state
 from tidelake.testing import strategies, tables
 from tidelake.testing.oracle import Oracle, canonical, rank
+from tiers import examples, some
 
 # So that every stored part is named by the state.
 NOTHING_MERGED = {"merge_budget_s": 0, "runs_max": 10**6}
@@ -131,8 +132,8 @@ def check_reads(collection, domain, oracle):
         assert tables.netted(collection.snapshot(time).read_all(), domain, time) == oracle.snapshot(time)
 
 
-@pytest.mark.parametrize("domain", [INT, PAIR], ids=str)
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("domain", some([INT, PAIR], 2), ids=str)
+@settings(max_examples=examples(20))
 @given(data=st.data(), config=st.sampled_from(CONFIGS))
 def test_batches_in_any_form_hold_what_was_added(domain, data, config):
     place = Place()
@@ -153,7 +154,7 @@ def test_batches_in_any_form_hold_what_was_added(domain, data, config):
     check_reads(collection, domain, oracle)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     updates=many_updates([0, 1, 2, 3]),
     config=st.sampled_from(CONFIGS),

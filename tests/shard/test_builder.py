@@ -33,6 +33,7 @@ from tidelake.shard.writing.mergetree import (
 )
 from tidelake.testing import tables
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
+from tiers import some
 
 SMALL = Config(part_target_bytes=2048, row_group_rows=32, inline_part_bytes=0, retry_deadline_s=0)
 
@@ -365,7 +366,7 @@ def build_or_fail(c):
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 @pytest.mark.parametrize("operation", ["blob.put", "blob.open", "blob.read"])
-@pytest.mark.parametrize("runs_max", [1, 8])
+@pytest.mark.parametrize("runs_max", some([1, 8], 2))
 def test_a_store_that_fails_half_way_leaves_nothing(fault, operation, runs_max):
     config = Config(
         part_target_bytes=2048, inline_part_bytes=0, retry_deadline_s=0, builder_runs_max=runs_max
@@ -570,9 +571,10 @@ def grown(tmp_path, target, size, order):
     return added, held, growth
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["sorted", "unsorted"])
 @pytest.mark.parametrize(
-    ("target", "times"), [(MIB // 2, 4), pytest.param(16 * MIB, 10, marks=pytest.mark.full)]
+    ("target", "times"), [(MIB // 2, 4), pytest.param(16 * MIB, 10, marks=pytest.mark.soak)]
 )
 def test_memory_does_not_grow_with_the_input(tmp_path, target, times, order):
     """A buffer, three copies of two parts under way, and four runs that are merged."""

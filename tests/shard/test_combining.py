@@ -30,6 +30,7 @@ from tidelake.state import codec, dropping
 from tidelake.state.append import AtCommit, Claim, Exactly
 from tidelake.state.commands import Commit, open_writer
 from tidelake.state.edits import Edits, apply
+from tiers import examples
 
 # Only what the appends themselves write.
 PLAIN = Config(merge_budget_s=0, runs_max=2**30, rollup_bytes_min=2**30)
@@ -423,7 +424,7 @@ def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_whoever_comes_and_goes_somebody_leads_while_somebody_waits(data):
     """All interleavings of calls of a line; of each thread the next call is one that it may make."""
     line, alive, leading = Combiner()._line, [], {}
@@ -474,6 +475,7 @@ def test_a_lone_thread_pays_nothing_for_it():
     assert b'"more"' not in place.stores.log.head(c.id).data
 
 
+@pytest.mark.full
 def test_32_threads_make_at_most_one_log_write_for_8_appends(tmp_path):
     counters = Counters()
     with tidelake.open(tmp_path / "lake", config=PLAIN, env=Env(recorder=counters)) as lake:
@@ -545,7 +547,7 @@ APPENDS = st.lists(
 
 
 @given(st.lists(APPENDS, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
     def commands(place, c, round_):
         """Appends at a commit or exactly at some time, by writers or by nobody."""

@@ -53,6 +53,7 @@ def store_calls_of(counts):
     return sum(counts.get(name, 0) for name in CALLS)
 
 
+@pytest.mark.full
 def test_an_append_writes_what_it_changes_however_long_the_history(ten_thousand):
     _, _, sizes = ten_thousand
     # A commit that is followed by a rollup writes the rollup's entry too; look at the plain ones.
@@ -85,6 +86,7 @@ def test_the_delta_of_an_append_to_10000_batches_is_small_beside_its_inline_rows
     assert added > 3 and 0 < rolled <= 2 * deltas
 
 
+@pytest.mark.full
 def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
     place, c, sizes = ten_thousand
     shard = c.id
@@ -92,6 +94,7 @@ def test_rollups_cost_no_more_than_the_deltas(ten_thousand):
     assert 0 < stored <= 2 * sum(sizes)
 
 
+@pytest.mark.full
 def test_after_a_full_merge_opening_reads_no_more_bytes_than_a_small_shard(hundred, ten_thousand):
     costs = []
     for place, c, _ in (hundred, ten_thousand):

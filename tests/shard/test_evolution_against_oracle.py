@@ -23,6 +23,7 @@ from tidelake.shard.runs import plan
 from tidelake.state.invariants import check_state
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, canonical
+from tiers import examples
 
 DOMAIN = TimeDomain("counter")
 # Types, each one wider than those before it, and values that all of them hold.
@@ -304,4 +305,4 @@ class Evolving(RuleBasedStateMachine):
 
 
 TestEvolving = Evolving.TestCase
-TestEvolving.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestEvolving.settings = settings(max_examples=examples(150), stateful_step_count=25)

@@ -16,6 +16,7 @@ from tidelake.errors import HistoryCompacted, NotYetClosed
 from tidelake.model.frontier import Frontier
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle
+from tiers import examples
 
 # What is garbage may go at once, so that a part that is not kept is missed at once.
 EAGER = [replace(config, garbage_age_s=0.0, inline_part_bytes=0) for config in CONFIGS]
@@ -101,7 +102,6 @@ class TupleForks(Forks, TupleMachine):
 TestIntForks = IntForks.TestCase
 TestTupleForks = TupleForks.TestCase
 TestIntForks.settings = TestTupleForks.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
-    deadline=None,
 )

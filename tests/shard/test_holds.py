@@ -34,6 +34,7 @@ from tidelake.shard.lease import extend_states
 from tidelake.shard.runs.plan import run_task
 from tidelake.state.dropping import drop_shard
 from tidelake.testing.faults import Fault, FaultPlan
+from tiers import some
 
 THIRD_S = AGE_S / 3
 
@@ -472,6 +473,7 @@ def until(reached, seconds=30):
         time.sleep(0.01)
 
 
+@pytest.mark.full
 def test_the_worker_beside_a_read_renews_its_hold_and_ends_after_it(tmp_path):
     before = set(threading.enumerate())
     config = Config(**{**vars(STORED), "garbage_age_s": 0.3, "lease_s": 0.6})
@@ -505,6 +507,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.full
 def test_the_hold_of_a_reader_that_was_killed_expires(tmp_path):
     with tidelake.open(tmp_path / "lake") as lake:
         c = lake.create("c", SCHEMA, key=["id"])
@@ -571,7 +574,7 @@ def test_what_an_owner_holds_of_one_version_is_one_hold(tmp_path):
     plans = [c.plan(AsOf(3), 4), c.plan(AsOf(2), 1)]
     before = commits(lake)
     held = c.hold(plans, 7_200, "a job", owner="me")
-    assert held.startswith("me-")
+    assert held.startswith("me~")
     assert c.hold(plans[:1], timedelta(hours=2), "a job", owner="me") == held
     # The hold is itself a commit, which makes no other version of what is stored.
     assert c.hold([c.plan(None, 1)], 7_200, "a job", owner="me") == held
@@ -590,6 +593,21 @@ def test_what_an_owner_holds_of_one_version_is_one_hold(tmp_path):
     c.hold([c.plan(None, 1)], 7_200, "a job", owner="mean")
     assert c.release_owned("me") == 2 and c.release_owned("me") == 0
     assert len(holds_of(c)) == 1
+
+
+def test_an_owner_whose_name_begins_as_anothers_gives_up_its_own_holds_only():
+    place = Kept()
+    _, c = place.made()
+    plans = [c.plan(None, 1)]
+    owners = ["etl", "etl-nightly", "etl~nightly", "etl-", "etl~"]
+    held = {owner: c.hold(plans, 7_200, "a job", owner=owner) for owner in owners}
+    reader = c.reader("beside")
+    for owner in owners:
+        assert c.release_owned(owner) == 1
+        del held[owner]
+        assert {reader.id, *held.values()} == {*c.state().holds}
+    assert c.release_owned("") == 0 and c.release_owned("et") == 0
+    reader.close()
 
 
 def test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there(tmp_path):
@@ -797,9 +815,7 @@ def test_retention_of_clocks_is_a_span_and_of_tuples_there_is_none():
 # All of it together
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.full if seed > 2 else ()) for seed in range(10)]
-)
+@pytest.mark.parametrize("seed", some(range(5), 5))
 def test_whoever_reads_while_others_merge_collect_and_sleep_gets_exact_rows_or_is_told(seed):
     """Three processes; time jumps; only LeaseExpired may stop a read, and no reader that lives meets it."""
     choose, place = Random(seed), Kept()

@@ -480,6 +480,7 @@ def test_since_may_move_while_a_merge_is_under_way():
     assert (c.state().spine.totals.runs, c.state().spine.totals.rows) == (1, len(held))
 
 
+@pytest.mark.full
 def test_a_batch_of_many_runs_is_merged_in_several_passes():
     place = Place()
     config = Config(merge_fan_in=4, fold_rows=1, merge_claim_rows=0, **QUIET)
@@ -634,6 +635,7 @@ def test_a_partial_sum_that_overflows_is_no_failure_if_the_whole_fits():
     assert (c.state().spine.totals.rows, ids(c)) == (0, {})
 
 
+@pytest.mark.full
 def test_an_overflow_keeps_neither_appends_nor_other_merges_from_going_on():
     """Two runs that are folded to one time, so that their sum fits in no way."""
     place = Place()

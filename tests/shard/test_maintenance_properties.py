@@ -20,6 +20,7 @@ from tidelake.store.url import Stores, open_stores
 from tidelake.testing import tables
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
 from tidelake.testing.oracle import Oracle, canonical
+from tiers import examples
 
 CLAIM_S = 10.0
 UNSURE = {
@@ -207,4 +208,4 @@ class TupleMachine(Maintained, test_against_oracle.TupleMachine):
 
 TestInts = IntMachine.TestCase
 TestTuples = TupleMachine.TestCase
-TestInts.settings = TestTuples.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestInts.settings = TestTuples.settings = settings(max_examples=examples(60), stateful_step_count=25)

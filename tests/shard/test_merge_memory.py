@@ -94,13 +94,14 @@ def merged(tmp_path, *, runs, input_mib, bound_mib, width):
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 
 
+@pytest.mark.full
 @needs_proc
 def test_a_merge_of_three_times_the_bound_stays_near_it(tmp_path):
     assert merged(tmp_path, runs=4, input_mib=200, bound_mib=20, width=512) < 20 + FIXED_MIB[512]
 
 
 @needs_proc
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.parametrize("runs", [2, 8, 16])
 @pytest.mark.parametrize("width", [32, 4096])
 def test_a_merge_of_ten_times_the_bound_stays_near_it(tmp_path, runs, width):

@@ -280,6 +280,7 @@ def test_a_fork_in_the_middle_of_a_commit_of_another_thread_leaves_the_handle_us
         assert ids(c) == {1: 1, 2: 1}
 
 
+@pytest.mark.full
 def test_two_processes_that_append_at_once_are_both_in_exactly_once(tmp_path):
     lake = tidelake.open(tmp_path / "lake")
     c = lake.create("c", SCHEMA, key=["id"])
@@ -307,6 +308,7 @@ def test_two_processes_that_append_at_once_are_both_in_exactly_once(tmp_path):
         assert at == sorted(at)
 
 
+@pytest.mark.full
 def test_a_writer_killed_at_random_loses_nothing_acknowledged(tmp_path, rng):
     lake = tidelake.open(tmp_path / "lake")
     c = lake.create("c", SCHEMA, key=["id"])
@@ -517,6 +519,25 @@ def test_a_writer_that_does_not_know_its_last_outcome_gives_the_number_to_no_oth
     assert ids(place.lake().collection("c")) == {1: 1, 2: 1, 3: 1}
 
 
+def test_a_number_that_comes_again_with_other_rows_is_told_and_with_the_same_ones_is_in():
+    c = place_with_collection().lake().collection("c")
+    writer = c.writer("w")
+    writer.append(rows(1, 2), sequence=0)
+    assert writer.append(rows(2, 1), sequence=0).already
+    with pytest.raises(UsageError, match=r"append 0 of writer 'w' is in, .* the upper after it was \[1\]"):
+        writer.append(rows(1, 3), sequence=0)
+    timed = rows(5).append_column("_time", pa.array([7]))
+    writer.append(timed, sequence=1)
+    assert writer.append(timed, sequence=1).already
+    with pytest.raises(UsageError, match=r"the upper after it was \[8\]"):
+        writer.append(rows(5).append_column("_time", pa.array([9])), sequence=1)
+    c.evolve(pa.schema([*rows(1).schema, ("later", pa.int64())]))
+    assert writer.append(timed, sequence=1).already
+    with pytest.raises(UsageError, match="something else"):
+        writer.compare_and_append(rows(6).append_column("_time", pa.array([8])), 8, 9, sequence=1)
+    assert ids(c) == {1: 1, 2: 1, 5: 1}
+
+
 def test_a_writer_that_was_interrupted_does_not_know_its_last_outcome_either(monkeypatch):
     place = place_with_collection()
     c = place.lake().collection("c")
@@ -632,6 +653,7 @@ def test_a_read_is_not_kept_waiting_by_a_slow_commit():
     assert ids(c) == {1: 1, 2: 1}
 
 
+@pytest.mark.full
 def test_many_small_runs_are_read_in_bounded_memory():
     """Only so many rows are folded in memory; the other runs are streams of one row group each."""
     config = Config(fold_rows=1000, row_group_rows=64, merge_chunk_rows=1024)

@@ -352,6 +352,7 @@ def test_no_more_items_are_taken_than_are_worked_on():
     assert not threads()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_items_that_were_worked_on_are_let_go_of(n):
     alive = weakref.WeakSet()

@@ -45,6 +45,7 @@ print(len(read))
 
 
 # Each time in a process that has decoded nothing.
+@pytest.mark.full
 @pytest.mark.parametrize("_time", range(4))
 @pytest.mark.parametrize("ways", [DELTAS, SENT], ids=["deltas", "sent"])
 def test_threads_that_are_the_first_to_decode_get_what_is_there(ways, _time):

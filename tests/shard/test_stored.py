@@ -17,6 +17,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes
 from tidelake.shard.runs import plan
 from tidelake.testing import tables
+from tiers import examples
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 CONFIG = Config(
@@ -156,7 +157,7 @@ def test_a_damaged_footer_is_found_when_it_is_planned(tmp_path: Path) -> None:
         c.plan(AsOf(0), 1, as_stored=True)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.one_of(

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
+import quick
+
 import tidelake
 
 SOURCES = Path(tidelake.__file__).resolve().parent.parent
-# Cheap to start: these processes live for a minute.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 # Spark takes workers on one host for one machine, and gives a speculative copy only to another.
 HOSTS = ("127.0.0.1", "127.0.0.2")
 _START_S = 120
@@ -106,7 +106,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
     """A master and two workers of two cores each; the master's URL. Logs are in `folder`."""
     folder.mkdir()
     start = [str(spark_home() / "bin" / "spark-class"), "org.apache.spark.deploy"]
-    memory = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK}
+    memory = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick.JVM}
     port, page = free_port(), free_port()
     with contextlib.ExitStack() as stack:
         log = folder / "master.log"
@@ -139,7 +139,7 @@ def connect_server(folder: Path, environment: dict[str, str], conf: dict[str, st
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": QUICK,
+        "spark.driver.extraJavaOptions": quick.JVM,
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

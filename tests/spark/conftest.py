@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder."""
+"""What tests of Spark share, beside the session."""
 
 import os
 import tempfile
@@ -17,22 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[object]:
-    pytest.importorskip("pyspark")
-    from tidelake.spark.session import local_session
-
-    quick = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    # Tests end before the JVM's second compiler has paid for itself.
-    quick["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    if os.environ.get("TIDELAKE_SPARK_UI"):
-        quick["spark.ui.enabled"] = "true"
-    session = local_session("tidelake-tests", 2, **quick)
-    yield session
-    session.stop()
-
-
-@pytest.fixture(params=["tasks", "driver"])
+@pytest.fixture(params=[pytest.param("tasks", marks=pytest.mark.full), "driver"])
 def both_ways(request: pytest.FixtureRequest, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Lets tasks do the work of every write, then the driver; which of them it is."""
     from tidelake.spark import tasks

@@ -1,4 +1,4 @@
-"""An envelope whose tasks fail now and then, before or after they have uploaded: for tests of retries."""
+"""An envelope whose tasks fail before or after they have uploaded: for tests of retries."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Flaky:
-    """Another envelope with tasks that fail at `rate`; each failure leaves a file in `marks`."""
+    """Another envelope with tasks that fail at `rate`, and once at each moment whatever the rate is.
+
+    Each failure leaves a file in `marks`.
+    """
 
     inner: Any
     rate: float
@@ -55,6 +58,7 @@ class FlakyWork:
 
     def _maybe_fail(self, moment: str) -> None:
         chance = SystemRandom()
-        if chance.random() < self.rate / 2:
-            (Path(self.marks) / f"{moment}-{os.getpid()}-{chance.getrandbits(60)}").touch()
+        marks = Path(self.marks)
+        if chance.random() < self.rate / 2 or not any(marks.glob(f"{moment}-*")):
+            (marks / f"{moment}-{os.getpid()}-{chance.getrandbits(60)}").touch()
             raise RuntimeError(f"a task fails {moment} its upload")

@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 
+import quick
+
 import tidelake
 from tidelake.lake.writer import Writer
-from tidelake.spark import ingest_change_files, local_session
+from tidelake.spark import ingest_change_files
 from tidelake.spark.jobs.ingest import IngestedBatch
 
 
@@ -35,8 +37,7 @@ def main(lake: str, directory: str, checkpoint: str, moment: str = "", batch: st
             die()
         print("batch", done.batch, done.already, flush=True)
 
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    spark = local_session("kill", 2, **{"spark.driver.extraJavaOptions": quick})
+    spark = quick.session()
     print("ready", flush=True)
     collection = tidelake.open(lake).collection("c")
     ingest_change_files(spark, collection, directory, checkpoint, max_files_per_trigger=1, progress=progress)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from content_hash import MODULUS
 
@@ -129,15 +130,17 @@ class History:
         (self.folder / "about.json").write_text(json.dumps(about))
 
 
-def real_history(data: Path, folder: Path, files: int) -> History:
-    """The history of a shared data set; its truth is the one that was published with it."""
+def real_history(data: Path, folder: Path, files: int, versions: int | None = None) -> History:
+    """The first versions of a shared data set, or all; its truth is the one that was published with it."""
     table = pq.read_table(data / "changes.parquet").sort_by("version")
+    truth = Truth.read(data)
+    versions = versions or len(truth.rows)
+    table = table.filter(pc.less(table["version"], versions))
     columns = [name for name in table.column_names if name not in ("version", "ts", "op")]
     rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
     deleted = (op == "delete" for op in table.column("op").to_pylist())
-    truth = Truth.read(data)
     changes = zip(table.column("version").to_pylist(), rows, deleted, strict=True)
-    history = History(folder, columns, len(truth.rows)).replay(changes, files)
+    history = History(folder, columns, versions).replay(changes, files)
     history.truth = truth
     return history
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import flaky
+import quick
 import stream_source
 
 import tidelake
-from tidelake.spark import local_session, sink
+from tidelake.spark import sink
 from tidelake.spark.envelopes.named import named
 
 
@@ -25,9 +26,7 @@ def main(root: str, way: str, envelope: str, rate: str = "0") -> None:
     place = Path(root)
     # Before the session starts: the workers have this environment.
     os.environ |= {"FLAKY_RATE": rate, "FLAKY_MARKS": str(place / "marks")}
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    conf = {"spark.driver.extraJavaOptions": quick, "spark.sql.shuffle.partitions": "2"}
-    spark = local_session("streams", "2,8", **conf)
+    spark = quick.session("2,8")
     print("ready", flush=True)
     collection = tidelake.open(place / "lake").collection("c")
     made: Any = named(envelope, stream_source.OPTIONS[envelope])

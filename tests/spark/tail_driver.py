@@ -8,14 +8,12 @@ Without `once` it goes on until it is killed. The sink is ROOT/out, the checkpoi
 import sys
 from pathlib import Path
 
+import quick
 import tail_source
-
-from tidelake.spark import local_session
 
 
 def main(lake: str, root: str, trigger: str = "") -> None:
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    spark = local_session("tail", 2, **{"spark.driver.extraJavaOptions": quick})
+    spark = quick.session()
     frame = tail_source.stream(spark, lake, maxRowsPerTrigger=25, maxTimesPerTrigger=3)
     print("ready", flush=True)
     query = tail_source.to_parquet(

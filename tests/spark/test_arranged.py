@@ -39,6 +39,7 @@ def kept_bytes(collection: tidelake.Collection) -> int:
     return cache.size_bytes(spec.url)
 
 
+@pytest.mark.full
 def test_upserts_that_look_up_in_workers_leave_what_others_leave(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(1)
     with tidelake.open(tmp_path / "lake", config=CONFIG) as lake:
@@ -50,6 +51,7 @@ def test_upserts_that_look_up_in_workers_leave_what_others_leave(spark: Any, tmp
             assert held(one) == held(other)
 
 
+@pytest.mark.full
 def test_the_driver_unpacks_what_is_new_while_it_waits_for_rows(spark: Any, tmp_path: Path) -> None:
     with tidelake.open(tmp_path / "lake", config=CONFIG) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
@@ -78,6 +80,7 @@ class Failing(Upsert):
         raise StoreUnavailable(f"{collection.name} in {threading.current_thread().name}", False)
 
 
+@pytest.mark.full
 def test_what_goes_wrong_beside_the_job_ends_the_write(spark: Any, tmp_path: Path) -> None:
     with tidelake.open(tmp_path / "lake") as lake:
         c = lake.create("c", SCHEMA, key=["id"])
@@ -89,6 +92,7 @@ def test_what_goes_wrong_beside_the_job_ends_the_write(spark: Any, tmp_path: Pat
         assert write(c, frame, Upsert()).appended.upper == c.upper != Frontier.of(0)
 
 
+@pytest.mark.full
 def test_a_frame_is_enriched_in_workers(spark: Any, tmp_path: Path) -> None:
     with tidelake.open(tmp_path / "lake") as lake:
         c = lake.create("c", SCHEMA, key=["id"])

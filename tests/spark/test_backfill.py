@@ -15,6 +15,8 @@ from tidelake.config import Config
 from tidelake.errors import UpdateNotBeyondLower
 from tidelake.spark import BackfillReport, backfill, snapshot
 
+pytestmark = pytest.mark.full
+
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
 

@@ -11,9 +11,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import tidelake
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.envelopes import columns as as_columns
 from tidelake.spark.envelopes.changes import ChangeParser, Parsed
+from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.messages import place
 
 SCHEMA = pa.schema(
@@ -263,3 +265,52 @@ def test_types_without_a_json_form_are_refused_by_name(kind: pa.DataType) -> Non
 def test_time_field_must_be_a_path(path: str) -> None:
     with pytest.raises(UsageError, match="time_field"):
         ChangeParser(SCHEMA, time_field=path)
+
+
+NOW_MS = 1_700_000_000_000
+
+
+def of_unit(unit: str) -> tidelake.Collection:
+    lake = tidelake.open(f"memory://debezium-{unit}")
+    return lake.create("c", pa.schema([pa.field("id", pa.int32(), nullable=False)]), key=["id"], time=unit)
+
+
+def sourced(**source: int) -> dict[str, Any]:
+    return {"op": "c", "before": None, "after": {"id": 1}, "source": source, "ts_ms": 1}
+
+
+@pytest.mark.parametrize(
+    ("unit", "time"),
+    [("counter", 77), ("ms", NOW_MS), ("us", 1000 * NOW_MS + 5)],
+    ids=["counter", "ms", "us"],
+)
+def test_the_time_of_an_event_is_by_default_what_the_unit_asks_for(unit: str, time: int) -> None:
+    """A position in the log for counters; of clocks when the source committed, and never a position."""
+    found = sourced(lsn=77, ts_ms=NOW_MS, ts_us=1000 * NOW_MS + 5)
+    collection = of_unit(unit)
+    assert parse(found, parser=Debezium().parser(collection)).rows["_time"].to_pylist() == [time]
+    for named in ("source.lsn", "source.txId", "source.pos", "source.commit_lsn"):
+        if unit == "counter":
+            assert Debezium(time=named).parser(collection).time_field == named
+            continue
+        with pytest.raises(
+            UsageError, match=rf"time='{named}' is a position in a log.*take 'source.ts_{unit}'"
+        ):
+            Debezium(time=named).parser(collection)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [sourced(ts_ms=NOW_MS // 1000), {"op": "h", "source": {"ts_ms": NOW_MS // 1000}}],
+    ids=["event", "heartbeat"],
+)
+@pytest.mark.parametrize("rejects", [None, "folder"])
+def test_seconds_in_a_field_that_nobody_named_are_refused_and_taken_where_it_is_named(
+    event: dict[str, Any], rejects: str | None
+) -> None:
+    """Also where unreadable lines go aside: the field holds something else in all of them."""
+    collection = of_unit("ms")
+    with pytest.raises(InvalidUpdates, match=r"1700000000 at 'source.ts_ms' lies before 1990.*seconds"):
+        parse(event, parser=Debezium(rejects=rejects).parser(collection))
+    named = Debezium(time="source.ts_ms", rejects=rejects).parser(collection)
+    assert parse(event, parser=named).time_upper == NOW_MS // 1000

@@ -60,13 +60,14 @@ def states(folder: Path, schema: pa.Schema) -> dict[int, Counter[Any]]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "old_rows"),
     [
-        pytest.param("sp500", "events", marks=pytest.mark.full),
+        ("sp500", "events"),
         ("sp500", "stored"),
-        pytest.param("dotgov", "events", marks=pytest.mark.full),
-        pytest.param("dotgov", "stored", marks=pytest.mark.full),
+        pytest.param("dotgov", "events", marks=pytest.mark.soak),
+        ("dotgov", "stored"),
     ],
 )
 def test_every_state_of_a_real_table(

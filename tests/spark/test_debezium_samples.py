@@ -93,13 +93,14 @@ def orders(tmp_path: Path) -> Any:
     return tidelake.open(tmp_path / "lake").create("orders", SCHEMA, key=["id"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "old_rows", "story"),
     [
         ("schema_on", "events", STORY),
-        pytest.param("schema_off", "events", STORY, marks=pytest.mark.full),
-        pytest.param("schema_off", "stored", STORY, marks=pytest.mark.full),
-        pytest.param("schema_on", "stored", STORY, marks=pytest.mark.full),
+        ("schema_off", "events", STORY),
+        ("schema_off", "stored", STORY),
+        ("schema_on", "stored", STORY),
         ("key_only", "stored", STORY),
         ("key_moved", "stored", MOVED),
     ],
@@ -165,6 +166,7 @@ def test_a_frame_of_change_events_is_written(spark: Any, orders: Any, name: str,
     assert (done.answer.events, done.answer.rows) == (8, 10)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("parsed", [False, True], ids=["text", "columns"])
 def test_the_format_writes_change_events(spark: Any, orders: Any, tmp_path: Path, parsed: bool) -> None:
     from tidelake.spark import register

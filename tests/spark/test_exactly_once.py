@@ -119,6 +119,7 @@ def test_a_batch_that_is_in_and_not_in_the_checkpoint_is_not_written_twice(strea
         ]
 
 
+@pytest.mark.full
 def test_a_batch_that_comes_again_with_other_rows_is_known_by_when_it_was_planned(stream: Stream) -> None:
     """Such as those of a query that was mended, or whose source forgets."""
     stream.put((1, "a"))
@@ -141,6 +142,7 @@ def test_a_checkpoint_says_when_a_batch_was_planned_if_it_can_be_read(tmp_path: 
         assert planned_in(other, 7) == ""
 
 
+@pytest.mark.full
 def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(stream: Stream) -> None:
     stream.put((1, "a"))
     stream.run()
@@ -161,7 +163,8 @@ def test_a_lost_checkpoint_is_refused_and_can_be_taken_over(stream: Stream) -> N
     assert sum(stream.rows().values()) == 4
 
 
-@pytest.mark.parametrize("missed", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("missed", [1, 2])
 def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
     stream: Stream, tmp_path: Path, missed: int
 ) -> None:
@@ -182,6 +185,7 @@ def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
     assert sum(stream.rows().values()) == 1 + missed
 
 
+@pytest.mark.full
 def test_an_empty_micro_batch_moves_no_time_and_is_recorded(stream: Stream) -> None:
     stream.put()
     stream.run()
@@ -191,6 +195,7 @@ def test_an_empty_micro_batch_moves_no_time_and_is_recorded(stream: Stream) -> N
     assert stream.rows() == {((1, "a"), 0): 1}
 
 
+@pytest.mark.full
 def test_rows_that_do_not_fit_stop_the_stream_with_a_reason(stream: Stream) -> None:
     stream.put((1, "a"))
     stream.put((None, "b"))
@@ -208,12 +213,13 @@ def test_columns_are_checked_before_a_task_runs(stream: Stream) -> None:
     assert stream.c.state().spine.totals.rows == 0
 
 
+@pytest.mark.full
 def test_late_rows_stop_the_stream_or_are_advanced(stream: Stream) -> None:
     stream.put((1, "a", 5), (2, "b", 9), names=("id", "v", "_time"))
     none = pa.schema([*stream_source.SCHEMA, ("_time", pa.int64())]).empty_table()
     stream.c.append(none, upper=7)
     schema = JSON + ", _time bigint"
-    with pytest.raises(StreamingQueryException, match="time 5 is not beyond the lower frontier"):
+    with pytest.raises(StreamingQueryException, match="time 5 is not at or after the lower frontier"):
         stream.run(schema)
     stream.run(schema, late="advance")
     assert stream.rows() == {((1, "a"), 7): 1, ((2, "b"), 9): 1}
@@ -244,6 +250,7 @@ def test_a_stream_of_upserts_takes_old_rows_away(stream: Stream) -> None:
     }
 
 
+@pytest.mark.full
 def test_a_query_with_all_its_rows_replaces_the_contents(stream: Stream) -> None:
     """Output mode `complete`: through the format by itself, through the helper as a full dump."""
     for rows in ([(1, "a"), (2, "b")], [(1, "c")]):

@@ -20,6 +20,7 @@ import stream_source
 
 import tidelake
 from tidelake.testing import tables
+from tiers import rounds
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200), pytest.mark.usefixtures("killed_jvms")]
 
@@ -127,14 +128,19 @@ class Upserts(Rows):
 class Runs:
     """A lake, a folder of files, and drivers that write it, each in a process group of its own."""
 
-    def __init__(self, root: Path, way: str, source: Rows, files: int) -> None:
+    def __init__(self, root: Path, way: str, source: Rows) -> None:
         self.root, self.source, self.way = root, source, way
         self.log = root / "stderr.txt"
         for name in ("in", "marks"):
             (root / name).mkdir()
+        self.files = 0
         tidelake.open(root / "lake").create("c", stream_source.SCHEMA, key=["id"])
-        for number in range(files):
-            stream_source.put(root / "in", number, source.file())
+
+    def put(self, files: int) -> None:
+        """More for the drivers to write."""
+        for number in range(self.files, self.files + files):
+            stream_source.put(self.root / "in", number, self.source.file())
+        self.files += files
 
     def start(self, *extra: str) -> subprocess.Popen[str]:
         arguments = [str(self.root), self.way, self.source.envelope, *extra]
@@ -172,20 +178,26 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-SOURCES: list[Callable[[Random], Rows]] = [Rows, Changes, Upserts]
-
-
+@pytest.mark.grows
 @pytest.mark.parametrize(
-    "kills", [pytest.param(10, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.soak)]
+    ("source", "way"),
+    [
+        pytest.param(Rows, "helper", marks=pytest.mark.soak),
+        pytest.param(Rows, "format", marks=pytest.mark.soak),
+        pytest.param(Changes, "helper", marks=pytest.mark.soak),
+        pytest.param(Changes, "format", marks=pytest.mark.soak),
+        pytest.param(Upserts, "helper", marks=pytest.mark.soak),
+        pytest.param(Upserts, "format", marks=pytest.mark.full),
+    ],
 )
-@pytest.mark.parametrize("way", ["helper", "format"])
-@pytest.mark.parametrize("source", SOURCES)
 def test_killed_at_random_moments(
-    tmp_path: Path, rng: Random, source: Callable[[Random], Rows], way: str, kills: int
+    tmp_path: Path, rng: Random, source: Callable[[Random], Rows], way: str, record_property: Any
 ) -> None:
-    # Each life takes four batches at most before it is killed, so that none can finish early.
-    runs = Runs(tmp_path, way, source(rng), files=kills * 5 + 3)
-    for _ in range(kills):
+    runs = Runs(tmp_path, way, source(rng))
+    kills = 0
+    for _ in rounds(full=15, soak=600):
+        # Each life takes some eight batches at most before it is killed, so that none can finish early.
+        runs.put(10)
         process = runs.start()
         try:
             assert process.stdout is not None
@@ -198,16 +210,24 @@ def test_killed_at_random_moments(
             assert process.poll() is None, runs.log.read_text()[-4000:]
         finally:
             kill(process)
+        kills += 1
     runs.finish()
     runs.check()
+    record_property("figures", f"{kills} kills")
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("way", "source"), [("helper", Upserts), ("format", Rows)])
+@pytest.mark.parametrize(
+    ("way", "source"),
+    [
+        pytest.param("helper", Upserts, marks=pytest.mark.full),
+        pytest.param("format", Rows, marks=pytest.mark.soak),
+    ],
+)
 def test_tasks_that_fail_are_tried_again_and_count_once(
     tmp_path: Path, rng: Random, way: str, source: Callable[[Random], Rows]
 ) -> None:
-    runs = Runs(tmp_path, way, source(rng), files=50)
+    runs = Runs(tmp_path, way, source(rng))
+    runs.put(15)
     runs.finish("0.1")
     moments = Counter(mark.name.partition("-")[0] for mark in (tmp_path / "marks").iterdir())
     assert moments["before"] and moments["after"]

@@ -18,6 +18,8 @@ from tidelake.errors import NotYetClosed, UsageError
 from tidelake.spark import ExportReport, export
 from tidelake.spark.jobs import export as export_job
 
+pytestmark = pytest.mark.full
+
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("a.b", pa.int32())])
 
 

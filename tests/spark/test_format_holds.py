@@ -30,6 +30,8 @@ from tidelake.spark.reading.frames import _Read
 from tidelake.spark.reading.holds import Lasting, _released_all, hold_plans, kept
 from tidelake.spark.source.batch import BatchReader, ReadTask
 
+pytestmark = pytest.mark.full
+
 HASTY = Config(inline_part_bytes=0, merge_budget_s=0.0, garbage_age_s=0.0, retry_deadline_s=0.1)
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -258,9 +260,11 @@ def test_tasks_are_small_and_workers_need_no_pandas(tmp_path: Path) -> None:
 DRIVER = """
     import sys
 
-    from tidelake.spark import local_session, register
+    import quick
 
-    spark = local_session("a driver that ends", 1)
+    from tidelake.spark import register
+
+    spark = quick.session(1)
     register(spark)
     frame = spark.read.format("tidelake").load(sys.argv[1])
     assert frame.count() == 2
@@ -271,7 +275,6 @@ DRIVER = """
 """
 
 
-@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.parametrize("end", ["stop", "leave", "fail"])
 def test_holds_end_with_the_driver(tmp_path: Path, end: str) -> None:
@@ -283,6 +286,7 @@ def test_holds_end_with_the_driver(tmp_path: Path, end: str) -> None:
         text=True,
         timeout=200,
         check=False,
+        cwd=Path(__file__).parent,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     assert done.returncode == (1 if end == "fail" else 0), done.stderr

@@ -28,6 +28,7 @@ def written(c: tidelake.Collection) -> dict[Any, int]:
     return dict(tables.by_time(c.updates(0, c.upper).read_all(), c.domain))
 
 
+@pytest.mark.full
 def test_frames_are_written_once_per_token_and_read_back(spark: Any, c: tidelake.Collection) -> None:
     frame = spark.createDataFrame([(1, "a"), (2, None)], "id bigint, v string")
     for token in ("monday", "monday", "tuesday"):
@@ -41,6 +42,7 @@ def test_frames_are_written_once_per_token_and_read_back(spark: Any, c: tidelake
     assert [time for (_, time), _ in written(c).items()].count(5) == 2
 
 
+@pytest.mark.full
 def test_options_that_a_write_does_not_take_are_refused(spark: Any, c: tidelake.Collection) -> None:
     frame = spark.createDataFrame([(1, "a")], "id bigint, v string")
     for options, reason in (
@@ -55,6 +57,7 @@ def test_options_that_a_write_does_not_take_are_refused(spark: Any, c: tidelake.
     assert written(c) == {}
 
 
+@pytest.mark.full
 def test_views_are_inserted_into_and_read_again(spark: Any, c: tidelake.Collection) -> None:
     path = unquote(urlsplit(path_of(c)).path)
     spark.sql(f"CREATE OR REPLACE TEMP VIEW both_ways USING tidelake OPTIONS (path '{path}', holdFor 'none')")
@@ -70,6 +73,7 @@ def test_views_are_inserted_into_and_read_again(spark: Any, c: tidelake.Collecti
         spark.catalog.dropTempView(view)
 
 
+@pytest.mark.full
 def test_streams_are_written_exactly_once(spark: Any, c: tidelake.Collection, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -81,6 +81,7 @@ def counts_of(frame: Any) -> Counter[Any]:
     return Counter({row: diff for row, _, diff in found})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1])
 def test_reads_equal_the_oracle_before_and_after_a_merge(spark: Any, tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
@@ -287,6 +288,7 @@ def test_a_merge_that_comes_too_late_changes_nothing(spark: Any, tmp_path: Path)
     assert counts_of(snapshot(spark, c)) == before
 
 
+@pytest.mark.full
 def test_maintenance_by_spark_gives_the_same_contents(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path, config=replace(SMALL, merge_budget_s=0.0, merge_claim_rows=0))
     oracle = Oracle(Frontier.of(0), Frontier.of(0))

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.model.frontier import Frontier
 from tidelake.testing import tables
+from tiers import rounds
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.usefixtures("killed_jvms")]
 
@@ -120,7 +121,8 @@ def check(root: Path, source: Source) -> None:
     assert history == Counter({key: diff for key, diff in source.updates.items() if diff})
 
 
-@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.full), "after"])
+@pytest.mark.full
+@pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str, killed_jvms: Path) -> None:
     source, driver = set_up(tmp_path, rng, 3)
     process = driver.start(moment, "1")
@@ -134,14 +136,17 @@ def test_killed_at_the_append(tmp_path: Path, rng: Random, moment: str, killed_j
     check(tmp_path, source)
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [pytest.param(5, marks=pytest.mark.full), pytest.param(50, marks=pytest.mark.soak)],
-)
-def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> None:
-    # Each life takes four batches at most before it is killed, so that none can finish early.
-    source, driver = set_up(tmp_path, rng, files=kills * 5 + 3)
-    for _ in range(kills):
+@pytest.mark.full
+@pytest.mark.grows
+def test_killed_at_random_moments(
+    tmp_path: Path, rng: Random, killed_jvms: Path, record_property: Any
+) -> None:
+    source, driver = set_up(tmp_path, rng, files=3)
+    kills = 0
+    for _ in rounds(full=20, soak=1200):
+        # Each life takes some eight batches at most before it is killed, so that none can finish early.
+        for _ in range(15):
+            source.write_file()
         process = driver.start()
         assert process.stdout is not None
         if rng.random() < 0.1:
@@ -152,5 +157,7 @@ def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> No
             time.sleep(rng.uniform(0, 0.4))
         assert process.poll() is None, driver.log.read_text()[-4000:]
         kill(process)
+        kills += 1
     driver.finish()
     check(tmp_path, source)
+    record_property("figures", f"{kills} kills")

@@ -46,6 +46,7 @@ def damaged(lake: tidelake.Lake, name: str) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.full
 def test_the_merges_of_all_collections_are_one_job_a_round(spark: Any, tmp_path: Path) -> None:
     names = tuple(f"c{i}" for i in range(6))
     lake = lake_of(tmp_path, names)
@@ -67,6 +68,7 @@ def test_the_merges_of_all_collections_are_one_job_a_round(spark: Any, tmp_path:
     assert (again.rounds, again.key_ranges) == (0, 0) and len(again.collections) == 6
 
 
+@pytest.mark.full
 def test_more_collections_than_threads_are_all_maintained(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

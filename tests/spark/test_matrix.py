@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from cluster import HOSTS, QUICK, SOURCES, connect_server, core_python, standalone_cluster
+import quick
+from cluster import HOSTS, SOURCES, connect_server, core_python, standalone_cluster
 from matrix_data import History, real_history, small_history
 from matrix_driver import PATHS
 
@@ -27,6 +28,9 @@ HERE = Path(__file__).parent
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 FAULTY = {"PYTHONPATH": os.pathsep.join([str(HERE / "faults"), str(SOURCES)]), "TIDELAKE_TEST_FAULTS": "10"}
+# Plans of few rows are run faster than they are compiled; the local engine compiles them, as users'
+# sessions do.
+UNCOMPILED = {name: value for name, value in quick.CONF.items() if name.startswith("spark.sql.")}
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SPECULATIVE = {
     "spark.executorEnv.TIDELAKE_TEST_SLOW": "10",
@@ -41,13 +45,32 @@ SPECULATIVE = {
 CLUSTER = {
     **LOOPBACK,
     **SPECULATIVE,
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": quick.JVM,
+    "spark.executor.extraJavaOptions": quick.JVM,
     "spark.executor.memory": "768m",
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    **UNCOMPILED,
     "spark.sql.shuffle.partitions": "4",
 }
+
+FEW = 10
+# Paths of each kind of work that tasks do; the soak takes all of them with every engine.
+ONE_OF_EACH = (
+    "helper append",
+    "helper snapshot",
+    "helper changes",
+    "helper merge",
+    "ingest",
+    "format snapshot",
+    "format changes",
+    "format write",
+    "helper upsert",
+    "helper replace",
+    "stream read",
+    "stream write",
+    "stream sink",
+)
 
 # What does not go by Spark Connect, and what the user is told.
 REFUSED = {
@@ -111,22 +134,22 @@ def _engine(name: str, root: Path) -> Iterator[tuple[str, dict[str, str], dict[s
         pytest.importorskip("grpc")
         packages = os.environ.get("PYTHONPATH", "")
         server = FAULTY | {"PYTHONPATH": os.pathsep.join([FAULTY["PYTHONPATH"], packages])}
-        with connect_server(root / "connect", server, conf) as url:
+        with connect_server(root / "connect", server, UNCOMPILED | conf) as url:
             yield url, {}, {}
     elif name == "cluster":
         python = core_python(root / "python")
         with standalone_cluster(root / "cluster") as url:
             yield url, {**CLUSTER, **workers, **conf}, {"PYSPARK_PYTHON": str(python)}
     else:
-        quick = {"spark.driver.extraJavaOptions": QUICK, "spark.sql.shuffle.partitions": "2"}
-        yield "local", {**workers, **conf, **quick}, {}
+        settings = {"spark.driver.extraJavaOptions": quick.JVM, "spark.sql.shuffle.partitions": "2"}
+        yield "local", {**settings, **workers, **conf}, {}
 
 
-def run(engine: str, history: History, root: Path, looks: int = 9) -> Run:
-    """Take all paths with an engine, in a process of its own."""
+def run(engine: str, history: History, root: Path, looks: int = 9, paths: Sequence[str] = (*PATHS,)) -> Run:
+    """Take paths with an engine, in a process of its own."""
     (root / "work").mkdir(parents=True)
     with _engine(engine, root) as (master, conf, environment):
-        asked = {"engine": engine, "master": master, "conf": conf, "looks": looks}
+        asked = {"engine": engine, "master": master, "conf": conf, "looks": looks, "paths": [*paths]}
         asked |= {"data": str(history.folder), "work": str(root / "work")}
         packages = os.pathsep.join([str(SOURCES), str(HERE), os.environ.get("PYTHONPATH", "")])
         own = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": packages, **environment}
@@ -140,11 +163,23 @@ def run(engine: str, history: History, root: Path, looks: int = 9) -> Run:
     )
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("engine", ["local", "cluster", "connect"])
-def test_dotgov_is_the_truth_by_every_path(shared_data: Path, tmp_path: Path, engine: str) -> None:
-    done = run(engine, real_history(shared_data / "dotgov", tmp_path / "dotgov", files=8), tmp_path / engine)
-    done.check(*PATHS)
+@pytest.mark.parametrize(
+    ("engine", "versions"),
+    [
+        # Among them one that empties the table, and one that restores it.
+        pytest.param("local", 100, marks=pytest.mark.full),
+        pytest.param("cluster", FEW, marks=pytest.mark.full),
+        pytest.param("connect", FEW, marks=pytest.mark.full),
+        *(pytest.param(engine, None, marks=pytest.mark.soak) for engine in ("local", "cluster", "connect")),
+    ],
+)
+def test_dotgov_is_the_truth_by_every_path(
+    shared_data: Path, tmp_path: Path, engine: str, versions: int | None
+) -> None:
+    history = real_history(shared_data / "dotgov", tmp_path / "dotgov", 8, versions)
+    paths = ONE_OF_EACH if versions == FEW else (*PATHS,)
+    done = run(engine, history, tmp_path / engine, looks=9 if versions is None else 5, paths=paths)
+    done.check(*paths)
     assert done.tasks["injected"] >= 3, done.tasks
     if engine == "cluster":
         assert done.tasks["speculative"] >= 1, done.tasks
@@ -156,7 +191,10 @@ def test_dotgov_is_the_truth_by_every_path(shared_data: Path, tmp_path: Path, en
 
 
 @pytest.mark.full
-def test_a_small_history_is_the_truth_by_every_path(tmp_path: Path) -> None:
+def test_a_small_history_is_the_truth_by_every_path(tmp_path: Path, shared_folder: Path) -> None:
+    """Where there is no real data: with it, the test above takes the same paths."""
+    if shared_folder.is_dir():
+        pytest.skip("real data is there")
     done = run("local", small_history(tmp_path / "history"), tmp_path / "local", looks=5)
     done.check(*PATHS)
     assert done.tasks["injected"], done.tasks

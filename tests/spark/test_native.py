@@ -21,6 +21,8 @@ from tidelake.spark import changes, snapshot
 from tidelake.spark.reading.native import readable, scan
 from tidelake.spark.tasks import task_bytes_max
 
+pytestmark = pytest.mark.full
+
 CONFIG = Config(part_target_bytes=4096, row_group_rows=64, inline_part_bytes=0, merge_budget_s=0.0)
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 PLAIN = pa.schema(

@@ -107,6 +107,7 @@ def open_data(spark: Any, shared_data: Path, name: str) -> Versions:
     return Versions(shared_data / name, spark.read.parquet(str(shared_data / name / "changes.parquet")))
 
 
+@pytest.mark.full
 def test_sp500_at_every_version(spark: Any, tmp_path: Path, shared_data: Path) -> None:
     data = open_data(spark, shared_data, "sp500")
     c = ingest(spark, tmp_path, data, batches=5)
@@ -119,6 +120,7 @@ def test_sp500_at_every_version(spark: Any, tmp_path: Path, shared_data: Path) -
     assert not report.applied
 
 
+@pytest.mark.full
 def test_dotgov_at_its_remarkable_versions(spark: Any, tmp_path: Path, shared_data: Path) -> None:
     data = open_data(spark, shared_data, "dotgov")
     c = ingest(spark, tmp_path, data, batches=3)
@@ -133,7 +135,7 @@ def test_dotgov_at_its_remarkable_versions(spark: Any, tmp_path: Path, shared_da
         assert got == Counter({row: n for row, n in delta.items() if n})
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_dotgov_at_every_version(spark: Any, tmp_path: Path, shared_data: Path) -> None:
     data = open_data(spark, shared_data, "dotgov")

@@ -1,6 +1,8 @@
 """Java is found or its lack explained."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +75,10 @@ def test_the_session_listens_on_loopback_and_keeps_utc(spark: Any) -> None:
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.ui.enabled") == "false"
+
+
+def test_an_older_pyspark_is_refused_by_its_version() -> None:
+    code = "import pyspark; pyspark.__version__ = '4.2.1'\nfrom tidelake import spark"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = "ImportError: tidelake.spark needs PySpark 4.3, and PySpark 4.2.1 is installed: "
+    assert done.stderr.splitlines()[-1] == last + "pip install 'tidelake[spark]'"

@@ -85,6 +85,7 @@ def test_columns_are_checked_before_a_task_runs(place: Place) -> None:
         place.write(frame)
 
 
+@pytest.mark.full
 def test_values_that_do_not_fit_are_one_readable_error(place: Place) -> None:
     with pytest.raises(AnalysisException, match="InvalidUpdates: column 'id' must not be null"):
         place.write(place.frame((1, "a"), (None, "b")))
@@ -107,6 +108,7 @@ def test_bad_options_are_refused_with_what_to_do(place: Place) -> None:
     assert place.rows() == {}
 
 
+@pytest.mark.full
 def test_upserts_find_old_rows_whatever_task_an_event_is_in(place: Place) -> None:
     place.write(place.frame((1, "a"), (2, "b"), (3, "c")))
     events = place.frame((1, "x", 1), (1, "y", 2), (2, None, 3), (3, "c", 4), (4, "d", 5), schema=EVENTS)
@@ -121,6 +123,7 @@ def test_upserts_find_old_rows_whatever_task_an_event_is_in(place: Place) -> Non
     assert stored == {part.name for m in place.c.state().spine for part in m.batch.parts() if not part.inline}
 
 
+@pytest.mark.full
 def test_unequal_events_of_a_key_are_refused(place: Place) -> None:
     events = place.frame((1, "x"), (1, "y")).repartition(2)
     with pytest.raises(AnalysisException, match="InvalidUpdates: several events of the key"):

@@ -19,7 +19,7 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink, stage
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("both_ways")]
 
 TIMED = "id bigint, v string, _time bigint"
 

@@ -54,7 +54,8 @@ class Place:
 HASTY = Config(inline_part_bytes=0, garbage_age_s=0.0, part_target_bytes=2048, row_group_rows=8)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 6))])
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(3))
 def test_triggers_give_a_snapshot_and_every_update_once(spark: Any, tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     place = Place(tmp_path, rng, HASTY)
@@ -75,6 +76,7 @@ def test_triggers_give_a_snapshot_and_every_update_once(spark: Any, tmp_path: Pa
     assert place.c.since < Frontier.of(place.upper), "what may be asked for again is held"
 
 
+@pytest.mark.full
 def test_limits_cut_batches_between_times_only(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     frame = stream(spark, place.url, startingAt="latest", maxRowsPerTrigger=5)
@@ -89,6 +91,7 @@ def test_limits_cut_batches_between_times_only(spark: Any, tmp_path: Path) -> No
     assert run(more, tmp_path) == [2, 2, 2]
 
 
+@pytest.mark.full
 def test_trigger_once_takes_all_at_once_whatever_the_limits(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     frame = stream(spark, place.url, maxRowsPerTrigger=1, maxTimesPerTrigger=1)
@@ -102,6 +105,7 @@ def test_trigger_once_takes_all_at_once_whatever_the_limits(spark: Any, tmp_path
     assert len(offsets(tmp_path)) == 2
 
 
+@pytest.mark.full
 def test_a_snapshot_first_loses_and_doubles_nothing_under_appends(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(3), Config(inline_part_bytes=0))
     place.append(30)
@@ -132,6 +136,7 @@ def test_a_snapshot_first_loses_and_doubles_nothing_under_appends(spark: Any, tm
     assert sink(tmp_path) == expected(place.history, at, at + 1, place.upper)
 
 
+@pytest.mark.full
 def test_a_late_start_gives_what_came_from_a_time_or_from_now_on(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(5))
     for _ in range(5):
@@ -150,6 +155,7 @@ def test_a_late_start_gives_what_came_from_a_time_or_from_now_on(spark: Any, tmp
     assert sink(since) == expected(place.history, None, after, place.upper)
 
 
+@pytest.mark.full
 def test_an_empty_collection_and_times_without_rows_are_waited_for(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     query = to_parquet(stream(spark, place.url), tmp_path, {"processingTime": "0 seconds"})
@@ -174,6 +180,7 @@ def failure(frame: Any, root: Path) -> str:
     return str(raised.value)
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_was_left_for_too_long_is_refused_with_a_remedy(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     place.append(9)
@@ -191,6 +198,7 @@ def test_a_checkpoint_that_was_left_for_too_long_is_refused_with_a_remedy(spark:
     assert sink(tmp_path) == before
 
 
+@pytest.mark.full
 def test_a_start_before_history_is_refused_with_a_remedy(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     place.append(9)
@@ -201,6 +209,7 @@ def test_a_start_before_history_is_refused_with_a_remedy(spark: Any, tmp_path: P
     run(stream(spark, place.url, startingAt=place.upper), tmp_path / "later")
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_collection_of_that_name_is_refused(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     place.append(9)
@@ -212,6 +221,7 @@ def test_a_checkpoint_of_another_collection_of_that_name_is_refused(spark: Any, 
     assert "another collection" in message and "new checkpoint" in message
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_a_newer_tidelake_is_refused(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     place.append(9)
@@ -235,6 +245,7 @@ def forget_last(root: Path) -> None:
     (log / f".{last}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.full
 def test_a_batch_that_was_not_done_is_run_again_with_the_same_rows(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(7), HASTY)
     frame = stream(spark, place.url, maxTimesPerTrigger=2)
@@ -257,6 +268,7 @@ def await_batches(query: Any, count: int) -> None:
         query.awaitTermination(0.05)
 
 
+@pytest.mark.full
 def test_columns_that_come_and_go_do_not_stop_a_query(spark: Any, tmp_path: Path) -> None:
     place = Place(tmp_path, Random(0))
     place.append(9)
@@ -272,6 +284,7 @@ def test_columns_that_come_and_go_do_not_stop_a_query(spark: Any, tmp_path: Path
     assert sink(tmp_path) == expected(place.history, at, at + 1, place.upper)
 
 
+@pytest.mark.full
 def test_a_feed_and_a_table_are_read_by_path_alone(spark: Any, tmp_path: Path) -> None:
     c = tidelake.open(tmp_path / "lake").create("prices", SCHEMA, key=["ключ"])
     c.append(pa.table({"ключ": [1, 2], "v ü": ["x", "y"]}))

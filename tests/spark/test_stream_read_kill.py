@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tail_source import NAME, SCHEMA, expected, offsets, random_updates, sink
 
 import tidelake
 from tidelake.config import Config
+from tiers import rounds
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.usefixtures("killed_jvms")]
 
@@ -48,11 +50,9 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [pytest.param(6, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.soak)],
-)
-def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> None:
+@pytest.mark.full
+@pytest.mark.grows
+def test_killed_at_random_moments(tmp_path: Path, rng: Random, record_property: Any) -> None:
     lake = tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0))
     c = lake.create(NAME, SCHEMA, key=["ключ"])
     history, upper = [], 0
@@ -68,7 +68,7 @@ def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> No
 
     driver = Driver(tmp_path)
     append()
-    for number in range(kills):
+    for number in rounds(full=20, soak=1200, least=2):
         process = driver.start()
         assert process.stdout is not None
         process.stdout.readline()
@@ -89,4 +89,4 @@ def test_killed_at_random_moments(tmp_path: Path, rng: Random, kills: int) -> No
     assert first["first"] == "snapshot"
     assert sink(tmp_path) == expected(history, at, at + 1, upper)
     # One hold, whoever had it.
-    assert len(c.state().holds) <= 1 + kills and all(o["hold"] == first["hold"] for o in offsets(tmp_path))
+    assert len(c.state().holds) <= 2 + number and all(o["hold"] == first["hold"] for o in offsets(tmp_path))

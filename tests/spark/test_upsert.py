@@ -76,12 +76,13 @@ def test_events_that_move_to_a_later_time_keep_their_order(spark: Any, tmp_path:
     c = make(tmp_path)
     close(c, 10)
     frame = rows(spark, (1, "a", 3), (1, "b", 7), (1, "c", 12), schema=TIMED)
-    with pytest.raises(InvalidUpdates, match="not beyond the lower frontier"):
+    with pytest.raises(InvalidUpdates, match="not at or after the lower frontier"):
         upsert(c, frame)
     assert upsert(c, frame, late="advance").upper == Frontier.of(13)
     assert history(c) == {((1, "b"), 10): 1, ((1, "b"), 12): -1, ((1, "c"), 12): 1}
 
 
+@pytest.mark.full
 def test_full_dumps_leave_exactly_their_rows(spark: Any, tmp_path: Path, small_tasks: None) -> None:
     rng = random.Random(0)
     c = tidelake.open(tmp_path / "lake", config=TINY).create("c", ARROW, key=["x", "s"])

@@ -158,7 +158,7 @@ def test_late_rows_are_refused_or_advanced(spark: Any, tmp_path: Path, meddler: 
     close(c, 5)
     frame = rows(spark, (1, "a", 3), (1, "a", 4), (2, "b", 7), schema="id bigint, v string, _time bigint")
     for envelope in ("append", "updates"):
-        with pytest.raises(UpdateNotBeyondLower, match="time 3 is not beyond the lower frontier"):
+        with pytest.raises(UpdateNotBeyondLower, match="time 3 is not at or after the lower frontier"):
             write(c, frame, envelope)
     assert c.upper == Frontier.of(5)
     meddler.append(6)

@@ -1,17 +1,21 @@
 """Shard states for tests: parts without rows, and a state that commands are run on."""
 
+from dataclasses import replace
+
 from tidelake.model.batch import ColumnStats, HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
-from tidelake.state import commands, fuel
+from tidelake.state import collection, commands, fuel
+from tidelake.state.agreed import Agreed
 from tidelake.state.commands import Commit, Refused
 from tidelake.state.edits import Delta, apply
 from tidelake.state.holds import settle
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.merging import MergeRequest, MergeResult, Policy, request
 from tidelake.state.spine import Member, SpineBatch, SpineId
+from tidelake.state.taken import indexed
 
 F = Frontier.of
 SCHEMA = Schema((Column(0, "k", DataType("int64")),))
@@ -22,6 +26,19 @@ RICH_SCHEMA = Schema(
 )
 STATS = {0: ColumnStats(b"\x00\xff", None, 3), 2: ColumnStats(None, None, 7)}
 EAGER = Policy(fan_in=8, fold_rows=0)
+
+
+def aged(command):
+    """A command of collectors, in a lake whose ages are given."""
+
+    def run(state, now_ms, *, age_ms, **kwargs):
+        agreed = Agreed(garbage_age_ms=age_ms, upload_age_ms=age_ms)
+        return command(replace(state, agreed=agreed), now_ms, **kwargs)
+
+    return run
+
+
+doom, raise_floor = aged(collection.doom), aged(collection.raise_floor)
 
 
 def part(name, first=0, last=0, rows=1, diff_sum=1, **kwargs):
@@ -59,6 +76,11 @@ def pushed(spine, *batches, since=F(0)):
     for batch in batches:
         spine = spine.edited(fuel.push(spine, batch, since, 1).edit)
     return spine
+
+
+def indexed_again(state):
+    """A state that was put together by hand, with the index that belongs to it."""
+    return replace(state, part_names=indexed(state.spine, state.staged, state.chunks))
 
 
 class Shard:

@@ -16,6 +16,7 @@ from tidelake.state.maintenance import (
     taken,
 )
 from tidelake.state.merging import Fit, MergeResult, chosen, digest, request
+from tiers import examples
 
 LEASE_MS = 10
 CUTS = (b"a", b"b")
@@ -160,7 +161,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=40))
 def test_claims_are_apart_chunks_survive_and_orphans_are_told(steps):
     world = World()

@@ -5,17 +5,18 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_states import F, Shard, part, run
+from shard_states import F, Shard, doom, part, raise_floor, run
 
 from tidelake.errors import LeaseExpired, UploadExpired
 from tidelake.model import names
 from tidelake.model.batch import Run
 from tidelake.state import holds
 from tidelake.state.append import Exactly, append
-from tidelake.state.collection import bury, doom, raise_floor
+from tidelake.state.collection import bury
 from tidelake.state.commands import NoOp, add_rollup
 from tidelake.state.maintenance import apply_merge, collapse_levels
 from tidelake.state.state import FIRST, Rollup
+from tiers import examples
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=50))
 def test_no_part_of_a_state_that_a_hold_pins_is_given_up_and_none_is_forgotten(steps):
     world = World()

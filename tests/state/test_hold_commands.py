@@ -1,7 +1,7 @@
 """Who keeps history back, and for how long; and the end of a shard."""
 
 import pytest
-from shard_states import F, Shard, run
+from shard_states import F, Shard, doom, run
 from test_garbage import appended, named, two_and_a_merge
 
 from tidelake.errors import CollectionDropped, CollectionInUse, LeaseExpired
@@ -9,7 +9,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.state import holds
 from tidelake.state.append import Exactly, append
-from tidelake.state.collection import doom
 from tidelake.state.commands import NoOp, open_writer
 from tidelake.state.dropping import drop_shard
 from tidelake.state.state import Retention
@@ -60,13 +59,23 @@ def test_since_stays_where_a_closed_time_can_be_read_and_follows_upper_to_what_i
     assert shard.state.since == F(9)
 
 
-def test_with_tuples_since_goes_past_upper_as_well():
+def test_with_tuples_since_leaves_a_closed_time_to_read_as_well():
     shard = Shard(TimeDomain("tuple", 2))
     shard.do(append, (), Exactly(F((0, 0)), F((4, 0), (0, 5))))
     shard.do(holds.advance_since, F((0, 7), (3, 2)))
     assert shard.state.since == F((0, 7), (3, 2))
     shard.do(holds.advance_since, F((5, 5)))
-    assert shard.state.retained == shard.state.since == F((5, 5))
+    assert (shard.state.since, shard.state.retained) == (F((0, 7), (3, 2)), F((5, 5)))
+    shard.do(append, (), Exactly(F((4, 0), (0, 5)), F((6, 6))))
+    assert shard.state.since == F((5, 5))
+
+
+def test_what_several_calls_allow_of_tuples_does_not_leave_them_without_a_time_to_read():
+    shard = Shard(TimeDomain("tuple", 2))
+    shard.do(append, (), Exactly(F((0, 0)), F((4, 0), (1, 1), (0, 4))))
+    shard.do(holds.advance_since, F((0, 3)))
+    shard.do(holds.advance_since, F((3, 0)))
+    assert (shard.state.since, shard.state.retained) == (F((0, 3)), F((3, 3)))
 
 
 def test_since_follows_upper_at_the_distance_of_the_retention(shard):

@@ -1,12 +1,14 @@
 """Every rule of a state and of a step can fail, and says its name."""
 
+import ast
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from pyrsistent import pmap
-from shard_states import SCHEMA, F, hollow, part, pushed, run
+from pyrsistent import pmap, pset
+from shard_states import SCHEMA, F, hollow, indexed_again, part, pushed, run
 
 from tidelake.errors import InternalError
 from tidelake.model import names
@@ -16,13 +18,14 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, fuel, invariants
+from tidelake.state.agreed import Agreed, Longer
 from tidelake.state.edits import Delta, Edits, Move, apply
 from tidelake.state.garbage import Garbage, Sweep
 from tidelake.state.grouped import Decision, Membership
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineEdit, SpineId, validate
 from tidelake.state.staged import Awaited, Staged, Staging
-from tidelake.state.state import Fork, Hold, MergeClaim, Rollup, WriterRecord
+from tidelake.state.state import Fork, Hold, MergeClaim, Origin, Rollup, WriterRecord
 
 TUPLES = TimeDomain("tuple", 2)
 
@@ -45,7 +48,12 @@ def a_state():
     edits = Edits(
         since=Move(F(0), F(1)),
         retained=Move(F(0), F(2)),
-        writers={"w": WriterRecord(2, 4, "", F(0))},
+        writers={
+            "w": WriterRecord(2, 4, "", F(0)),
+            "token:t": WriterRecord(0, 0, "", F(0)),
+            "token:n": WriterRecord(0, 4, "", F(0)),
+        },
+        tokens=("token:t",),
         holds={"h": Hold("test", F(1), 0, (3,), 10, 99)},
         forks={"f": Fork(3, 7)},
         claims={"0-2": a_claim(0, 2)},
@@ -56,6 +64,7 @@ def a_state():
         spine=replacing_last(merged(run("m2", 2, 2, **TWO), lower=2, upper=3, lo=2, hi=3), state.spine),
         chunks={"0-2/0": (part("c"),)},
         sweep=Sweep(2),
+        taken={3: ("0d",)},
     )
     return apply(state, Delta("s", 5, 10, "n", state.rollup, edits))
 
@@ -73,6 +82,47 @@ def replacing(id_, *members):
     return Edits(spine=SpineEdit(spine.next_id, spine.spent, gone, members))
 
 
+def relevelled(*batches, spine=None):
+    """The spine with other spine batches in the place of those of the same ids, or of all."""
+    spine = spine or a_state().spine
+    ids = {batch.id for batch in batches}
+    gone = tuple(batch.id for batch in spine.batches if batch.id in ids or len(batches) > 1)
+    return Edits(spine=SpineEdit(spine.next_id, spine.spent, batches_gone=gone, batches=batches))
+
+
+def more_rows(batch):
+    return replace(batch, rows=batch.rows + 7)
+
+
+def moved_boundary():
+    """The two spine batches, the first of which ends earlier than its members do."""
+    first, second = a_state().spine.batches
+    start = replace(first.bounds, upper=F(1))
+    return replace(first, bounds=start), replace(second, bounds=replace(second.bounds, lower=F(1)))
+
+
+def folded_state():
+    """A state whose first member and spine batch are folded to 1."""
+    before = a_state()
+    spine = before.spine
+    member = merged(run("m", **TWO), run("n", **TWO), hi=2, upper=2, since=F(1))
+    (old, *_) = spine.batches
+    held = replace(old, bounds=replace(old.bounds, since=F(1)))
+    gone = tuple(member.id for member in spine.range(old.id))
+    edit = SpineEdit(spine.next_id, spine.spent, gone, (member,), (old.id,), (held,))
+    claims = Edits(spine=edit, claims={"0-2": None}, chunks={"0-2/0": None})
+    after = apply(before, Delta("s", 6, 10, "n", before.rollup, claims))
+    check_step(before, after, claims)
+    check_state(after)
+    return replace(after, seqno=5)
+
+
+def unfolded():
+    """Its first spine batch, said to be folded less than its member is."""
+    old = folded_state().spine.batches[0]
+    return replace(old, bounds=replace(old.bounds, since=F(0)))
+
+
 def merged(*runs, lower=0, upper=1, lo=0, hi=1, since=F(0)):
     return Member(SpineId(lo, hi), hollow(lower, upper, *runs, since=since))
 
@@ -83,6 +133,13 @@ OTHER_KEY = Schema((replace(SCHEMA.key[0], type=TEXT),))
 TWO = {"rows": 2, "diff_sum": 2}
 FOREIGN = names.part("other", 3, "0a")
 STEPS = [
+    ("agreed-never-goes-back", Edits(agreed=Agreed(lease_ms=1))),
+    ("agreed-never-goes-back", Edits(agreed=Agreed(-1))),
+    ("ages-stay-in-force", Edits(agreed=Agreed(1, garbage_age_ms=1))),
+    (
+        "ages-stay-in-force",
+        Edits(agreed=Agreed(1, upload_age_ms=1, longer={"upload_age_ms": Longer(10**9, 11)})),
+    ),
     ("since-never-goes-back", Edits(since=Move(F(1), F(0)))),
     ("upper-never-goes-back", Edits(upper=Move(F(3), F(2)))),
     ("retained-never-goes-back", Edits(retained=Move(F(2), F(1)))),
@@ -123,6 +180,23 @@ STEPS = [
     ("garbage-stays", adding(run("p2", 3, 3))),
     ("garbage-stays", Edits(claims={"0-2": a_claim(0, 2, b"cut")}, chunks={"0-2/1": (part("lost"),)})),
     ("part-named-once", Edits(claims={"2-3": a_claim(2, 3)}, chunks={"2-3/0": (part("c"),)})),
+    # What is in already, elsewhere.
+    ("part-named-once", adding(run("p0", 3, 3))),
+    ("part-named-once", adding(run("c", 3, 3))),
+    ("tokens-last", Edits(writers_gone=("w",))),
+    ("tokens-last", Edits(writers_gone=("token:t",))),
+    ("tokens-known", Edits(tokens=("w",))),
+    ("tokens-known", Edits(tokens=("token:u",))),
+    ("tokens-known", Edits(tokens=("token:n",))),
+    ("uploads-taken-once", adding(run(names.part("s", 3, "0d"), 3, 3))),
+    ("uploads-taken-once", Edits(taken={3: ("0d",)})),
+    ("uploads-young", adding(run(names.part("s", 1, "0b"), 3, 3))),
+    ("uploads-young", adding(run(names.part("s", 1, "0b"), 3, 3, inline=b"rows"))),
+    ("rollup-is-past", Edits(rollup=Rollup(99, "r", 1, 1))),
+    ("rollup-never-goes-back", Edits(rollup=Rollup(2, "other", 1, 1))),
+    ("levels-say-members", relevelled(more_rows(a_state().spine.batches[0]))),
+    ("levels-say-members", relevelled(*moved_boundary())),
+    ("levels-say-members", replacing(SpineId(0, 1), merged(run("m", **TWO, size_bytes=5), since=F(1)))),
 ]
 
 
@@ -179,6 +253,37 @@ DRAINS = [
     ("part-named-once", Edits(staged={**keyed(staged("t", 5, 5, lower=5)), "u": staged("t", 5, 5, lower=5)})),
     ("part-has-rows", Edits(staged=keyed(staged("t", 5, 5, lower=5, rows=0)))),
     ("garbage-stays", Edits(staged=keyed(staged("lost", 5, 5, lower=5)))),
+    ("part-named-once", Edits(staged=keyed(staged("p0", 5, 5, lower=5)))),
+]
+
+
+def waiting_for_later():
+    """Times up to 5 are closed, and what is staged begins at 4: the spine, which ends at 3, may end there."""
+    state = a_state()
+    edits = Edits(upper=Move(F(3), F(5)), staged=keyed(staged("s", 4, 9, added=6, **TWO)))
+    return replace(apply(state, Delta("s", 6, 10, "n", state.rollup, edits)), seqno=5)
+
+
+def prolonged():
+    """The last spine batch, ending later than its members do."""
+    last = a_state().spine.batches[-1]
+    return replace(last, bounds=replace(last.bounds, upper=F(4)))
+
+
+def borrower():
+    state = a_state()
+    edits = adding(run("q", 3, 3))
+    held = apply(state, Delta("s", 6, 10, "n", state.rollup, edits))
+    (last,) = [member for member in held.spine if member.id.hi == held.spine.next_id]
+    foreign = replace(last, batch=replace(last.batch, runs=(run(FOREIGN, 3, 3),)))
+    spine = replace(held.spine, members=held.spine.members.set(last.id.lo, foreign))
+    return replace(indexed_again(replace(held, spine=spine)), origin=Origin("other", 1), seqno=5)
+
+
+OTHERS = [
+    ("levels-say-members", folded_state(), relevelled(unfolded(), spine=folded_state().spine)),
+    ("batches-tile", waiting_for_later(), relevelled(prolonged())),
+    ("borrowed-from-origin", borrower(), Edits(let_go=True)),
 ]
 
 
@@ -256,6 +361,14 @@ def test_a_step_that_closes_times_may_bring_rows_beside_those_that_were_staged()
 def test_each_rule_refuses_the_step_that_breaks_it(rule, edits):
     before = a_state()
     check_state(before)
+    after = apply(before, Delta("s", 6, 11, "n", edits.rollup or before.rollup, edits))
+    with pytest.raises(InternalError, match=f"rule {rule} "):
+        check_step(before, after, edits)
+
+
+@pytest.mark.parametrize(("rule", "before", "edits"), OTHERS)
+def test_each_rule_refuses_the_step_of_another_state_that_breaks_it(rule, before, edits):
+    check_state(before)
     after = apply(before, Delta("s", 6, 11, "n", before.rollup, edits))
     with pytest.raises(InternalError, match=f"rule {rule} "):
         check_step(before, after, edits)
@@ -315,6 +428,10 @@ STATES = [
     ("staged-holds-rows", lambda s: replace(s, staged=Staging.of({"t": Staged(hollow(5, 6), 7)}))),
     ("part-named-once", lambda s: replace(s, staged=Staging.of(keyed(staged("p0", 3, 7))))),
     ("schema-registered", lambda s: replace(s, staged=Staging.of(keyed(staged("t", 3, 7, schema_id=1))))),
+    ("names-indexed", lambda s: replace(s, part_names=s.part_names.add("of no part"))),
+    ("tokens-known", lambda s: replace(s, tokens=s.tokens.set(7, pset(["token:u"])))),
+    ("tokens-known", lambda s: replace(s, tokens=s.tokens.set(7, pset(["token:t"])))),
+    ("names-indexed", lambda s: replace(s, part_names=s.part_names.remove("p0"))),
 ]
 
 
@@ -324,13 +441,78 @@ def test_each_rule_refuses_the_state_that_breaks_it(rule, broken):
         check_state(broken(a_state()))
 
 
-def test_a_rewrite_of_tuples_is_refused_at_the_append():
+def rewritten_tuples():
     state = commands.initial("s", TUPLES, SCHEMA, 5)
     after = of_tuples()
     edit = fuel.push(Spine(), next(iter(after.spine)).batch, state.since, 1).edit
     edits = Edits(upper=Move(state.upper, after.upper), spine=edit)
+    return state, apply(state, Delta("s", 1, 10, "n", state.rollup, edits)), edits
+
+
+def test_a_rewrite_of_tuples_is_refused_at_the_append():
+    before, after, edits = rewritten_tuples()
     with pytest.raises(InternalError, match="rule rewrite-total-order "):
-        check_step(state, apply(state, Delta("s", 1, 10, "n", state.rollup, edits)), edits)
+        check_step(before, after, edits)
+
+
+def check_of(kind, module):
+    return module.check_state if kind == "state" else module.check_step
+
+
+def all_cases():
+    """What each case has checked, with its rule."""
+    for before, found in (
+        (a_state(), STEPS),
+        (waiting(), DRAINS),
+        (grouped(), GROUPS),
+        *((state, [(rule, edits)]) for rule, state, edits in OTHERS),
+    ):
+        seqno = before.seqno + 1
+        for rule, edits in found:
+            base = edits.rollup or before.rollup
+            yield rule, "step", (before, apply(before, Delta("s", seqno, 11, "n", base, edits)), edits)
+    for rule, broken in STATES:
+        yield rule, "state", (broken(a_state()),)
+    before = a_state()
+    late = apply(before, Delta("s", 6, 9, "n", before.rollup, Edits()))
+    yield "clock-never-goes-back", "step", (before, late, Edits())
+    yield "rewrite-total-order", "step", rewritten_tuples()
+
+
+def refuses(module, rule, kind, case):
+    try:
+        check_of(kind, module)(*case)
+    except Exception as error:
+        # Of another module the class is the same, since it is imported.
+        return isinstance(error, InternalError) and str(error).startswith(f"rule {rule} ")
+    return False
+
+
+def without_each_rule():
+    """The rules, each time without one of the places that check something."""
+    tree = ast.parse(Path(invariants.__file__).read_text())
+    bodies = [body for node in ast.walk(tree) for _, body in ast.iter_fields(node) if isinstance(body, list)]
+    for body in bodies:
+        for n, place in enumerate(body):
+            if not isinstance(place, ast.Expr) or not isinstance(place.value, ast.Call):
+                continue
+            if getattr(place.value.func, "id", "") != "_require":
+                continue
+            body[n] = ast.copy_location(ast.Pass(), place)
+            mutant = ModuleType("mutant")
+            exec(compile(tree, "mutant", "exec"), mutant.__dict__)
+            body[n] = place
+            yield f"line {place.lineno}: {ast.unparse(place)}", mutant
+
+
+def test_every_place_that_checks_a_rule_is_needed_by_a_test_here():
+    """Without it some case would pass, or be refused for another reason."""
+    cases = list(all_cases())
+    assert all(refuses(invariants, *case) for case in cases)
+    needless = [
+        place for place, mutant in without_each_rule() if all(refuses(mutant, *case) for case in cases)
+    ]
+    assert not needless, "\n".join(needless)
 
 
 def test_every_rule_that_the_source_names_is_broken_by_a_test_here():

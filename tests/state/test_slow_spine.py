@@ -9,6 +9,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.state import fuel
 from tidelake.state.merging import MergeResult, placed, request
 from tidelake.state.spine import Spine, SpineId, validate
+from tiers import examples
 
 SIZES = st.one_of(
     st.sampled_from([0, 0, 1, 1, 1, 2]), st.integers(0, 40), st.sampled_from([64, 100, 512, 3000, 2**20])
@@ -106,7 +107,7 @@ class Both:
             self.spine = self.spine.edited(step.edit)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.lists(STEPS, max_size=60))
 def test_levels_merges_and_requests_are_those_of_the_slow_model(steps):
     both = Both()

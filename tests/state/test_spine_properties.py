@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from math import log2
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_rows import RealShard
@@ -19,6 +20,7 @@ from tidelake.state.merging import Policy, requests
 from tidelake.state.space import must_merge_all
 from tidelake.state.spine import Spine, validate
 from tidelake.state.state import FIRST
+from tiers import examples
 
 
 def entries(edit) -> int:
@@ -39,7 +41,7 @@ def entries(edit) -> int:
 SIZES = st.one_of(st.just(0), st.just(1), st.integers(0, 100), st.integers(0, 2**40))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(SIZES, st.integers(1, 30), st.sampled_from([0, 0, 1, 64])), max_size=12))
 def test_there_are_few_spine_batches_and_a_step_changes_few_entries(history):
     spine, total, at = Spine(), 0, 0
@@ -58,6 +60,7 @@ def test_there_are_few_spine_batches_and_a_step_changes_few_entries(history):
         validate(spine, F(0), F(at), F(0))
 
 
+@pytest.mark.full
 def test_an_insert_into_ten_thousand_batches_is_a_small_step():
     spine, most, largest = Spine(), 0, 0
     for n in range(10_128):
@@ -193,21 +196,21 @@ def check_maintained(shard, policy, *, thorough):
     assert shard.maintain(policy, thorough=thorough) == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(EVENTS, POLICIES, st.booleans())
 def test_maintenance_ends_and_leaves_at_most_twice_the_live_rows(events, policy, thorough):
     shard = grown(INTS, events, policy)
     check_maintained(shard, policy, thorough=thorough)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(EVENTS, POLICIES, st.booleans())
 def test_maintenance_does_the_same_for_tuples(events, policy, thorough):
     shard = grown(TUPLES, events, policy)
     check_maintained(shard, policy, thorough=thorough)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(EVENTS, EAGER, st.sampled_from([INTS, TUPLES]))
 def test_maintenance_that_merges_all_it_can_leaves_a_run_for_each_spine_batch(events, policy, domain):
     shard = grown(domain, events, policy)

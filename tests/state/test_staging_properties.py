@@ -21,6 +21,7 @@ from tidelake.state.edits import Delta, apply
 from tidelake.state.maintenance import collapse_levels
 from tidelake.state.staging import Split, drain, splits
 from tidelake.testing.oracle import Oracle
+from tiers import examples
 
 COUNTER, PAIRS = TimeDomain("counter"), TimeDomain("tuple", 2)
 LAST = 5
@@ -222,19 +223,19 @@ def steps_of(times):
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(steps_of(st.integers(0, 12)))
 def test_every_update_is_in_one_place_whatever_is_staged_sealed_and_drained(steps):
     run(COUNTER, steps)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(steps_of(st.tuples(st.integers(0, LAST), st.integers(0, LAST))))
 def test_every_update_is_in_one_place_with_times_that_are_tuples(steps):
     run(PAIRS, steps)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(steps_of(st.integers(0, 12)))
 def test_once_all_is_split_and_drained_the_spine_has_all_closed_times(steps):
     world = run(COUNTER, steps)
@@ -246,7 +247,7 @@ def test_once_all_is_split_and_drained_the_spine_has_all_closed_times(steps):
     assert world.state.drained == world.state.upper
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(steps_of(st.integers(0, 12)))
 def test_a_drop_leaves_nothing_staged(steps):
     world = run(COUNTER, steps)

@@ -165,7 +165,7 @@ def test_attempts_are_counted_below_the_retries(tmp_path: Path) -> None:
     stores.close()
 
 
-def test_without_permission_the_path_is_named() -> None:
+def test_without_permission_a_lake_is_only_read_and_else_the_path_is_named() -> None:
     parent = Path(tempfile.mkdtemp())
     opened(parent / "lake", create=True).close()
     (parent / "closed").mkdir()
@@ -191,8 +191,8 @@ def test_without_permission_the_path_is_named() -> None:
 
 
 def _check_refusals(parent: Path) -> None:
+    assert opened(parent / "lake", create=False).read_only
     for path, create in (
-        (parent / "lake", False),
         (parent / "closed", True),
         (parent / "closed" / "new", True),
     ):

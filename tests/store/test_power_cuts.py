@@ -16,6 +16,7 @@ from tidelake.errors import BlobExists, BlobNotFound
 from tidelake.store.local import LocalBlobStore
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.files import SimulatedDisk
+from tiers import examples
 
 NAMES = ("a", "c/d", "c/f/g")
 
@@ -137,7 +138,7 @@ class History:
             raise LostData(f"{name} is {data!r} and must be one of {self.possible[name]}")
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000))
 @given(LIVES)
 def test_what_was_acknowledged_survives_kills_and_power_cuts(lives: list[Life]) -> None:
     history = History()

@@ -294,10 +294,10 @@ def test_a_newer_database_is_too_new(tmp_path: Path) -> None:
     assert log.compare_and_set("k", None, b"x")
     log.close()
     connection = sqlite3.connect(database(tmp_path))
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
     log = SqliteVersionLog(str(tmp_path))
-    with pytest.raises(FormatTooNew, match="'k' has format 2"):
+    with pytest.raises(FormatTooNew, match="'k' has format 3"):
         log.head("k")
     log.close()
 
@@ -325,7 +325,7 @@ def test_what_a_crash_left_beside_a_key_is_ignored_and_removed(tmp_path: Path) -
     assert log.head("k") is None
     assert list(log.keys()) == []
     assert log.compare_and_set("k", None, b"x")
-    assert sorted(name.partition(".")[2] for name in os.listdir(tmp_path / "k")) == ["", "db"]
+    assert sorted(name.partition(".")[2] for name in os.listdir(tmp_path / "k")) == ["", "db", "witness"]
     log.close()
 
 
@@ -335,7 +335,7 @@ def test_a_foreign_reader_that_holds_the_database_is_waited_for_and_named(tmp_pa
     assert log.head("k") is not None
     foreign_writer = sqlite3.connect(database(tmp_path), isolation_level=None)
     foreign_writer.execute("BEGIN IMMEDIATE")
-    log._pool._handles["k"].connection.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
+    log._pool._handles["k"].database.connection.execute("PRAGMA busy_timeout = 50")  # type: ignore[union-attr]
     with pytest.raises(StoreUnavailable, match="'k': database is locked") as caught:
         log.compare_and_set("k", 0, b"y")
     assert caught.value.retryable

@@ -11,12 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from store_kit import BLOB_STORES, VERSION_LOGS
 
 from tidelake.errors import BlobExists, BlobNotFound, UsageError
+from tiers import examples
 
 NAMES = st.sampled_from(["a", "b-1", "c/d", "c/e", "c/f/g", "c.x"])
 PREFIXES = st.sampled_from(["", "a", "c", "c/", "c/f", "z"])
 DATA = st.binary(max_size=40)
 SETTINGS = settings(
-    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(20), stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -125,11 +126,13 @@ def log_machine(variant: str) -> Any:
     return Machine
 
 
+@pytest.mark.grows
 @pytest.mark.parametrize("variant", BLOB_STORES)
 def test_a_blob_store_is_a_dictionary(variant: str) -> None:
     run_state_machine_as_test(blob_machine(variant), settings=SETTINGS)
 
 
+@pytest.mark.grows
 @pytest.mark.parametrize("variant", VERSION_LOGS)
 def test_a_version_log_is_a_dictionary_of_lists(variant: str) -> None:
     run_state_machine_as_test(log_machine(variant), settings=SETTINGS)

@@ -9,11 +9,13 @@ from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
 from tidelake.shard.reading import query
 from tidelake.shard.runs.read import sources
+from tidelake.shard.upkeep.parting import forget
 from tidelake.shard.writing import append as appending
 from tidelake.state import append as append_command
 from tidelake.state import collection as collection_commands
-from tidelake.state import invariants, transactions
+from tidelake.state import invariants, single, taken, transactions
 from tidelake.state.commands import NoOp, Refused
+from tidelake.store import witness
 from tidelake.testing.simulation.options import Options
 
 
@@ -101,6 +103,26 @@ def collection_that_ignores_holds():
 
 
 @contextmanager
+def uploads_that_are_taken_again():
+    """Whoever offers an upload again is believed; nor do the rules look that forbid it."""
+    with (
+        replaced(append_command, repeated=lambda state, offered: None),
+        replaced(invariants, _check_arrivals=lambda before, edits: None),
+    ):
+        yield
+
+
+@contextmanager
+def uploads_that_are_forgotten_with_their_parts():
+    """An upload is known only as long as the state names its parts, or has not yet deleted them."""
+    with (
+        replaced(taken, is_taken=lambda known, name: False),
+        replaced(invariants, _check_arrivals=lambda before, edits: None),
+    ):
+        yield
+
+
+@contextmanager
 def collection_that_ignores_forks():
     """Garbage is free though a fork needs it; nor does the rule look that forbids it."""
     with (
@@ -135,10 +157,19 @@ def group_that_forgets_too_early():
     def hasty(self, group):
         state = group.state()
         if state.decisions:
-            self._forget(group, frozenset(state.decisions))
-        settle(self, group)
+            forget(group, frozenset(state.decisions))
+        return settle(self, group)
 
     return replaced(Groups, tidy=hasty)
+
+
+def group_that_knows_no_writers():
+    """A number that is in comes in once more, in a group."""
+    return replaced(single, known_writer=lambda group, state, name: state.writers.get(name), settled=_next)
+
+
+def _next(_record, _claim):
+    return None
 
 
 def reads_without_what_is_not_drained():
@@ -146,6 +177,17 @@ def reads_without_what_is_not_drained():
     return replaced(
         query, _sources=lambda state, asked: sources((member.batch for member in state.spine), asked)
     )
+
+
+@contextmanager
+def no_witness():
+    """A log that has lost its newest entries is believed."""
+    drawn = Options.drawn
+    with (
+        replaced(Options, drawn=lambda draw: replace(drawn(draw), loses_tail=True)),
+        replaced(witness, contradiction=lambda acknowledged, head, link_there: None),
+    ):
+        yield
 
 
 def numbers_that_are_forgotten_by_stages():

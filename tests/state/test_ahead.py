@@ -1,0 +1,72 @@
+"""Times of clocks are not closed too far ahead of the clock; they may be staged."""
+
+import pytest
+from shard_states import F, Shard, run
+
+from tidelake.errors import UsageError
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import TimeDomain
+from tidelake.state import agreeing
+from tidelake.state.append import AtCommit, Exactly, append, expected, seal, stage
+
+NOW, DAY = 1_700_000_000_000, 86_400_000
+
+
+@pytest.fixture(params=[("ms", 1), ("us", 1000)], ids=["ms", "us"])
+def clock(request):
+    """A shard of a clock, and how many of its times a millisecond is."""
+    unit, per_ms = request.param
+    return Shard(TimeDomain(unit)), per_ms
+
+
+def test_times_more_than_a_day_ahead_are_not_closed_by_any_command(clock):
+    shard, per = clock
+    last = (NOW + DAY) * per
+    wide = Exactly(F(0), F(last + 2))
+    for command, *args in (
+        (append, (run("p", last + 1, last + 1),), wide),
+        (append, (), wide),
+        (expected, wide),
+        (seal, F(last + 2)),
+        (append, (run("p", last + 1, last + 1),), AtCommit(last + 1)),
+    ):
+        error = shard.refused(command, *args, now_ms=NOW)
+        assert isinstance(error, UsageError) and "lake.settings(max_ahead_s=" in str(error)
+    assert isinstance(shard.refused(stage, (), F(0), seal_to=F(last + 2), now_ms=NOW), UsageError)
+    shard.do(seal, F(last + 1), now_ms=NOW)
+    assert shard.state.upper == F(last + 1)
+
+
+def test_times_to_come_may_be_staged_and_are_closed_when_they_come(clock):
+    shard, per = clock
+    year = (NOW + 365 * DAY) * per
+    shard.do(stage, (run("p", year, year),), F(0), now_ms=NOW)
+    shard.do(seal, F(NOW * per), now_ms=NOW)
+    assert len(shard.state.staged) == 1
+    shard.do(seal, F(year + 1), now_ms=NOW + 365 * DAY)
+    assert shard.state.upper == F(year + 1) and not len(shard.state.staged)
+
+
+def test_the_past_may_be_written_and_a_collection_may_be_closed_for_good(clock):
+    shard, _ = clock
+    shard.do(append, (run("p", 5, 5),), Exactly(F(0), F(6)), now_ms=NOW)
+    shard.do(seal, Frontier(), now_ms=NOW)
+    assert shard.state.upper.closed
+
+
+def test_the_lake_says_how_far_and_what_is_far_ahead_already_can_be_written_to(clock):
+    shard, per = clock
+    ahead = (NOW + 90 * DAY) * per
+    shard.do(agreeing.adopt, agreed=shard.state.agreed.changed(0, 1, {"max_ahead_ms": 100 * DAY}))
+    shard.do(seal, F(ahead), now_ms=NOW)
+    shard.do(agreeing.adopt, agreed=shard.state.agreed.changed(0, 2, {"max_ahead_ms": DAY}))
+    shard.do(append, (run("p", NOW * per, NOW * per),), AtCommit(NOW * per), now_ms=NOW)
+    assert shard.state.upper == F(ahead + 1)
+    assert isinstance(shard.refused(seal, F(ahead + 3), now_ms=NOW), UsageError)
+
+
+def test_times_that_are_no_clock_have_no_such_bound():
+    for domain, far in ((TimeDomain(), 10**18), (TimeDomain("tuple", 2), (10**18, 0))):
+        shard = Shard(domain)
+        shard.do(seal, F(far), now_ms=NOW)
+        assert shard.state.upper == F(far)
