@@ -9,6 +9,7 @@ Page checksums cover neither page headers nor the footer. So the footer's key-va
 CRC-32 of every row group's bytes, headers and all, and the *seal*, 24 bytes in the gap that Parquet
 allows before the footer, is `tidelake` and the blake2b-128 of everything after it. Whoever reads
 checks the seal, and then each row group by the footer. The four magic bytes in front carry no data.
+A part's description repeats the digest of the footer, so another part in its place is noticed too.
 
 Key-value metadata: `tidelake.format` = "1"; `tidelake.index` = JSON, three arrays with an item for
 each row group: `keys` (base64 of its first key as `encode_key` makes it), `ends` (offset of the byte
@@ -35,6 +36,8 @@ FORMAT_KEY, INDEX_KEY = "tidelake.format", "tidelake.index"
 _SEAL = b"tidelake"
 _SEAL_BYTES = len(_SEAL) + 16
 _TAIL_BYTES = 8
+# Hexadecimal digits of a digest.
+_DIGITS = 32
 # The footer grows with the row groups: some 1/200 of a part of usual rows.
 _GUESS_BYTES = 16 * 1024
 
@@ -91,16 +94,26 @@ def index_metadata(first_keys: list[bytes], ends: list[int], crcs: list[int]) ->
     return {FORMAT_KEY: str(FORMAT), INDEX_KEY: index}
 
 
-def sealed(file: io.BytesIO) -> bytes:
-    """A whole Parquet file with the seal put before its footer, in place: a part is large."""
+def sealed(file: io.BytesIO) -> tuple[bytes, str]:
+    """A whole Parquet file with the seal put before its footer, in place: a part is large.
+
+    Returns:
+        The file, and the digest in the seal as 32 hexadecimal digits.
+    """
     size = file.seek(0, io.SEEK_END)
     file.seek(size - _TAIL_BYTES)
     body = size - _TAIL_BYTES - int.from_bytes(file.read(4), "little")
     file.seek(body)
     footer = file.read()
     file.seek(body)
-    file.write(_SEAL + _digest(footer) + footer)
-    return file.getvalue()
+    digest = hasher(footer)
+    file.write(_SEAL + digest.digest() + footer)
+    return file.getvalue(), digest.hexdigest()
+
+
+def whole_checksum(part: Part) -> str:
+    """The `checksum` of all bytes of a part."""
+    return part.checksum[:_DIGITS]
 
 
 def verify(data: bytes, part: Part) -> None:
@@ -111,7 +124,7 @@ def verify(data: bytes, part: Part) -> None:
     """
     if len(data) != part.size_bytes:
         raise CorruptionError(part.name, f"it has {len(data)} bytes instead of {part.size_bytes}")
-    if checksum(data) != part.checksum:
+    if checksum(data) != whole_checksum(part):
         raise CorruptionError(part.name, "its checksum does not match")
 
 
@@ -134,8 +147,12 @@ def read_footer(file: File, part: Part) -> Footer:
     if length > len(tail):
         tail = read_range(file, part, size - length, size - len(tail)) + tail
     tail = tail[-length:]
-    if not tail.startswith(_SEAL) or tail[len(_SEAL) : _SEAL_BYTES] != _digest(tail[_SEAL_BYTES:]):
+    digest = hasher(tail[_SEAL_BYTES:])
+    if not tail.startswith(_SEAL) or tail[len(_SEAL) : _SEAL_BYTES] != digest.digest():
         raise CorruptionError(part.name, "the checksum of its footer does not match")
+    # Parts that older versions wrote are described without it.
+    if part.checksum[_DIGITS:] not in ("", digest.hexdigest()):
+        raise CorruptionError(part.name, "its footer is that of another part")
     # The seal was right, so what follows is not damage by chance; it may still be some other object.
     try:
         return _parsed(tail[_SEAL_BYTES:], part)
@@ -174,10 +191,6 @@ def read_range(file: File, part: Part, start: int, end: int) -> bytes:
         pieces.append(piece)
         missing -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _parsed(footer: bytes, part: Part) -> Footer:

@@ -124,9 +124,9 @@ class PartWriter:
         keys = encode_key(pa.concat_batches(self._keys), self._schema).to_pylist()
         self._writer.add_key_value_metadata(index_metadata(keys[::2], self._ends, self._crcs))
         self._writer.close()
-        data = sealed(self._sink)
+        data, of_footer = sealed(self._sink)
         self._checksum.update(memoryview(data)[self._ends[-1] :])
-        checksum_ = self._checksum.hexdigest()
+        checksum_ = self._checksum.hexdigest() + of_footer
         part = self._tally.part(
             name, data, self._schema_id, (keys[0], keys[-1]), self._stats, checksum_=checksum_
         )

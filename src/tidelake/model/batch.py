@@ -36,7 +36,8 @@ class Part:
     Attributes:
         name: of the blob, within the lake. Never used twice, by an inline part neither.
         size_bytes: of the blob, or of the inline bytes.
-        checksum: of these bytes, as `tidelake.data.container.checksum` makes it.
+        checksum: of these bytes, as `tidelake.data.container.checksum` makes it; of a blob, followed by that
+            of its footer (absent in states of formats 1 and 2).
         rows: updates in it, before any truncation.
         negative_rows: how many of them have a negative diff.
         diff_sum: sum of all diffs, exact (may exceed int64).

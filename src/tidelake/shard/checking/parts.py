@@ -7,7 +7,7 @@ one row group after the other, so memory does not grow with the parts. Writes no
 from collections.abc import Callable, Iterable
 
 from tidelake.data.check import Edges, PartCheck
-from tidelake.data.container import hasher
+from tidelake.data.container import hasher, whole_checksum
 from tidelake.data.inline import decode_inline
 from tidelake.data.keytext import key_text
 from tidelake.data.scan import read_part
@@ -61,7 +61,7 @@ class PartsCheck:
         self._watch = watch
         self._total = sum(part.size_bytes for part in named_parts(state))
         self._state, self._blobs, self._sizes, self._tell, self._deep = state, blobs, sizes, tell, deep
-        self._by_checksum = {part.checksum: part.name for part in named_parts(state)} if deep else {}
+        self._by_checksum = {whole_checksum(part): part.name for part in named_parts(state)} if deep else {}
         self.parts = self.rows = self.size_bytes = 0
 
     def batch(self, batch: HollowBatch) -> None:
@@ -120,7 +120,7 @@ class PartsCheck:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
                 size += len(piece)
-            if digest.hexdigest() != part.checksum:
+            if digest.hexdigest() != whole_checksum(part):
                 self._told(*self._damage(part, digest.hexdigest(), size))
                 return False
             rows = read_part(
