@@ -476,6 +476,26 @@ def test_what_is_sound_of_a_damaged_write_ahead_log_is_taken_back_and_what_is_lo
     assert nothing_lost, "later frames hold the pages of a damaged one, mostly"
 
 
+@pytest.mark.parametrize("entry", [0, 1, 5, 28])
+def test_an_entry_that_was_changed_is_not_taken_back(crashed: Path, entry: int) -> None:
+    path = file_of(crashed, "-wal")
+    # The newest copy of it.
+    flipped(path, path.read_bytes().rindex(data_of(entry)[:64]) + 3)
+    assert judge(crashed) == "damaged"
+    found, lost = mended(crashed)
+    assert found == whole(len(found)) and lost == (None if len(found) == 30 else (len(found), 29))
+
+
+def test_a_page_number_beyond_what_was_ever_written_needs_no_room(crashed: Path) -> None:
+    path = file_of(crashed, "-wal")
+    content = bytearray(path.read_bytes())
+    frame = 32 + (len(content) - 32) // 4120 // 2 * 4120
+    content[frame : frame + 4] = (0xFFFFFF).to_bytes(4, "big")  # 64 GiB
+    path.write_bytes(content)
+    found, _ = mended(crashed)
+    assert found == whole(len(found))
+
+
 def test_an_older_write_ahead_log_is_taken_for_all_there_is_only_by_a_repair(tmp_path: Path) -> None:
     log = SqliteVersionLog(str(tmp_path / "log"))
     extend(log, "k", *range(10))

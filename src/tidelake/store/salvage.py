@@ -109,7 +109,10 @@ def _images(base: bytes, write_ahead: str) -> Iterable[tuple[bytes, bool]]:
 def _laid(
     base: bytes, frames: Iterable[wal.Frame], page_bytes: int, page_at: Callable[[int], bytes]
 ) -> bytes:
-    pages = {frame.page: frame.start + 24 for frame in frames if 0 < frame.page < 1 << 24}
+    # Each page was in the database or came by a frame: a higher number is damage.
+    several = list(frames)
+    most = len(base) // page_bytes + len(several)
+    pages = {frame.page: frame.start + 24 for frame in several if 0 < frame.page <= most}
     image = bytearray(base)
     for page, start in pages.items():
         end = page * page_bytes
@@ -150,23 +153,31 @@ def _rows(image: bytes, scratch: str) -> dict[int, Row]:
 
 
 def _runs(rows: dict[int, Row], acknowledged: Acknowledged | None) -> Iterable[Salvaged]:
-    """The longest pieces in which each entry continues the one before."""
+    """The longest pieces in which each entry continues the one before, as far as that one is known."""
     run: list[Entry] = []
     links: list[bytes] = []
-    last = b""
     for seqno in sorted(rows):
         row = rows[seqno]
-        here = link(last, seqno, row.data) if (last or row.link) else b""
-        if run and (seqno != run[-1].seqno + 1 or not _continues(rows, seqno, here, acknowledged)):
+        before = links[-1] if run and run[-1].seqno == seqno - 1 else _link_before(rows, seqno)
+        is_linked = before is not None and bool(before or row.link)
+        here = link(before or b"", seqno, row.data) if is_linked else row.link
+        is_sound = before is None or _continues(rows, seqno, here, acknowledged)
+        if run and not (is_sound and run[-1].seqno == seqno - 1):
             yield Salvaged(tuple(run), tuple(links))
             run, links = [], []
-        if not run:
-            here = row.link
-        run.append(Entry(seqno, row.data))
-        links.append(here)
-        last = here
+        if is_sound:
+            run.append(Entry(seqno, row.data))
+            links.append(here)
     if run:
         yield Salvaged(tuple(run), tuple(links))
+
+
+def _link_before(rows: dict[int, Row], seqno: int) -> bytes | None:
+    """The link that the entry before has, as it was found; None: it is not known."""
+    if seqno == 0:
+        return b""
+    before = rows.get(seqno - 1)
+    return before.link or None if before else None
 
 
 def _continues(rows: dict[int, Row], seqno: int, here: bytes, acknowledged: Acknowledged | None) -> bool:
