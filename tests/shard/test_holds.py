@@ -500,7 +500,7 @@ def test_the_worker_beside_a_read_renews_its_hold_and_ends_after_it(tmp_path):
 
 CHILD = """
 import sys, time, tidelake
-lake = tidelake.open(sys.argv[1], config=tidelake.Config(lease_s=float(sys.argv[2])))
+lake = tidelake.open(sys.argv[1])
 reader = lake.collection("c").reader("child", since=0)
 print("held", flush=True)
 time.sleep(600)
@@ -509,11 +509,11 @@ time.sleep(600)
 
 @pytest.mark.full
 def test_the_hold_of_a_reader_that_was_killed_expires(tmp_path):
-    with tidelake.open(tmp_path / "lake") as lake:
+    with tidelake.open(tmp_path / "lake", config=Config(lease_s=1.5)) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
         for n in range(3):
             c.append(rows(n))
-        command = [sys.executable, "-c", CHILD, str(tmp_path / "lake"), "1.5"]
+        command = [sys.executable, "-c", CHILD, str(tmp_path / "lake")]
         source = Path(tidelake.__file__).parent.parent
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(source)}

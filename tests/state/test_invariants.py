@@ -431,7 +431,7 @@ STATES = [
     ("names-indexed", lambda s: replace(s, part_names=s.part_names.add("of no part"))),
     ("tokens-known", lambda s: replace(s, tokens=s.tokens.set(7, pset(["token:u"])))),
     ("tokens-known", lambda s: replace(s, tokens=s.tokens.set(7, pset(["token:t"])))),
-    ("names-indexed", lambda s: replace(s, part_names=s.part_names.remove("p0"))),
+    ("names-indexed", lambda s: replace(s, part_names=s.part_names.discard("p0"))),
 ]
 
 
