@@ -45,7 +45,7 @@ soak: venv   ## the tests that run for hours, with fresh random choices
 	@$(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
 
 sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000
-	@$(RUN) tidelake.testing.simulation --seed $(or $(SEED),0) --steps $(or $(STEPS),2000) --seeds $(or $(SEEDS),1)
+	@$(RUN) simulation --seed $(or $(SEED),0) --steps $(or $(STEPS),2000) --seeds $(or $(SEEDS),1)
 
 docs: venv   ## run the examples of README.md and docs/, check their links
 	@$(PYTEST) $(PARALLEL) tests/test_docs.py $(ARGS)

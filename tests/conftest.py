@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from hypothesis import settings
 
-from tidelake.testing.simulation.figures import Figures
+from simulation.figures import Figures
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = "TIDELAKE_TEST_SEED"

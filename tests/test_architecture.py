@@ -45,7 +45,7 @@ BANS = (
     Ban("uuid.uuid1", RANDOM),
     Ban("uuid.uuid4", RANDOM, ("env.py",)),
     Ban("os.urandom", RANDOM, ("env.py",)),
-    Ban("threading.Thread", POOL, ("env.py", "shard/overlap.py", "testing/")),
+    Ban("threading.Thread", POOL, ("env.py", "shard/overlap.py")),
     Ban("threading.Timer", POOL),
     Ban("concurrent.futures", POOL, ("store/",)),
     Ban("asyncio", POOL),

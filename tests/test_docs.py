@@ -10,9 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from tests.spark import quick
 
 from run_page import blocks, run
+from tests.spark import quick
 from tidelake.arrangement import saved
 from tidelake.cli.main import cli
 from tidelake.data import events

@@ -14,9 +14,9 @@ from random import Random
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from tests.arrangement.arrangement_model import Best, Model, between
 from tests.arrangement.spine_rig import SetMachine, tiny
-
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout

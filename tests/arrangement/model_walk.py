@@ -10,10 +10,10 @@ from random import Random
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from tests.arrangement.arrangement_model import Best, Model, ModelCursor, between, ranked
 from tests.arrangement.arrangement_rows import KEYS, layout
 from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
-
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.retention import bottom_n, last_n, top_n

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.arrangement.arrangement_rows import Update, layout, sorted_rows
-
 from tidelake.arrangement.batch import Batch
 from tidelake.arrangement.levels import LEVELS, Fans
 from tidelake.arrangement.settings import ArrangementConfig

@@ -1,8 +1,8 @@
 """Some insert, read and disturb an arrangement at once: every answer is that of the model of its snapshot."""
 
 import pytest
-from tests.arrangement.busy_life import BusyLife
 
+from tests.arrangement.busy_life import BusyLife
 from tiers import rounds
 
 

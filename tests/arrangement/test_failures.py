@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from tests.arrangement.arrangement_rows import sorted_rows
 from tests.arrangement.spine_rig import LAYOUT, NoThreads, Rig, SetMachine, row, tiny
-
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.snapshot import Snapshot
 from tidelake.errors import CorruptionError, StoreUnavailable, UsageError

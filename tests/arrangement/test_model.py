@@ -4,9 +4,9 @@ Blocks and windows are of a few rows, so that a walk crosses many of them.
 """
 
 import pytest
+
 from tests.arrangement.arrangement_rows import KEYS
 from tests.arrangement.model_walk import Differs, ModelWalk
-
 from tidelake.arrangement import filebuilder, keycursor, memory, windows
 from tidelake.arrangement.cursor import Cursor
 from tidelake.arrangement.retention import Retention

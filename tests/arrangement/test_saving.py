@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from tests.arrangement.saving_child import contents as child_contents
 from tests.arrangement.saving_child import rows_of
 from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
-
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.checkpoint import CheckpointDirectory
 from tidelake.arrangement.home import Home

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from tests.arrangement.arrangement_rows import sorted_rows
 from tests.arrangement.spine_rig import LAYOUT, Looks, Rig, SetMachine, folded, row, tiny
-
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.levels import LEVELS
 from tidelake.arrangement.pressure import Pressure

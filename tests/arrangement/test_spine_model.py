@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from tests.arrangement.arrangement_rows import Update
 from tests.arrangement.spine_rig import LAYOUT, Rig, row, tiny
-
 from tidelake.arrangement.levels import resting_batches_max
 from tidelake.arrangement.retention import last_n
 from tidelake.data.consolidate import consolidate

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from bench import arrangement_spine as bench
 
+from bench import arrangement_spine as bench
 from tidelake.arrangement.spine import Spine
 
 

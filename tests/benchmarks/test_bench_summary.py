@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from bench import __main__ as command
 from bench import embedded
 from bench.floors import judged

@@ -3,9 +3,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bench import updates
 
 import tidelake
+from bench import updates
 
 pytest.importorskip("duckdb", reason="the answer is compared with DuckDB's: install the group bench")
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from bench import appends
 from bench.texts import texts
 from bench.workload import SCHEMA, Workload, zipfian

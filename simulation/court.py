@@ -8,6 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import NoReturn
 
+from simulation.books import Books, JudgeOfAccounts, is_account
+from simulation.judge import Judge
+from simulation.record import Violation, named
+from simulation.witness import Actor
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, InternalError
 from tidelake.lake.catalog import SHARD_ID as CATALOG
 from tidelake.state import codec
@@ -15,10 +19,6 @@ from tidelake.state.edits import apply
 from tidelake.state.invariants import check_state
 from tidelake.state.state import ShardState
 from tidelake.store.protocols import Entry
-from tidelake.testing.simulation.books import Books, JudgeOfAccounts, is_account
-from tidelake.testing.simulation.judge import Judge
-from tidelake.testing.simulation.record import Violation, named
-from tidelake.testing.simulation.witness import Actor
 
 
 class Court:

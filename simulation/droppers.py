@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from simulation.clients import FAILED, SCHEMA, Client
+from simulation.readers import hold_once, last_snapshot, snapshot
+from simulation.record import Drop
+from simulation.writers import append_now, compare_and_append
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, TidelakeError
 from tidelake.lake.lake import Lake
-from tidelake.testing.simulation.clients import FAILED, SCHEMA, Client
-from tidelake.testing.simulation.readers import hold_once, last_snapshot, snapshot
-from tidelake.testing.simulation.record import Drop
-from tidelake.testing.simulation.writers import append_now, compare_and_append
 
 # Small collections that are in use at a time: so many that several clients meet in one.
 IN_USE = 3

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import simulation_bugs as bugs
 
-from tidelake.testing.simulation.options import Options
-from tidelake.testing.simulation.run import SimulationFailed, shortest, simulate, simulate_all
+from simulation.options import Options
+from simulation.run import SimulationFailed, shortest, simulate, simulate_all
 from tiers import rounds
 
 STEPS = 2000
@@ -30,10 +30,7 @@ def test_no_seed_finds_a_wrong_answer(rng, half, record_property):
 def test_a_run_depends_on_its_seed_alone():
     """Also in another process, whose hashes of texts are others."""
     seeds = range(3)
-    code = (
-        "from tidelake.testing.simulation.run import simulate\n"
-        f"print([simulate(seed, 400).digest for seed in {seeds}])"
-    )
+    code = f"from simulation.run import simulate\nprint([simulate(seed, 400).digest for seed in {seeds}])"
     command = [sys.executable, "-c", code]
     elsewhere = subprocess.run(
         command, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tidelake.testing.simulation import (
+from simulation import (
     droppers,
     forkers,
     keepers,
@@ -12,7 +12,7 @@ from tidelake.testing.simulation import (
     uploaders,
     writers,
 )
-from tidelake.testing.simulation.clients import Client
+from simulation.clients import Client
 
 ROLES: dict[str, Callable[[Client], None]] = {
     "writer": writers.writer,

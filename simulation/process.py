@@ -9,15 +9,15 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from simulation.baton import Process, Strand
+from simulation.witness import Observer, WitnessedBlobs
+from simulation.world import CLOCK_JUMP_MS, URL, World
 from tidelake.env import Counters, Env, Spawned, Stop
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.lake import Lake
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash
-from tidelake.testing.simulation.baton import Process, Strand
-from tidelake.testing.simulation.witness import Observer, WitnessedBlobs
-from tidelake.testing.simulation.world import CLOCK_JUMP_MS, URL, World
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from simulation.baton import Baton, BatonLock, Process, Stuck
 from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.simulation.baton import Baton, BatonLock, Process, Stuck
 
 
 def baton(seed=0, steps=10_000):

@@ -3,6 +3,8 @@
 Must not know which client asks, nor which faults there were.
 """
 
+from simulation.reads import JudgeOfReads
+from simulation.record import Append, Asked, only_time
 from tidelake.errors import (
     CollectionDropped,
     StoreUnavailable,
@@ -14,8 +16,6 @@ from tidelake.errors import (
 )
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
-from tidelake.testing.simulation.reads import JudgeOfReads
-from tidelake.testing.simulation.record import Append, Asked, only_time
 
 
 class Judge(JudgeOfReads):

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 
+from simulation.baton import BatonLock, Stuck
+from simulation.clients import NAME, SCHEMA, Client
+from simulation.court import Court
+from simulation.figures import Figures
+from simulation.judge import Judge
+from simulation.options import Options
+from simulation.process import SimulatedProcess
+from simulation.rest import check_rest, check_told, check_whole
+from simulation.roles import ROLES
+from simulation.world import World
 from tidelake.errors import TidelakeError, TidelakeWarning
 from tidelake.shard.overlap import sequential
-from tidelake.testing.simulation.baton import BatonLock, Stuck
-from tidelake.testing.simulation.clients import NAME, SCHEMA, Client
-from tidelake.testing.simulation.court import Court
-from tidelake.testing.simulation.figures import Figures
-from tidelake.testing.simulation.judge import Judge
-from tidelake.testing.simulation.options import Options
-from tidelake.testing.simulation.process import SimulatedProcess
-from tidelake.testing.simulation.rest import check_rest, check_told, check_whole
-from tidelake.testing.simulation.roles import ROLES
-from tidelake.testing.simulation.world import World
 
 # Switches a bug on for as long as the block lasts; for tests of the simulation itself.
 Bug = Callable[[], AbstractContextManager[None]]

@@ -4,11 +4,11 @@ from contextlib import closing
 
 import pyarrow as pa
 
+from simulation.clients import FAILED, Client
+from simulation.record import only_time
 from tidelake.errors import HistoryCompacted, LeaseExpired, TidelakeError
 from tidelake.lake.readers import CollectionReader
 from tidelake.model.frontier import Frontier
-from tidelake.testing.simulation.clients import FAILED, Client
-from tidelake.testing.simulation.record import only_time
 
 # Of all reads, those with pauses between the rows.
 _SLOW = 0.4

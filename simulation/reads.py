@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from simulation.history import TrueHistory
+from simulation.record import DOMAIN, Asked
 from tidelake.errors import (
     CollectionDropped,
     HistoryCompacted,
@@ -22,8 +24,6 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.testing import tables
 from tidelake.testing.oracle import Oracle, Row
-from tidelake.testing.simulation.history import TrueHistory
-from tidelake.testing.simulation.record import DOMAIN, Asked
 
 
 class JudgeOfReads(TrueHistory):

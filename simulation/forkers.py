@@ -1,13 +1,13 @@
 """Clients that fork collections, and use and drop forks and what was forked, in any order."""
 
+from simulation.clients import FAILED, NAME, Client
+from simulation.droppers import IN_USE, drop, tidy, use
+from simulation.readers import last_snapshot, snapshot
+from simulation.record import only_time
 from tidelake.errors import CollectionNotFound, ForkExpired, HistoryCompacted, NotYetClosed
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.testing.simulation.clients import FAILED, NAME, Client
-from tidelake.testing.simulation.droppers import IN_USE, drop, tidy, use
-from tidelake.testing.simulation.readers import last_snapshot, snapshot
-from tidelake.testing.simulation.record import only_time
 
 
 def forker(client: Client) -> None:

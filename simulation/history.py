@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
+from simulation.record import Append, Asked, Drop, parts
+from simulation.witness import Actor
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state.edits import Delta, Step, steps
@@ -18,8 +20,6 @@ from tidelake.state.garbage import arriving
 from tidelake.state.staged import ends_before
 from tidelake.state.state import ShardState
 from tidelake.testing.oracle import Oracle, Row
-from tidelake.testing.simulation.record import Append, Asked, Drop, parts
-from tidelake.testing.simulation.witness import Actor
 
 
 class Bench(Protocol):

@@ -1,11 +1,11 @@
-"""`python -m tidelake.testing.simulation`: run seeds by hand; see `make sim`."""
+"""`python -m simulation`: run seeds by hand; see `make sim`."""
 
 import argparse
 import sys
 
+from simulation.figures import Figures
+from simulation.run import SimulationFailed, shortest, simulate
 from tidelake.env import SystemClock
-from tidelake.testing.simulation.figures import Figures
-from tidelake.testing.simulation.run import SimulationFailed, shortest, simulate
 
 
 def main() -> int:

@@ -9,6 +9,9 @@ from contextlib import suppress
 
 import pyarrow as pa
 
+from simulation.books import Books, Contents, Transfer
+from simulation.clients import FAILED, Client
+from simulation.record import only_time
 from tidelake.errors import (
     CollectionDropped,
     LeaseExpired,
@@ -23,9 +26,6 @@ from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
 from tidelake.lake.transactions import Transaction
 from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.simulation.books import Books, Contents, Transfer
-from tidelake.testing.simulation.clients import FAILED, Client
-from tidelake.testing.simulation.record import only_time
 
 ACCOUNTS = ("account0", "account1", "account2")
 SCHEMA = pa.schema([pa.field("transfer", pa.int64(), nullable=False), pa.field("amount", pa.int64())])

@@ -2,12 +2,12 @@
 
 from functools import partial
 
+from simulation.clients import FAILED, Client, table_of
+from simulation.record import Append
 from tidelake.errors import TidelakeError
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.drainer import Drainer
-from tidelake.testing.simulation.clients import FAILED, Client, table_of
-from tidelake.testing.simulation.record import Append
 
 # So far beyond the upper something is staged.
 _AHEAD = 12

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from simulation.clients import FAILED, Client, table_of
+from simulation.record import Append
 from tidelake.errors import (
     AlreadyTaken,
     CollectionDropped,
@@ -15,8 +17,6 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
 from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.simulation.clients import FAILED, Client, table_of
-from tidelake.testing.simulation.record import Append
 
 # So many uploads a client remembers, and may offer again.
 _KEPT = 4

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from simulation.judge import Judge
+from simulation.witness import Actor
 from tidelake.model.frontier import Frontier
 from tidelake.state.edits import Step
 from tidelake.state.state import ShardState
-from tidelake.testing.simulation.judge import Judge
-from tidelake.testing.simulation.witness import Actor
 
 Contents = Mapping[int, int]
 """Amounts by the numbers of transfers."""

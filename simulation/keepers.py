@@ -1,10 +1,10 @@
 """Clients that look after a collection: merges, upkeep, history that is let go, garbage that is deleted."""
 
+from simulation.clients import FAILED, Client
+from simulation.record import only_time
+from simulation.writers import append_now
 from tidelake.errors import UsageError
 from tidelake.lake.readers import CollectionCriticalHold
-from tidelake.testing.simulation.clients import FAILED, Client
-from tidelake.testing.simulation.record import only_time
-from tidelake.testing.simulation.writers import append_now
 
 
 def maintainer(client: Client) -> None:

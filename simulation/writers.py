@@ -4,13 +4,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from simulation.clients import FAILED, Client, table_of
+from simulation.record import Append
 from tidelake.env import Stop
 from tidelake.errors import CollectionDropped
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
-from tidelake.testing.simulation.clients import FAILED, Client, table_of
-from tidelake.testing.simulation.record import Append
 
 # Appends without a name: each is tried once.
 

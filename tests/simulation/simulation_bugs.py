@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+from simulation.options import Options
 from tidelake.errors import TidelakeError, WriterFenced
 from tidelake.lake.groups import Groups
 from tidelake.shard.history import History, advanced
@@ -16,7 +17,6 @@ from tidelake.state import collection as collection_commands
 from tidelake.state import invariants, single, taken, transactions
 from tidelake.state.commands import NoOp, Refused
 from tidelake.store import witness
-from tidelake.testing.simulation.options import Options
 
 
 @contextmanager

@@ -8,6 +8,13 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 
+from simulation.clients import NAME
+from simulation.court import Court
+from simulation.judge import Judge
+from simulation.record import Append, named, only_time
+from simulation.tellers import ACCOUNTS, check_accounts
+from simulation.uploaders import UPLOADS
+from simulation.world import World
 from tidelake.errors import CollectionDropped
 from tidelake.lake.catalog import SHARD_ID as CATALOG
 from tidelake.lake.collection import Collection
@@ -16,13 +23,6 @@ from tidelake.lake.lake import Lake
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.state.state import FIRST, ShardState
-from tidelake.testing.simulation.clients import NAME
-from tidelake.testing.simulation.court import Court
-from tidelake.testing.simulation.judge import Judge
-from tidelake.testing.simulation.record import Append, named, only_time
-from tidelake.testing.simulation.tellers import ACCOUNTS, check_accounts
-from tidelake.testing.simulation.uploaders import UPLOADS
-from tidelake.testing.simulation.world import World
 
 # Longer than every lease, age and error of a clock together.
 _DAY_S = 86_400.0

@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from simulation.baton import Baton, Process, Strand
+from simulation.options import Options
+from simulation.tails import LosingLog
+from simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 from tidelake.env import Counters, Env, Spawned, Stop
 from tidelake.errors import BlobNotFound
 from tidelake.lake.lake import Lake
@@ -21,10 +25,6 @@ from tidelake.store.memory import MemoryBlobStore
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.files import SimulatedDisk
-from tidelake.testing.simulation.baton import Baton, Process, Strand
-from tidelake.testing.simulation.options import Options
-from tidelake.testing.simulation.tails import LosingLog
-from tidelake.testing.simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 
 URL = "memory://simulation"
 CLOCK_JUMP_MS = 60_000

@@ -9,6 +9,11 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from simulation.court import Court
+from simulation.judge import Judge
+from simulation.process import SimulatedProcess
+from simulation.record import DOMAIN, Append, Asked, only_time
+from simulation.world import World
 from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake
@@ -17,11 +22,6 @@ from tidelake.state.append import Appended
 from tidelake.testing import tables
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.oracle import Row
-from tidelake.testing.simulation.court import Court
-from tidelake.testing.simulation.judge import Judge
-from tidelake.testing.simulation.process import SimulatedProcess
-from tidelake.testing.simulation.record import DOMAIN, Append, Asked, only_time
-from tidelake.testing.simulation.world import World
 
 NAME = "c"
 SCHEMA = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.string())])
