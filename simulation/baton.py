@@ -1,10 +1,11 @@
-"""The baton: many real threads, of which exactly one runs.
+"""The baton: many real threads, of which exactly one runs at a time.
 
-Owns the order of the threads and the simulated time. Whoever holds the baton runs until it calls `pause`;
-then a seeded choice among those that may go on says who is next. Must not know what the threads do.
+Owns the order of the threads and the simulated time. The thread that holds the baton runs until it calls
+`pause`; then a seeded choice among the threads that are ready picks the next one. Must not know what the
+threads do.
 
-INVARIANT: a run is a function of the seed. No thread goes on without the baton, time moves by `pause` alone,
-and a thread of a dead process never pauses again: it unwinds to its end before anybody else goes on.
+INVARIANT: a run is a function of the seed. No thread runs without the baton, `pause` alone moves the time,
+and a thread of a dead process never pauses again: it unwinds to its end before another thread runs.
 """
 
 import heapq
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 from tidelake.testing.faults import SimulatedCrash
 
-# Real seconds without a step after which the threads are taken for stuck.
+# After this many real seconds without a step the threads count as stuck.
 _STUCK_S = 60.0
 _NEVER = 2**62
 
@@ -26,12 +27,12 @@ class Stuck(Exception):
 
 
 class Process:
-    """What lives and dies together.
+    """A simulated process: threads that crash together.
 
     Attributes:
-        name: for the trace.
+        name: its name in the trace.
         dead: whether it has crashed; its threads are unwinding, or gone.
-        stalled_us: none of its threads goes on before this simulated time.
+        stalled_us: simulated time before which none of its threads runs.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,7 +45,7 @@ class Strand:
     """One thread under the baton.
 
     Attributes:
-        about: what it is doing, for whoever has to know; None: nothing in particular.
+        about: what it is doing, read by the judges; None: nothing in particular.
     """
 
     def __init__(self, process: Process, name: str, wake_us: int) -> None:
@@ -57,7 +58,7 @@ class Strand:
         self.go.acquire()
 
     def ready_us(self) -> int:
-        """From when on it may go on, as far as is known now."""
+        """The simulated time from which on it may run, as far as is known now."""
         if self.process.dead:
             return 0
         wake_us = 0 if self.until is not None and self.until() else self.wake_us
@@ -65,16 +66,16 @@ class Strand:
 
 
 class Baton:
-    """Hands the one right to run from thread to thread.
+    """Lets one thread run at a time.
 
     Args:
-        draw: the random choices, of this class only.
-        steps: pauses after which every process dies, and the run ends.
+        draw: the source of random choices; used by this class only.
+        steps: number of pauses after which every process dies and the run ends.
 
     Attributes:
         now_us: simulated time.
-        steps: pauses so far.
-        trouble: the first error that `fail` was told, or that ended a thread.
+        steps: number of pauses so far.
+        trouble: the first error that `fail` was given, or that ended a thread.
     """
 
     def __init__(self, draw: random.Random, steps: int) -> None:
@@ -82,7 +83,7 @@ class Baton:
         self.steps = 0
         self.trouble: BaseException | None = None
         self._draw, self._limit = draw, steps
-        # How often the one that runs goes on, though others could.
+        # The probability that the running thread goes on although others are ready.
         self._stay = draw.choice((0.0, 0.3, 0.6, 0.85))
         self._strands: list[Strand] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -93,13 +94,13 @@ class Baton:
 
     @property
     def current(self) -> Strand:
-        """The thread that runs."""
+        """The thread that holds the baton."""
         if self._current is None:
-            raise Stuck("nobody holds the baton")
+            raise Stuck("no thread holds the baton")
         return self._current
 
     def beside(self, strand: Strand) -> tuple[object, ...]:
-        """What the other threads of a process are about."""
+        """What the other threads of this thread's process are doing."""
         others = [other for other in self._strands if other.process is strand.process and other is not strand]
         return tuple(other.about for other in others if other.about is not None)
 
@@ -110,7 +111,7 @@ class Baton:
 
     @property
     def over(self) -> bool:
-        """Whether the run is ending: everything unwinds, and nothing new starts."""
+        """Whether the run is ending: all threads unwind, and no new work starts."""
         return self._over
 
     def start(self, process: Process, name: str, work: Callable[[], None], delay_us: int = 0) -> Strand:
@@ -122,7 +123,7 @@ class Baton:
         return strand
 
     def at(self, when_us: int, event: Callable[[], None]) -> None:
-        """Let something happen at a simulated time, also after its process has died."""
+        """Call `event` at a simulated time, even if the process that asked for it has died by then."""
         self._event_count += 1
         heapq.heappush(self._events, (when_us, self._event_count, event))
 
@@ -130,7 +131,7 @@ class Baton:
         """Run all threads until the last one has ended.
 
         Raises:
-            Stuck: they do not go on.
+            Stuck: the threads made no step for a minute of real time.
         """
         self._pass_on(None)
         seen = -1
@@ -140,7 +141,7 @@ class Baton:
             seen = self.steps
 
     def pause(self, wake_us: int = 0, until: Callable[[], bool] | None = None) -> None:
-        """Let others run; go on not before a simulated time, or as soon as `until` holds.
+        """Let other threads run; go on at a simulated time, or as soon as `until` holds.
 
         Raises:
             SimulatedCrash: the process is dead.
@@ -156,7 +157,7 @@ class Baton:
         self._check(strand)
 
     def block(self, until: Callable[[], bool]) -> None:
-        """Let others run until something holds."""
+        """Let other threads run until `until` holds."""
         self.pause(_NEVER, until)
 
     def finish(self) -> None:
@@ -166,7 +167,7 @@ class Baton:
             strand.process.dead = True
 
     def fail(self, error: BaseException) -> None:
-        """End the run because of an error, whoever may catch what is raised here."""
+        """End the run because of an error, even if a caller catches the error that is raised for it."""
         if self.trouble is None and not self._over:
             self.trouble = error
         self.finish()
@@ -189,7 +190,7 @@ class Baton:
         self._pass_on(None)
 
     def _pass_on(self, own: Strand | None) -> None:
-        """Give the baton to whoever is next, and wait for the next turn unless that is the caller."""
+        """Give the baton to the next thread. Unless that is the caller, wait for the caller's next turn."""
         chosen = self._choose(own)
         self._current = chosen
         if chosen is None:
@@ -228,10 +229,9 @@ class Baton:
 
 
 class BatonLock:
-    """A `threading.Lock` for threads under the baton: waiting for it hands the baton on.
+    """A `threading.Lock` for threads under the baton: a thread that waits for it hands the baton on.
 
-    A real lock that is held across a store call would keep the thread that waits for it, and the baton
-    with it, for ever.
+    With a real lock that is held across a store call, the waiting thread would keep the baton for ever.
     """
 
     def __init__(self, baton: Baton) -> None:
@@ -252,7 +252,7 @@ class BatonLock:
         self._locked = False
 
     def locked(self) -> bool:
-        """Whether somebody has it."""
+        """Whether a thread has it."""
         return self._locked
 
     def __enter__(self) -> bool:

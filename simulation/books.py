@@ -1,8 +1,8 @@
-"""The books of what was transferred between accounts, and what every reader of them must be told.
+"""The books: all transfers between accounts, and the rules for what readers of the accounts may see.
 
-Owns the record of transfers, and the rules: a transfer is seen in all of its accounts at a time or in none,
-once it is acknowledged it is seen, one that was refused never is, and what an account holds at a closed time
-stays so. Must not know how any of it is carried out.
+Owns the record of transfers, and the rules: at any time a transfer is seen in all of its accounts or in none;
+an acknowledged transfer is seen; a refused one never is; and the contents of an account at a closed time do
+not change. Must not know how transfers are carried out.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ Contents = Mapping[int, int]
 
 @dataclass(eq=False)
 class Transfer:
-    """One that somebody asked for.
+    """One transfer that a client asked for.
 
     Attributes:
-        number: of it.
-        amounts: by account; together nothing.
-        time: that it is in at, if that was told.
-        barred: why it must never be seen.
+        number: its number.
+        amounts: amount by account; they add up to zero.
+        time: the time it was committed at, if the client was told.
+        barred: why it must never be seen; empty if it may be.
     """
 
     number: int
@@ -49,21 +49,21 @@ class Books:
         self._final: dict[tuple[str, int], Contents] = {}
 
     def begins(self, amounts: dict[str, int]) -> Transfer:
-        """A new transfer is about to be tried."""
+        """Record a transfer before its first attempt."""
         self.transfers.append(Transfer(len(self.transfers), amounts))
         return self.transfers[-1]
 
     def acknowledged(self) -> list[Transfer]:
-        """Those whose caller was told that they are in, so far."""
+        """The transfers whose clients were told so far that they are in."""
         return [one for one in self.transfers if one.time is not None]
 
     def seen(self, at: int, found: Mapping[str, Contents], due: list[Transfer]) -> None:
-        """Accounts were read at one time, which was closed in all of them.
+        """Judge reads of several accounts as of one time, which was closed in all of them.
 
         Args:
             at: the time.
-            found: what each held.
-            due: what had been acknowledged before the reads began.
+            found: the contents of each account.
+            due: the transfers that were acknowledged before the reads began.
         """
         for name, contents in found.items():
             known = self._final.setdefault((name, at), contents)
@@ -92,9 +92,9 @@ def is_account(state: ShardState) -> bool:
 
 
 class JudgeOfAccounts(Judge):
-    """Follows the log of an account, or of a group. What is in it, the books know."""
+    """Follows the log of an account, or of a group. The books judge its contents."""
 
-    def _stepped(self, step: Step, actor: Actor) -> None:  # noqa: ARG002 - whoever does it
+    def _stepped(self, step: Step, actor: Actor) -> None:  # noqa: ARG002 - the signature
         self.state = step.after
         self.uppers.append(step.after.upper)
         self.held.append(bool(step.after.holds or step.after.critical))
@@ -106,4 +106,4 @@ class JudgeOfAccounts(Judge):
             self.wrong(f"{self.key} was dropped, and has collections: {before.memberships}")
 
     def check_order(self) -> None:
-        """Nothing is asked for here."""
+        """Do nothing: transfers are not recorded as appends."""

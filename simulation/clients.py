@@ -1,7 +1,7 @@
 """A client: a process that uses a lake as its users do, and tells the judge what it was told.
 
-Owns what is common to all roles. Must not know what the answer should be, nor of the faults: a client knows
-only the errors that it is given.
+Owns what all roles have in common. Must not know what the answer should be, nor which faults there are: a
+client knows only the errors that it is given.
 """
 
 import random
@@ -29,13 +29,13 @@ FAILED = (StoreUnavailable, OutcomeUnknown)
 
 
 class Client:
-    """One process at work.
+    """A client in its own process.
 
     Attributes:
-        name: of the collection that it uses.
-        process: of this client.
-        judge: who is told.
-        draw: its random choices.
+        name: the collection that it uses.
+        process: the process of this client.
+        judge: the judge that is told the answers.
+        draw: the source of its random choices.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class Client:
         self._is_visitor = opened is not None
 
     def visitor(self, name: str, collection: Collection) -> "Client":
-        """The same process, as it uses another collection."""
+        """A client of the same process that uses another collection."""
         judge = self.court.judges[collection.id]
         opened = (self.lake(), collection)
         return Client(self.world, self.court, judge, self.process, self.draw, name=name, opened=opened)
 
     def mate(self, collection: Collection) -> "Client":
-        """Another thread of the same process, which uses the same collection."""
+        """A client for another thread of the same process, which uses the same collection."""
         draw = random.Random(f"{self.draw.random()}")  # noqa: S311 - a run must repeat
         opened = (self.lake(), collection)
         return Client(self.world, self.court, self.judge, self.process, draw, name=self.name, opened=opened)
 
     def collection(self) -> Collection:
-        """The collection, opened by this process; again now and then."""
+        """The collection, opened by this process. It is opened anew now and then."""
         return self._open()[1]
 
     def lake(self) -> Lake:
@@ -84,11 +84,11 @@ class Client:
         return self._opened
 
     def rest(self) -> None:
-        """Sleep: mostly for a moment, at times for long."""
+        """Sleep: mostly for a moment, sometimes for long."""
         self.process.sleep(self.draw.choice((0.001, 0.01, 0.1, 0.1, 1.0, 10.0)))
 
     def rows(self, times: range | None) -> list[tuple[Row, int | None, int]]:
-        """Up to ten updates, one of which no other append has; without times if None is given."""
+        """Up to ten updates, one of which is unique to this append. Without times if `times` is None."""
         unique = 1000 + len(self.judge.appends)
         found: list[tuple[Row, int | None, int]] = [((unique, self.process.name), self._time(times), 1)]
         for _ in range(self.draw.randrange(self.draw.choice((1, 3, 10)))):
@@ -100,7 +100,7 @@ class Client:
         return None if times is None else self.draw.choice(times)
 
     def known_upper(self) -> int:
-        """An upper that somebody told this client of: the newest, mostly."""
+        """An upper that a client may have seen: mostly the newest one."""
         uppers = self.judge.uppers
         back = self.draw.choice((0, 0, 0, 0, 1, 3))
         return only_time(uppers[max(0, len(uppers) - 1 - back)])
@@ -132,11 +132,11 @@ class Client:
         return "in"
 
     def offer_stage(self, op: Append, call: Callable[[], bool]) -> str:
-        """As `offer`, of a stage."""
+        """As `offer`, for a stage."""
 
         def staged() -> Appended:
             kept = call()
-            # The times of an answer to a stage are nobody's: where it was placed, if it was.
+            # A stage answers with no times, so take those at which it was placed, if it was.
             lower, upper = op.placed[1:] if op.placed else (Frontier(), Frontier())
             return Appended(lower, upper, already=not kept or op.placed is not None)
 
@@ -147,7 +147,7 @@ class Client:
         return f"{what} #{len(self.judge.appends)} of {self.process.name}"
 
     def read(self, what: str, ask: Callable[[], pa.Table], judged: Callable[[Asked, pa.Table], None]) -> None:
-        """Read once, and have the answer judged."""
+        """Read once, and let the judge check the answer."""
         asked = self.judge.asked()
         self.world.note(f"> {what}")
         try:
@@ -161,7 +161,7 @@ class Client:
 
 
 def table_of(rows: list[tuple[Row, int | None, int]]) -> pa.Table:
-    """Rows as a table to append; without times and diffs if there are no times."""
+    """Rows as a table to append; without the columns for time and diff if the rows have no times."""
     if any(time is None for _, time, _ in rows):
         table = tables.table([(row, 0, diff) for row, _, diff in rows], DOMAIN, SCHEMA)
         return table.drop_columns([*DOMAIN.columns, "_diff"])

@@ -1,7 +1,7 @@
 """The court: sees every effect on the true stores, and has a judge for each collection.
 
-Owns what must hold of the stores at every moment: states keep the rules, what they name is there, what is
-read is not deleted, and a log goes only with a tombstone.
+Owns the checks that must pass at every moment: states keep the rules, the blobs that they name exist, no
+blob is deleted that a hold reads, and a log is deleted only after a tombstone.
 """
 
 from collections import Counter
@@ -22,17 +22,17 @@ from tidelake.store.protocols import Entry
 
 
 class Court:
-    """Is told of everything that happens to the stores; see `Observer`.
+    """The observer of the stores; see `Observer`.
 
     Attributes:
-        judges: by shard id, of all collections that there ever were.
-        books: of what was written to several collections at once.
-        counts: what was done and judged.
-        names: of the small collections that somebody has begun to make.
-        made: of these, the shard id where it is known.
-        drops: names that somebody has begun to drop.
-        loose: names that somebody has begun to rename, or to give to another collection.
-        short_us: a read without a hold that took less finds all parts.
+        judges: judge by shard id, for all collections that ever existed.
+        books: the books of the transfers between accounts.
+        counts: how often each thing was done or judged.
+        names: names of the small collections that a client has begun to create.
+        made: shard id by name, for the collections of `names` whose creation was acknowledged.
+        drops: names that a client has begun to drop.
+        loose: names that a client has begun to rename or swap.
+        short_us: a read without a hold that takes less time than this finds all parts.
         named_by: see `Bench`.
     """
 
@@ -57,13 +57,13 @@ class Court:
         self._named: dict[str, frozenset[str]] = {}
 
     def wrong(self, message: str) -> NoReturn:
-        """End the run with a violation, whoever may catch it."""
+        """End the run with a violation, even if a caller catches the error."""
         error = Violation(message)
         self._report(error)
         raise error
 
     def entered(self, key: str, entry: Entry, actor: Actor) -> None:
-        """A log got an entry."""
+        """Judge a new entry of a log."""
         before, delta = self._states.get(key), None
         if before is None:
             state = codec.decode_state(entry.data, key)
@@ -89,29 +89,29 @@ class Court:
             self.wrong(f"{key} was deleted, and is there again")
 
     def _counted_on(self, state: ShardState) -> Iterator[str]:
-        """The blobs that must be there for a state.
+        """The names of the blobs that must exist for a state.
 
-        Of a fork that was made too late nobody has been told yet: its origin does not know it.
+        A fork that its origin does not know was made too late: it needs none, as no client was told of it.
         """
         origin = None if state.origin is None else self._states.get(state.origin.shard_id)
         is_late = state.origin is not None and (origin is None or state.shard_id not in origin.forks)
         return iter(()) if is_late and not state.seqno else named(state)
 
     def ending(self, key: str) -> None:
-        """A log is about to go."""
+        """Judge a deletion of a log, which is about to happen."""
         state = self._states.pop(key, None)
         self._named.pop(key, None)
         if state is not None and state.seqno and not state.dropped:
             self.wrong(f"the log of {key} is deleted at {state.seqno}, and it was not dropped")
 
     def survived(self) -> None:
-        """The machine has crashed: every blob that a newest state names is still there."""
+        """Check after a crash of the machine that every blob that a newest state names is still there."""
         for key, wanted in self._named.items():
             self._check_present(key, wanted)
 
     def deleting(self, name: str) -> None:
-        """A blob is about to go."""
-        # Forks name parts of others.
+        """Judge a deletion of a blob, which is about to happen."""
+        # Look at all states: forks name parts of other collections.
         for key, state in self._states.items():
             if name in self._named[key]:
                 self.wrong(f"{name} is deleted, but {key}@{state.seqno} names it")
@@ -125,10 +125,10 @@ class Court:
             if not self._present(name):
                 self.wrong(f"{key}@{self._states[key].seqno} names {name}, which is not there")
 
-    # What those are told who make and drop collections.
+    # Answers to clients that create and drop collections.
 
     def _judge(self, name: str) -> Judge | None:
-        """Of a small collection, if its shard is known."""
+        """The judge of a small collection, if its shard is known."""
         return self.judges.get(self.made.get(name, ""))
 
     def dropped(self, name: str) -> bool:
@@ -137,11 +137,11 @@ class Court:
         return judge is not None and judge.dropped is not None
 
     def gone(self) -> frozenset[str]:
-        """The collections that are known to be dropped, by their ids."""
+        """The shard ids of the collections that are known to be dropped."""
         return frozenset(key for key, judge in self.judges.items() if judge.dropped is not None)
 
     def not_found(self, name: str, error: CollectionNotFound, *, made: bool) -> None:
-        """Somebody was told that there is no such collection, though it was made, or that it was dropped."""
+        """Judge an answer that a collection does not exist or was dropped; `made`: it was created before."""
         if not made or name in self.loose:
             return
         if not isinstance(error, CollectionDropped) and name not in self.drops:
@@ -150,12 +150,12 @@ class Court:
             self.wrong(f"{name} is there, and was not found: {error!r}")
 
     def holds_since(self, name: str) -> int:
-        """Entries of the log of a small collection when somebody begins to drop it."""
+        """Number of steps of the log of a small collection when a drop of it begins, for `in_use`."""
         judge = self._judge(name)
         return 0 if judge is None else len(judge.held)
 
     def in_use(self, name: str, entries: int, force: bool, error: CollectionInUse) -> None:
-        """A drop was refused."""
+        """Judge a drop that was refused because of holds."""
         self.counts["drops refused"] += 1
         judge = self._judge(name)
         if name in self.loose:
@@ -164,13 +164,13 @@ class Court:
             self.wrong(f"a drop of {name} was refused for nothing: {error!r}")
 
     def was_dropped(self, name: str) -> None:
-        """A drop was answered with success."""
+        """Judge a drop that was answered with success."""
         self.counts["drops"] += 1
         if name in self.made and name not in self.loose and not self.dropped(name):
             self.wrong(f"{name} was dropped, and is there")
 
     def listed(self, names: Collection[str], made: Collection[str], gone: Collection[str]) -> None:
-        """Somebody listed the names; before the call some were `made`, and some of these `gone`."""
+        """Judge a list of names; before the call `made` existed, and of these `gone` were dropped."""
         for name in sorted(set(made) - self.loose):
             if name not in names and name not in self.drops:
                 self.wrong(f"{name} was made, and is not in the list")
@@ -178,5 +178,5 @@ class Court:
                 self.wrong(f"{name} was dropped, and is in the list")
 
     def states(self) -> dict[str, ShardState]:
-        """The newest state of every log that there is, the catalog's as well."""
+        """The newest state of every log, that of the catalog included."""
         return dict(self._states)

@@ -1,4 +1,4 @@
-"""Clients that make small collections, use, rename and drop them, and go on with drops that others began."""
+"""Clients that create, use, rename and drop small collections, and finish drops that others began."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,12 @@ from simulation.writers import append_now, compare_and_append
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, TidelakeError
 from tidelake.lake.lake import Lake
 
-# Small collections that are in use at a time: so many that several clients meet in one.
+# Number of small collections in use at a time: so few that several clients meet in one.
 IN_USE = 3
 
 
 def dropper(client: Client) -> None:
-    """Makes, uses, renames and drops small collections, which others of its kind use as well."""
+    """Creates, uses, renames and drops small collections, which other droppers use as well."""
     while True:
         lake = client.lake()
         client.draw.choice((_make, use, use, use, drop, tidy, _rename))(client, lake)
@@ -29,7 +29,7 @@ def _make(client: Client, lake: Lake) -> None:
     try:
         made = lake.create(name, SCHEMA, key=["k"])
     except (*FAILED, CollectionDropped) as error:
-        # Whoever slept between two steps, or has another clock, is told that it was taken for a leftover.
+        # If it slept between two steps, or its clock is off, others may take the collection for a leftover.
         client.world.note(f"< create {name}: {error!r}")
         return
     court.made[name] = made.id
@@ -37,7 +37,7 @@ def _make(client: Client, lake: Lake) -> None:
 
 
 def use(client: Client, lake: Lake) -> None:
-    """Open a small collection, and use it for a while, also after somebody has dropped it."""
+    """Open a small collection, and use it for a while, even after another client has dropped it."""
     names = client.court.names[-IN_USE:]
     if not names:
         return
@@ -69,7 +69,7 @@ def use(client: Client, lake: Lake) -> None:
 
 
 def _look_after(visitor: Client) -> None:
-    """Maintain, collect, or close history: neutral once it is dropped."""
+    """Maintain or collect. Has no effect once the collection is dropped."""
     collection = visitor.collection()
     try:
         visitor.draw.choice((collection.maintain, collection.collect))()
@@ -104,7 +104,7 @@ def drop(client: Client, lake: Lake) -> None:
 
 
 def _rename(client: Client, lake: Lake) -> None:
-    """Give a small collection a new name, or let two change theirs."""
+    """Give a small collection a new name, or swap the names of two."""
     court, draw = client.court, client.draw
     if not court.names:
         return
@@ -113,7 +113,7 @@ def _rename(client: Client, lake: Lake) -> None:
     if not is_swap:
         court.names.append(new)
     client.world.note(f"> rename {old} {new} swap={is_swap}")
-    # Others may rename them as well, so that nobody knows what they lead to.
+    # Other clients may rename them as well, so the judge cannot tell where these names lead.
     court.loose |= {old, new}
     try:
         if is_swap:
@@ -128,7 +128,7 @@ def _rename(client: Client, lake: Lake) -> None:
 
 
 def tidy(client: Client, lake: Lake) -> None:
-    """Finish drops of others, and see that the list of names is right."""
+    """Finish drops of others, and check the list of names."""
     court = client.court
     gone, made = {name for name in court.names if court.dropped(name)}, set(court.made)
     try:

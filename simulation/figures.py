@@ -1,4 +1,4 @@
-"""How much was done in runs of the simulation, for people."""
+"""How much was done in runs of the simulation, for people to read."""
 
 import json
 from collections import Counter
@@ -10,11 +10,11 @@ class Figures:
     """What was done in one run, or in several.
 
     Attributes:
-        seeds: runs.
-        steps: store and clock calls.
-        counts: what clients did and were told.
-        injected: faults by kind.
-        digest: of the trace of one run; equal runs have equal ones.
+        seeds: number of runs.
+        steps: number of store and clock calls.
+        counts: how often clients did or were told each thing.
+        injected: number of faults by kind.
+        digest: digest of the trace of one run; equal runs have equal digests.
     """
 
     seeds: int = 0
@@ -24,7 +24,7 @@ class Figures:
     digest: int = 0
 
     def plus(self, other: "Figures") -> "Figures":
-        """Both together."""
+        """The sum of both, without digest."""
         return Figures(
             self.seeds + other.seeds,
             self.steps + other.steps,
@@ -33,7 +33,7 @@ class Figures:
         )
 
     def to_json(self) -> str:
-        """For `from_json`, in another process."""
+        """The figures as JSON, for `from_json` in another process."""
         return json.dumps([self.seeds, self.steps, self.counts, self.injected])
 
     @classmethod

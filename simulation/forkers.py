@@ -1,4 +1,4 @@
-"""Clients that fork collections, and use and drop forks and what was forked, in any order."""
+"""Clients that fork collections, and use and drop the forks and their origins in any order."""
 
 from simulation.clients import FAILED, NAME, Client
 from simulation.droppers import IN_USE, drop, tidy, use
@@ -11,7 +11,7 @@ from tidelake.model.frontier import Frontier
 
 
 def forker(client: Client) -> None:
-    """Forks the large collection and small ones, among them forks; the forks are small ones as well."""
+    """Forks the large collection and small ones. Forks count as small ones, so forks are forked as well."""
     while True:
         lake = client.lake()
         client.draw.choice((_fork, _fork, _fork, use, use, _let_go, drop, tidy))(client, lake)
@@ -19,7 +19,7 @@ def forker(client: Client) -> None:
 
 
 def _fork(client: Client, lake: Lake) -> None:
-    """Fork something, as it is or was, and read the fork."""
+    """Fork a collection as it is, or as of a time, and read the fork."""
     court, draw = client.court, client.draw
     source = draw.choice([NAME, *court.names[-IN_USE:]])
     try:
@@ -51,7 +51,7 @@ def _fork(client: Client, lake: Lake) -> None:
 
 
 def _check(client: Client, name: str, made: Collection, as_of: int | None) -> None:
-    """A fork begins where it was asked to, and has the contents of what was forked."""
+    """Check that a fork begins at the time asked for and has the contents of its origin."""
     judge = client.court.judges[made.id]
     if as_of is not None and judge.uppers[0] != Frontier.past(as_of):
         judge.wrong(f"a fork as of {as_of} begins at {judge.uppers[0]}")
@@ -60,7 +60,7 @@ def _check(client: Client, name: str, made: Collection, as_of: int | None) -> No
 
 
 def _let_go(client: Client, lake: Lake) -> None:
-    """Make all parts of a small collection its own, if it is a fork."""
+    """Merge a small collection: if it is a fork, all of its parts become its own."""
     names = client.court.names[-IN_USE:]
     if not names:
         return

@@ -1,10 +1,10 @@
 """The true history of one collection, as the entries of its log tell it.
 
-Owns the oracle, which is fed from the order of the log's entries, and the record of every append: who may
-commit what. Must not know what callers are told of it.
+Owns the oracle, which is fed in the order of the log's entries, and the record of every append, which says
+which commits are allowed. Must not know what callers were told.
 
-INVARIANT: what is judged is never what the answer was made of: rows come from the clients, the order and
-the times from the log, and the answers from the product.
+INVARIANT: an answer is never compared with the data it was made of: the rows come from the clients, the
+order and the times from the log, and the answers from the product.
 """
 
 from collections import Counter
@@ -23,12 +23,13 @@ from tidelake.testing.oracle import Oracle, Row
 
 
 class Bench(Protocol):
-    """What the judges of all collections share.
+    """What the judges of all collections have in common.
 
     Attributes:
-        counts: what was done and judged.
-        short_us: a read without a hold that took less finds all parts.
-        named_by: what the thread was about that gave a part its name.
+        counts: how often each thing was done or judged.
+        short_us: a read without a hold that takes less time than this finds all parts.
+        clock: the step of the run and the simulated time in microseconds.
+        named_by: what the thread that named a given part was doing.
     """
 
     counts: Counter[str]
@@ -44,12 +45,12 @@ class TrueHistory:
     """Follows the log of one collection.
 
     Attributes:
-        key: of the log.
-        state: the newest true state before it was dropped.
-        dropped: the step at which it became a tombstone.
-        uppers: after each step of each entry of the log but the tombstone.
+        key: the key of the log.
+        state: the newest true state; once the collection is dropped, the last state before the drop.
+        dropped: the step at which the collection became a tombstone.
+        uppers: the upper after each step of each log entry, without the tombstone.
         oracle: the collection as a list of updates.
-        appends: that were asked for.
+        appends: the appends that clients asked for.
     """
 
     oracle: Oracle
@@ -61,37 +62,38 @@ class TrueHistory:
         self.dropped: int | None = None
         self.uppers = [state.upper]
         self.appends: list[Append] = []
-        # A fork has the history of its origin; what takes the place of one that was never made has none.
+        # A fork starts with the history of its origin. A placeholder for a fork that was never created has
+        # no history.
         known: list[tuple[Row, Time, int]] = []
         if source is not None and state.origin is not None and state.origin.seqno >= 0:
             known = source.oracle.updates[: source.known_at[state.origin.seqno]]
-        # What is staged at open times comes along, unless the fork is to end at a time.
+        # A fork also takes the staged updates of open times, unless it was asked to end at a time.
         whole = any(not ends_before(one.batch, state.upper) for one in state.staged)
         closed = [u for u in known if whole or not state.upper.less_equal(u[1])]
         self.oracle = Oracle(state.upper, state.since, closed)
-        # How many updates there were after each step, and as of each entry.
+        # The number of updates after each step, and as of each entry.
         self.known = [len(closed)]
         self.known_at = {state.seqno: len(closed)}
-        # What the end of the run does by itself.
+        # The append that the end of the run makes itself.
         self.calm: Append | None = None
-        # What a writer's name had got in when an epoch was opened.
+        # The last sequence that a writer had committed when each of its epochs was opened.
         self.opened: dict[tuple[str, int], int | None] = {}
         # The process that opened each hold.
         self._holders: dict[str, str] = {}
-        # Whether the state after each step was held.
+        # Whether the state after each step had a hold.
         self.held = [False]
-        # The parts as of each entry, for those who read old states.
+        # The parts as of each entry, for readers of old states.
         self.parts_at = [frozenset(parts(state))]
         # Token and `since` of the critical hold after each step; None: there is none.
         self.critical: list[tuple[str, Frontier] | None] = [None]
 
     def asked(self) -> Asked:
-        """When a call begins."""
+        """The moment at which a call begins."""
         step, at_us = self.bench.clock()
         return Asked(step, at_us, len(self.uppers))
 
     def advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: Actor) -> None:
-        """The log got an entry: steps of commands that were committed together."""
+        """Take in a new log entry: the steps of commands that were committed together."""
         self.counts["entries of several commands"] += len(delta.steps) > 1
         for step in steps(before, delta):
             if step.before.dropped:
@@ -131,13 +133,13 @@ class TrueHistory:
             self.counts["appends in"] += 1
             op = self._asked_for(step, actor)
             if op is None:
-                self.wrong(f"seqno {after.seqno} moves upper to {after.upper}, which nobody asked for")
+                self.wrong(f"seqno {after.seqno} moves upper to {after.upper}, which no client asked for")
             self._placed(op, before, after)
         elif come and len(come) == len(edits.staged):
             self.counts["stages in"] += 1
             op = self._asked_for(step, actor, staged=True)
             if op is None:
-                self.wrong(f"seqno {after.seqno} stages {come[0].name}, which nobody asked for")
+                self.wrong(f"seqno {after.seqno} stages {come[0].name}, which no client asked for")
             self._placed(op, before, after)
         else:
             self.counts["drains"] += bool(edits.staged)
@@ -145,8 +147,11 @@ class TrueHistory:
         self.known.append(len(self.oracle.updates))
 
     def _asked_for(self, step: Step, actor: Actor, *, staged: bool = False) -> Append | None:
-        """Whose append a step is: of the thread that named a part of it, or of one that waits for it."""
-        # What was staged before comes along, whoever closes its times.
+        """The append that a step carries out: that of the thread that named a part of it, else a waiting one.
+
+        Waiting are the append of the thread that commits, and those of the other threads of its process.
+        """
+        # Parts staged before belong to other appends: any append that closes their times takes them in.
         old = {part.name for one in step.before.staged for part in one.batch.parts()}
         for part in arriving(step.edits):
             about = None if part.name in old else self.bench.named_by(part.name)
@@ -158,13 +163,13 @@ class TrueHistory:
         return next(iter(fitting), self.calm)
 
     def _ended(self, before: ShardState, after: ShardState, actor: Actor) -> None:
-        """It is a tombstone."""
+        """The collection became a tombstone."""
         self.dropped = self.bench.clock()[0]
         self.counts["tombstones"] += 1
         drop = next((about for about in (actor.about, *actor.beside) if isinstance(about, Drop)), None)
         if drop is None:
             if before.seqno:
-                self.wrong(f"{self.key} was dropped at {after.seqno}, which nobody asked for")
+                self.wrong(f"{self.key} was dropped at {after.seqno}, which no client asked for")
             return
         alive = [id_ for id_, hold in before.holds.items() if after.committed_ms < hold.expires_ms]
         if not drop.force and (alive or before.critical):

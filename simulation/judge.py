@@ -1,4 +1,4 @@
-"""What writers are told, compared with the true history: the judge of one collection.
+"""Compares the answers to writers with the true history: the judge of one collection.
 
 Must not know which client asks, nor which faults there were.
 """
@@ -19,15 +19,15 @@ from tidelake.state.append import Appended
 
 
 class Judge(JudgeOfReads):
-    """Judges all answers of one collection."""
+    """Judges all answers about one collection."""
 
     def begins(self, op: Append) -> None:
-        """A new append is about to be offered."""
+        """Record an append before its first attempt."""
         self.appends.append(op)
         self.counts["appends"] += 1
 
     def acknowledged(self, op: Append, asked: Asked, answer: Appended) -> None:
-        """An append was answered with success."""
+        """Judge an append that was answered with success."""
         self.counts["appends acknowledged"] += 1
         if op.placed is None:
             covered = (
@@ -44,10 +44,10 @@ class Judge(JudgeOfReads):
             op.answers.append((asked.step, self.bench.clock()[0], lower, upper))
 
     def refused(self, op: Append, asked: Asked, error: TidelakeError) -> None:
-        """An append was answered with an error that says that it is certainly not in."""
+        """Judge an append that was answered with an error that says that it is certainly not in."""
         self.counts["appends refused"] += 1
         if op.unsure and isinstance(error, WriterFenced | StoreUnavailable):
-            # That says nothing of an earlier attempt.
+            # These errors say nothing about an earlier attempt.
             return
         if op.placed is not None:
             self.wrong(f"{op.label} is in at {op.placed[0]}, but was refused: {error!r}")
@@ -64,7 +64,7 @@ class Judge(JudgeOfReads):
                     self.wrong(f"{op.label} was refused though its times are open: {error!r}")
             case WriterFenced():
                 if op.writer is None or self.state.writers[op.writer[0]].epoch <= op.writer[1]:
-                    self.wrong(f"{op.label} was fenced by nobody: {error!r}")
+                    self.wrong(f"{op.label} was fenced, and no newer epoch exists: {error!r}")
             case StoreUnavailable():
                 pass
             case CollectionDropped() if self.dropped is not None:
@@ -73,12 +73,12 @@ class Judge(JudgeOfReads):
                 self.wrong(f"{op.label} failed with {error!r}")
 
     def unsure(self, op: Append) -> None:
-        """An append was answered with an unknown outcome, or its caller died."""
+        """Record that the outcome of an append is unknown, or that its caller died."""
         self.counts["appends of unknown outcome"] += 1
         op.unsure = True
 
     def writer_opened(self, name: str, epoch: int, last: int | None) -> None:
-        """Somebody opened a writer and was told the last number that is in."""
+        """Judge the opening of a writer, which returned `last`, the last number that is in."""
         self.counts["writers opened"] += 1
         if (name, epoch) not in self.opened:
             self.wrong(f"epoch {epoch} of writer {name} was given out, and is not in the log")
@@ -87,14 +87,14 @@ class Judge(JudgeOfReads):
             self.wrong(f"writer {name} was told that {last} is in at epoch {epoch}, not {expected}")
 
     def moved(self, asked: Asked, token: str, since: int) -> None:
-        """A move of the critical hold was answered as done: some state since the call has it so."""
+        """Judge a move of the critical hold that was answered as done: a state since then must show it."""
         self.counts["critical holds moved"] += 1
         seen = self.critical[asked.entries - 1 :]
         if not any(held and held[0] == token and Frontier.of(since) <= held[1] for held in seen):
             self.wrong(f"the critical hold was moved to {since} by {token}, and never was there: {seen[-3:]}")
 
     def check_order(self) -> None:
-        """The answers to all appends are those of one list, in an order that keeps to real time."""
+        """Check that all appends fit into one order that agrees with real time (linearizability)."""
         answers = sorted(
             (only_time(lower), only_time(upper), begun, ended, op.label)
             for op in self.appends

@@ -1,4 +1,4 @@
-"""Clients that look after a collection: merges, upkeep, history that is let go, garbage that is deleted."""
+"""Clients that maintain a collection: they merge, run upkeep, let history go, and delete garbage."""
 
 from simulation.clients import FAILED, Client
 from simulation.record import only_time
@@ -8,7 +8,7 @@ from tidelake.lake.readers import CollectionCriticalHold
 
 
 def maintainer(client: Client) -> None:
-    """Merges: what is due, all, or as much as there is time for."""
+    """Merges what is due, everything, or as much as a time limit allows."""
     while True:
         collection = client.collection()
         client.world.note("> maintain")
@@ -24,7 +24,7 @@ def maintainer(client: Client) -> None:
 
 
 def upkeep(client: Client) -> None:
-    """Has a worker beside it that maintains the lake."""
+    """Appends while a worker of its process maintains the lake."""
     while True:
         try:
             worker = client.lake().upkeep(interval_s=client.draw.choice((0.05, 1.0)))
@@ -54,7 +54,7 @@ def owner(client: Client) -> None:
 
 
 def collector(client: Client) -> None:
-    """Frees what nobody reads; it may stall between any two calls."""
+    """Deletes garbage; it may stall between any two calls."""
     while True:
         collection = client.collection()
         client.world.note("> collect")
@@ -69,7 +69,7 @@ def collector(client: Client) -> None:
 
 
 def critical(client: Client) -> None:
-    """Keeps history by a critical hold, which others move as well: whoever has the token."""
+    """Keeps history by a critical hold that others move too: who set the token last may move it next."""
     while True:
         collection, asked = client.collection(), client.judge.asked()
         token = f"{client.process.name} {client.draw.randrange(2**32)}"
@@ -84,14 +84,14 @@ def critical(client: Client) -> None:
         except FAILED as error:
             client.world.note(f"< critical: {error!r}")
         except UsageError as error:
-            # Only whoever opened it before another one dropped it is told so.
+            # Allowed only if another client dropped the hold after this one had opened it.
             if all(client.judge.critical[asked.entries - 1 :]):
                 client.judge.wrong(f"a critical hold that is there was refused: {error!r}")
         client.rest()
 
 
 def _move(client: Client, hold: CollectionCriticalHold, token: str) -> None:
-    """Move the hold; what is answered as done keeps history until the next move."""
+    """Move the hold. A move that is answered as done keeps history until the next move."""
     since = max(only_time(hold.since), client.known_upper() - client.draw.randint(1, 5))
     client.world.note(f"> move the critical hold to {since} as {token}")
     before = client.judge.asked()

@@ -1,6 +1,6 @@
-"""What a seed decides before the first step: settings, clients, and how hostile the world is.
+"""What a seed decides before the first step: settings, clients, and the rates of faults.
 
-Owns the ranges. Must not know how any of it is carried out.
+Owns the ranges of the random choices. Must not know how they are carried out.
 """
 
 import random
@@ -9,7 +9,7 @@ from typing import Literal
 
 from tidelake.config import Config
 
-# Probabilities per store call, before the seed makes them milder or worse.
+# Probability of each fault per store call, before the seed scales them.
 _RATES = {
     "unavailable": 0.01,
     "unknown, without effect": 0.015,
@@ -31,13 +31,13 @@ class Options:
 
     Attributes:
         config: settings that all clients share; so small that merges and rollups are frequent.
-        rates: of each kind of fault, per store call.
-        roles: names of the clients' roles, see `roles.ROLES`; a role may come several times.
-        skew_ms_max: how far wall clocks are apart.
+        rates: probability of each kind of fault, per store call.
+        roles: names of the clients' roles, see `roles.ROLES`; a role may occur several times.
+        skew_ms_max: the most by which a wall clock is off, either way.
         on_disk: blobs are files on a disk that loses in a power cut what was not flushed.
         skipped_flush: a defect of that disk, for tests of the simulation.
         loses_tail: at some step the machine crashes, and a log has lost its newest entries. The run ends when
-            somebody is told so.
+            a client is told so.
     """
 
     config: Config
@@ -81,7 +81,7 @@ class Options:
             roles.append("crowd")
         skew_ms = draw.choice((0, 100, 5_000, 60_000))
         if draw.random() < 0.3:
-            # With true clocks more can be judged: how long a read without a hold finds its parts.
+            # Only with true clocks can be judged how long a read without a hold must find its parts.
             skew_ms, rates["clock jump"] = 0, 0.0
         config, on_disk = _config(draw), draw.random() < 0.4
         if draw.random() < 0.4:

@@ -1,6 +1,6 @@
 """A process of the simulation: its clock, its handles, and its share of the faults.
 
-Owns what becomes of each call of one process. Must not know what is stored, nor what the process is for.
+Owns the fate of each store call of one process. Must not know what is stored, nor what the process is for.
 
 INVARIANT: a fault tells the truth (see `tidelake.testing.faults`); a dead process reaches nothing.
 """
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _SWITCH_AT_CLOCK = 0.05
 _COMMIT = "log.compare_and_set"
-# What happens around a commit is what matters most.
+# Commits get more faults than other calls: what happens around a commit matters most.
 _COMMITS_WORSE = 4
 _LOG_WRITES = frozenset((_COMMIT, "log.truncate", "log.delete"))
 _WRITES = _LOG_WRITES | {"blob.put", "blob.delete"}
@@ -32,9 +32,9 @@ _OF_PROCESSES = frozenset(("stall", "outage", "clock jump", "machine crash"))
 
 
 class SimulatedProcess(Process):
-    """A process: its own clock, its own handles, its own share of the faults.
+    """A process with its own clock, handles and faults.
 
-    It is the clock, the source of ids and the spawner of its `Env`, and decides the faults of its stores.
+    It is the clock, the source of ids and the spawner of its `Env`, and it decides the faults of its stores.
     """
 
     def __init__(self, world: World, observer: Observer, name: str) -> None:
@@ -49,7 +49,7 @@ class SimulatedProcess(Process):
         world.processes.append(self)
 
     def lake(self) -> Lake:
-        """The lake, opened by this process."""
+        """Open the lake in this process."""
         env = Env(self, self, self.recorder, self)
         deadline_s = self.world.options.config.retry_deadline_s
         draw = self.world.draw.random
@@ -66,7 +66,7 @@ class SimulatedProcess(Process):
         return self.world.fresh()
 
     def now_ms(self) -> int:
-        """The wall clock of this process, wrong by its skew and its jumps."""
+        """The wall clock of this process, which is wrong by its skew and its jumps."""
         if self.world.draw.random() < _SWITCH_AT_CLOCK:
             self._pause("now")
         self._alive()
@@ -74,7 +74,7 @@ class SimulatedProcess(Process):
 
     def monotonic_s(self) -> float:
         """Seconds since the process started."""
-        # Every retry asks twice; a switch here shows nothing that one at the next store call does not.
+        # Rarely switch here: every retry asks twice, and a switch at the next store call shows the same bugs.
         if self.world.draw.random() < _SWITCH_AT_CLOCK:
             self._pause("monotonic")
         self._alive()
@@ -87,7 +87,7 @@ class SimulatedProcess(Process):
         self.world.baton.pause(self.world.baton.now_us + max(1, int(seconds * 1e6)))
 
     def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
-        """Start a thread of this process, under the same baton."""
+        """Start a thread of this process; it waits for the same baton."""
         self._alive()
         return _SimulatedThread(self, name, work)
 
@@ -105,13 +105,13 @@ class SimulatedProcess(Process):
 
         def effect() -> T:
             if not operation.startswith("log."):
-                # On a simulated disk others may go on meanwhile.
+                # On a simulated disk other threads may run during this call, so it must not set the actor.
                 return call()
             with world.acts(actor):
                 return call()
 
         if fault.startswith("unknown") and operation == _COMMIT and draw.random() < 0.3:
-            # What loses one reply goes on losing: only then does a commit stay undecided.
+            # A commit stays undecided only if the calls that follow, which ask for its outcome, fail as well.
             self._begin_outage("log.")
         if fault == "unavailable":
             raise StoreUnavailable(f"injected: {operation} is unavailable")
@@ -129,7 +129,7 @@ class SimulatedProcess(Process):
         except CorruptionError as error:
             if not world.noticed:
                 raise
-            # As its users do, it stops and calls for help.
+            # Do what users do: stop.
             world.note(f"< {operation}: {error}")
             world.baton.finish()
             raise SimulatedCrash(f"{self.name} was told that {error.name} is damaged") from error
@@ -142,7 +142,7 @@ class SimulatedProcess(Process):
         return answer
 
     def _begin_outage(self, of: str) -> None:
-        """For a while this process hardly reaches the log, or the blobs, or (`""`) either."""
+        """Let most calls of this process to the log, the blobs, or both (`""`) fail for a while."""
         self._outage_of = of
         self._outage_us = self.world.baton.now_us + int(self.world.draw.choice((0.3, 2, 10)) * 1e6)
 
@@ -152,7 +152,7 @@ class SimulatedProcess(Process):
         return self.world.draw.choice(("unavailable", "unavailable", "unknown, without effect", ""))
 
     def _late(self, operation: str, effect: Callable[[], T]) -> None:
-        """The effect of a call whose caller was told that nobody knows; its answer goes nowhere."""
+        """Carry out a call whose caller was told that the outcome is unknown; drop its answer."""
         self.world.note(f"late {operation} of {self.name}")
         try:
             effect()
@@ -160,7 +160,7 @@ class SimulatedProcess(Process):
             self.world.note(f"late {operation}: {type(error).__name__}")
 
     def _drawn(self, operation: str) -> str:
-        """The fault of a call that is under way; those of the whole process happen here at once."""
+        """Draw the fault of a call. Faults of the whole process take effect here."""
         world, draw = self.world, self.world.draw
         kind, point = "", draw.random() / (_COMMITS_WORSE if operation == _COMMIT else 1)
         for name, rate in world.options.rates.items():
@@ -191,7 +191,7 @@ class SimulatedProcess(Process):
         return SimulatedCrash(f"{self.name} crashed in {operation}")
 
     def _at_file(self, operation: str) -> None:
-        """Before an operation on the disk: others may go on here, and the process or the machine may end."""
+        """Before an operation on the disk, let other threads run, and maybe crash the process or machine."""
         if operation not in _FILE_WRITES:
             return
         self._pause(operation)
@@ -218,13 +218,13 @@ class SimulatedProcess(Process):
         self.world.note(what)
 
     def _alive(self) -> None:
-        # Also for a generator of a dead process that is closed late, by whichever thread.
+        # Also called when a generator of a dead process is closed late, by any thread.
         if self.dead:
             raise SimulatedCrash(f"{self.name} is dead")
 
 
 class _SimulatedThread:
-    """A thread that a process started: what tells it to stop, and what waits for its end."""
+    """A thread that a process started; its own `Stop`, and the `Spawned` of its starter."""
 
     def __init__(self, process: SimulatedProcess, name: str, work: Callable[[Stop], None]) -> None:
         self._process, self._baton = process, process.world.baton
@@ -234,7 +234,7 @@ class _SimulatedThread:
     def wait(self, timeout: float) -> bool:
         """Pause; see `Stop`."""
         self._process._alive()
-        # Rounded up: less than a microsecond, again and again, would never come to an end.
+        # Rounded up: repeated waits of less than a microsecond would never end.
         self._baton.pause(self._baton.now_us + math.ceil(timeout * 1e6), lambda: self._stopped)
         return self._stopped
 

@@ -10,12 +10,12 @@ from tidelake.errors import HistoryCompacted, LeaseExpired, TidelakeError
 from tidelake.lake.readers import CollectionReader
 from tidelake.model.frontier import Frontier
 
-# Of all reads, those with pauses between the rows.
+# The share of reads that pause between batches.
 _SLOW = 0.4
 
 
 def reader(client: Client) -> None:
-    """Asks for snapshots, changes and updates, at times that are there, gone, or still to come."""
+    """Asks for snapshots, changes and updates, at times that are readable, compacted, or still open."""
     while True:
         client.draw.choice((snapshot, snapshot, last_snapshot, _changes, _updates))(client)
         client.rest()
@@ -27,7 +27,7 @@ def _asked_time(client: Client) -> int:
 
 
 def snapshot(client: Client) -> None:
-    """Read at a time that is there, gone, or still to come."""
+    """Read at a time that is readable, compacted, or still open."""
     collection, time = client.collection(), _asked_time(client)
     client.read(
         f"snapshot {time}",
@@ -67,7 +67,7 @@ def _updates(client: Client) -> None:
 
 
 def listener(client: Client) -> None:
-    """Follows the collection: every time once, in order; after a failure it goes on where it was."""
+    """Follows the collection and must get every time once, in order; resumes where it was after a failure."""
     at: int | None = None
     while True:
         at = _follow(client, _asked_time(client) if at is None else at)
@@ -75,7 +75,7 @@ def listener(client: Client) -> None:
 
 
 def _follow(client: Client, at: int) -> int | None:
-    """Listen for some steps; the last time that was delivered, or None if there is no way on from it."""
+    """Listen for some steps. Returns the last time that was delivered; None if it cannot go on from there."""
     collection, asked = client.collection(), client.judge.asked()
     left = client.draw.randint(1, 12)
     client.world.note(f"> listen {at}")
@@ -102,14 +102,14 @@ def _follow(client: Client, at: int) -> int | None:
 
 
 def holder(client: Client) -> None:
-    """Holds history and parts for a while, again and again."""
+    """Takes a hold for a while, again and again."""
     while True:
         hold_once(client)
         client.rest()
 
 
 def hold_once(client: Client) -> None:
-    """Hold, and read what is held: there is no gap while the lease lasts."""
+    """Take a hold and read at its `since`, which must work as long as the lease lasts."""
     collection, asked = client.collection(), client.judge.asked()
     try:
         with collection.reader("holder") as held:
@@ -123,7 +123,7 @@ def hold_once(client: Client) -> None:
 
 
 def _read_held(client: Client, held: CollectionReader) -> None:
-    """Read at the `since` of a hold, which must be possible as long as the state has the hold."""
+    """Read at the `since` of a hold, which must work as long as the state has the hold."""
     since, asked = only_time(held.since), client.judge.asked()
     if client.judge.uppers[-1].less_equal(since):
         return
@@ -136,7 +136,7 @@ def _read_held(client: Client, held: CollectionReader) -> None:
 
 
 def slowly(client: Client, stream: pa.RecordBatchReader) -> pa.Table:
-    """All rows of a stream; at times with long pauses between them, for which nothing is held by itself."""
+    """All rows of a stream, sometimes with long pauses between batches. The stream takes no hold itself."""
     is_slow = client.draw.random() < _SLOW
     pauses_s = client.draw.choice(((0.5, 3.0), (3.0, 30.0)))
     batches = []

@@ -1,4 +1,4 @@
-"""What readers are told, compared with the true history.
+"""Compares the answers to reads with the true history.
 
 Must not know which client asks, nor which faults there were.
 """
@@ -30,7 +30,7 @@ class JudgeOfReads(TrueHistory):
     """Judges the answers to reads of one collection."""
 
     def snapshot(self, asked: Asked, as_of: int | None, answer: pa.Table) -> None:
-        """A snapshot was read; `as_of` None: at the last closed time."""
+        """Judge a snapshot; `as_of` None: it was asked for at the last closed time."""
         self.counts["reads"] += 1
         if self.dropped is not None and asked.step > self.dropped:
             self.wrong(f"{self.key} was read after its drop at step {self.dropped}")
@@ -46,7 +46,7 @@ class JudgeOfReads(TrueHistory):
         self._compare(f"snapshot at {as_of}", self._netted(answer, as_of), self.oracle.snapshot(as_of))
 
     def staged(self, asked: Asked, as_of: int, answer: pa.Table) -> None:
-        """A snapshot with what is staged was read: it is that of some state since it was asked for."""
+        """Judge a snapshot with staged updates: it must be that of some state since the call began."""
         self.counts["staged reads"] += 1
         if self.dropped is not None and asked.step > self.dropped:
             self.wrong(f"{self.key} was read after its drop at step {self.dropped}")
@@ -58,13 +58,13 @@ class JudgeOfReads(TrueHistory):
         self._compare(f"staged snapshot at {as_of}", found, self.oracle.snapshot(as_of))
 
     def changes(self, after: Time, through: Time, answer: pa.Table) -> None:
-        """Changes were read."""
+        """Judge an answer to `changes`."""
         self.counts["reads"] += 1
         found, expected = self._netted(answer, through), self.oracle.changes(after, through)
         self._compare(f"changes after {after} through {through}", found, expected)
 
     def updates(self, lower: Frontier, upper: Frontier, answer: pa.Table) -> None:
-        """Updates were read, or a step of a listener."""
+        """Judge an answer to `updates`, or a step of a listener."""
         self.counts["reads"] += 1
         try:
             found = tables.by_time(answer, DOMAIN)
@@ -73,7 +73,7 @@ class JudgeOfReads(TrueHistory):
         self._compare(f"updates of [{lower}, {upper})", found, self.oracle.between(lower, upper))
 
     def unread(self, asked: Asked, error: TidelakeError) -> None:
-        """A read was answered with an error."""
+        """Judge a read that was answered with an error."""
         self.counts["reads refused"] += 1
         since, closed = self.state.since, self.uppers[asked.entries - 1]
         match error:
@@ -109,7 +109,7 @@ class JudgeOfReads(TrueHistory):
                 self.wrong(f"a read failed with {error!r}")
 
     def _is_timely(self, asked: Asked) -> bool:
-        """Whether a read without a hold has been so short that all parts must be there still."""
+        """Whether a read without a hold was so short that all parts must still be there."""
         return self.bench.clock()[1] - asked.at_us < self.bench.short_us
 
     def _netted(self, answer: pa.Table, time: Time) -> Counter[Row]:

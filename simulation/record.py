@@ -1,4 +1,4 @@
-"""What the judge writes down: appends that were asked for, moments of calls, and violations.
+"""What the judge records: appends that clients asked for, moments of calls, and violations.
 
 Must not judge.
 """
@@ -21,18 +21,18 @@ class Violation(AssertionError):
 
 @dataclass(eq=False)
 class Append:
-    """One append that a client asks for, however often it is offered.
+    """One append that a client asks for. It stays one append however often the client tries it.
 
     Attributes:
-        label: for messages.
-        rows: with their times; None is picked at the commit.
-        upper: that was asked for, if any.
-        writer: name, epoch and number, if it has them.
-        placed: seqno, lower and upper of the entry that holds it, once it is in.
+        label: its name in messages.
+        rows: (row, time, diff) of each update; a time of None is picked at the commit.
+        upper: the upper that was asked for, if any.
+        writer: name, epoch and sequence number, if a named writer appends.
+        placed: seqno, lower and upper of the log entry that holds it; None until it is committed.
         unsure: whether an attempt has ended without an answer.
-        barred: why it must never come in (any more).
-        staged: it is a stage: its times stay open.
-        answers: steps at which a call began and ended, and the interval that it was told.
+        barred: why it must not be committed from now on; empty if it may be.
+        staged: whether it is a stage, which leaves its times open.
+        answers: of each answer, the steps at which the call began and ended, and the interval in the answer.
     """
 
     label: str
@@ -48,12 +48,12 @@ class Append:
 
 @dataclass(frozen=True)
 class Asked:
-    """When a call began.
+    """The moment at which a call began.
 
     Attributes:
-        step: of the run.
-        at_us: simulated time.
-        entries: of the collection's log.
+        step: step of the run.
+        at_us: simulated time in microseconds.
+        entries: number of steps of the collection's log by then.
     """
 
     step: int
@@ -71,18 +71,18 @@ def only_time(frontier: Frontier) -> int:
 
 @dataclass(frozen=True)
 class Drop:
-    """A drop that is under way, with force or without."""
+    """A drop in progress, with or without force."""
 
     force: bool
 
 
 def parts(state: ShardState) -> Iterator[str]:
-    """The stored parts that readers of a state need."""
+    """The names of the stored parts that readers of a state need."""
     yield from (part.name for part in state.parts() if part.inline is None)
 
 
 def named(state: ShardState) -> Iterator[str]:
-    """The blobs that a state needs; a tombstone needs none."""
+    """The names of the blobs that a state needs; a tombstone needs none."""
     if state.dropped:
         return
     yield from parts(state)

@@ -1,7 +1,7 @@
-"""The end of a run: all clients are gone, and no fault is left.
+"""The checks at the end of a run, when all clients are gone and there are no more faults.
 
-Everything can still be read and is as it must be; then maintenance brings the lake to rest, and nothing is
-in the stores but what a state names.
+First, everything can still be read and is correct. Then maintenance brings the lake to rest, after which the
+stores hold nothing but what a state names.
 """
 
 import itertools
@@ -24,13 +24,13 @@ from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.state.state import FIRST, ShardState
 
-# Longer than every lease, age and error of a clock together.
+# Longer than all leases, ages and clock errors together.
 _DAY_S = 86_400.0
-# Uploads are given up in two looks, and what a look finds goes by the next.
+# Abandoned uploads take two rounds, and what one round condemns goes in the next.
 _LOOKS = 4
-# Each look ends a link at least of a chain of forks of forks.
+# Each round ends at least one link of a chain of forks of forks.
 _LOOKS_MAX = 40
-# What those leave behind who crash; it goes by itself, or by maintenance.
+# Findings that crashed processes leave behind; maintenance removes them.
 _LEFT = frozenset(
     {
         "leaked-part",
@@ -45,7 +45,7 @@ _LEFT = frozenset(
 
 
 def check_whole(world: World, court: Court, judge: Judge) -> None:
-    """Everything can still be read, and is as it must be."""
+    """Check that everything can still be read and is correct."""
     court.survived()
     lake = world.calm_lake(court)
     collection, state = lake.collection(NAME), judge.state
@@ -66,24 +66,24 @@ def check_whole(world: World, court: Court, judge: Judge) -> None:
 
 
 def check_told(world: World, court: Court) -> None:
-    """A log that has lost what it acknowledged is found to be damaged, unless it was dropped since."""
+    """Check that fsck reports a log that lost acknowledged entries, unless it was dropped since."""
     lost = world.lost
     if lost is None or lost not in court.states():
         return
     found = world.calm_lake(court).fsck().findings
     if not any(one.object == lost and one.kind in {"log-damaged", "unnamed-shard"} for one in found):
-        court.wrong(f"{lost} has lost its newest entries, and nobody says so: {found}")
+        court.wrong(f"{lost} has lost its newest entries, and fsck does not say so: {found}")
 
 
 def _alive(lake: Lake) -> Iterator[Collection]:
-    """All collections but those whose drop has not come to its end."""
+    """All collections but those whose drop is not finished."""
     for name in lake.list():
         with suppress(CollectionDropped):
             yield lake.collection(name)
 
 
 def _read_all(collection: Collection, judge: Judge) -> None:
-    """Read the first, the last and a time between."""
+    """Read at the first closed time, at the last, and at one between."""
     state = judge.state
     since, upper = only_time(state.since), only_time(state.upper)
     for time in sorted({since, (since + upper - 1) // 2, upper - 1}) if upper > since else ():
@@ -93,9 +93,9 @@ def _read_all(collection: Collection, judge: Judge) -> None:
 
 
 def check_rest(world: World, court: Court) -> None:
-    """After maintenance nothing is stored but what a state or a fork needs, and the log begins at the rollup.
+    """Check that maintenance leaves only what a state or a fork needs, and each log begins at its rollup.
 
-    Then each collection is merged into parts of its own: that ends all forks, and what was kept for them.
+    Then merge each collection into parts of its own: that must end all forks, and what was kept for them.
     """
     lake = world.calm_lake(court)
     _bring_to_rest(world, court, lake)
@@ -113,7 +113,7 @@ def check_rest(world: World, court: Court) -> None:
 
 
 def _seal_all(collection: Collection, judge: Judge) -> None:
-    """Close the times of all that is staged: a merge leaves parts that are staged where they are."""
+    """Close the times of all staged updates: a merge does not rewrite staged parts, which may be a fork's."""
     lasts = [part.seen_times[1] for one in judge.state.staged for part in one.batch.parts()]
     if not lasts or judge.state.group:
         return
@@ -125,7 +125,7 @@ def _seal_all(collection: Collection, judge: Judge) -> None:
 
 
 def _bring_to_rest(world: World, court: Court, lake: Lake) -> None:
-    """Look at all until a look finds nothing to do."""
+    """Maintain everything in rounds until a round finds nothing to do."""
     for look in itertools.count(1):
         before = court.states()
         world.sleep(_DAY_S)
@@ -153,7 +153,7 @@ def _check_rest(world: World, court: Court, lake: Lake) -> None:
         if key not in shards and key != CATALOG and not (is_group(state) and state.memberships):
             court.wrong(f"at rest shard {key} is left, which no name leads to")
         if next(state.staged.awaiting(), None) is not None and key in shards:
-            court.wrong(f"at rest {key} has rows of transactions that nobody decides")
+            court.wrong(f"at rest {key} has rows of transactions that are not decided")
         garbage = state.garbage.keys() - set(_lent(state))
         if garbage or state.doomed or state.holds or state.claims:
             court.wrong(f"{key} is not at rest: {garbage}, {state.doomed}, {state.holds}, {state.claims}")
@@ -164,7 +164,7 @@ def _check_rest(world: World, court: Court, lake: Lake) -> None:
 
 
 def _lent(state: ShardState) -> Iterator[str]:
-    """What is kept for forks, and the rollup from which a tombstone that has some is read."""
+    """The garbage that is kept for forks, and the rollup from which a tombstone with forks is read."""
     for name, lost in state.garbage.items():
         if any(lost.read_by(fork.seqno) for fork in state.forks.values()):
             yield name
@@ -173,7 +173,7 @@ def _lent(state: ShardState) -> Iterator[str]:
 
 
 def _check_found(court: Court, lake: Lake, allowed: frozenset[str]) -> None:
-    """A check of the lake finds nothing but what is allowed. Clients take away rows that are not there."""
+    """Check that fsck finds only what is allowed. Negative rows are: clients delete rows that never were."""
     found = [one for one in lake.fsck().findings if one.kind not in {*allowed, "negative-rows"}]
     if found:
         court.wrong("fsck found " + "; ".join(map(str, found[:3])))

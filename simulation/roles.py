@@ -1,4 +1,4 @@
-"""What clients there are, by the names that `Options.roles` holds."""
+"""The roles of clients, by the names that `Options.roles` holds."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
-"""One run of the simulation, several, and the shortest one that fails.
+"""Runs one seed of the simulation, or several, and finds the shortest run that fails.
 
-Owns the beginning and the end of a run: setting up, starting clients and starting them again after a crash,
-and what must hold when all of them are gone.
+Owns the beginning and the end of a run: it sets up the world, starts clients, restarts them after a crash,
+and calls the checks that must pass when all clients are gone.
 """
 
 import gc
@@ -26,16 +26,16 @@ from simulation.world import World
 from tidelake.errors import TidelakeError, TidelakeWarning
 from tidelake.shard.overlap import sequential
 
-# Switches a bug on for as long as the block lasts; for tests of the simulation itself.
+# A context manager that switches a bug on inside its block, for tests of the simulation itself.
 Bug = Callable[[], AbstractContextManager[None]]
 
 
 class SimulationFailed(AssertionError):
-    """A seed that fails: the command line that repeats it, the error, and what came before it.
+    """A seed failed. The message has the command line that repeats it, the error, and the steps before it.
 
     Attributes:
-        seed: of the run.
-        steps: the fewest that fail, if it was shrunk.
+        seed: the seed of the run.
+        steps: the number of steps of the run; the fewest that fail, if it was shrunk.
         error: what was wrong.
     """
 
@@ -48,7 +48,7 @@ class SimulationFailed(AssertionError):
 
 
 def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
-    """Run one seed for so many steps. The answer depends on nothing else.
+    """Run one seed for at most `steps` steps. The answer depends on the arguments alone.
 
     Raises:
         SimulationFailed: an answer was wrong, or a rule was broken.
@@ -82,7 +82,7 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
 
 
 def _start(world: World, court: Court, judge: Judge, client: tuple[str, str], life: int = 0) -> None:
-    """Start a client, by name and role; when its process dies, another one takes its place after a while."""
+    """Start a client, given as (name, role). When its process dies, a new one replaces it after a while."""
     name, role = client
     process = SimulatedProcess(world, court, f"{name}.{life}" if life else name)
     draw = random.Random(f"{world.seed} {name} {life}")  # noqa: S311
@@ -101,7 +101,7 @@ def _start(world: World, court: Court, judge: Judge, client: tuple[str, str], li
 
 @contextmanager
 def _repeatable(world: World) -> Iterator[None]:
-    """Nothing happens by itself: locks hand the baton on, no real threads, no collector of cycles."""
+    """Make the block repeatable: locks hand the baton on, no real threads start, no cycle collector runs."""
 
     def lock() -> BatonLock:
         return BatonLock(world.baton)
@@ -114,7 +114,7 @@ def _repeatable(world: World) -> Iterator[None]:
     gc.disable()
     try:
         with warnings.catch_warnings(), sequential():
-            # A process that dies leaves batches behind; a merge that fails for good is a finding.
+            # A process that dies leaves batches behind. A merge that fails for good is an error.
             warnings.simplefilter("ignore", ResourceWarning)
             warnings.simplefilter("error", TidelakeWarning)
             yield
@@ -125,7 +125,7 @@ def _repeatable(world: World) -> Iterator[None]:
 
 
 def _has_locks(name: str, module: ModuleType) -> bool:
-    """Whether it is a module of the product that makes locks."""
+    """Whether it is a module of the product that uses `threading`."""
     is_product = name.startswith("tidelake.") and not name.startswith("tidelake.testing")
     return is_product and getattr(module, "threading", None) is threading
 
@@ -156,10 +156,10 @@ def _failure(seed: int, steps: int, bug: Bug) -> SimulationFailed | None:
 
 
 def simulate_all(seeds: Iterable[int], steps: int) -> Figures:
-    """Run several seeds, each for so many steps.
+    """Run several seeds, each for at most `steps` steps.
 
     Raises:
-        SimulationFailed: of the first seed that fails, with the fewest steps that do.
+        SimulationFailed: for the first seed that fails, shrunk to the fewest steps that fail.
     """
     figures = Figures()
     for seed in seeds:

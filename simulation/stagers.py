@@ -1,4 +1,4 @@
-"""Clients that stage at open times, close times, and drain what waits to be drained."""
+"""Clients that stage updates at open times, close times, and drain staged updates of closed times."""
 
 from functools import partial
 
@@ -9,12 +9,12 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.drainer import Drainer
 
-# So far beyond the upper something is staged.
+# Updates are staged at times less than this far after the upper.
 _AHEAD = 12
 
 
 def stager(client: Client) -> None:
-    """Stages a few rows at times that may be open, under a name or not, and looks at what is staged."""
+    """Stages a few rows at times that may be open, with or without a named writer, and reads staged rows."""
     opened: Writer | None = None
     while True:
         if opened is None and client.draw.random() < 0.3:
@@ -49,7 +49,7 @@ def _opened(client: Client) -> Writer | None:
 
 
 def _stage_numbered(client: Client, opened: Writer) -> bool:
-    """Stage the next number, again while the outcome is unknown; whether the writer may go on."""
+    """Stage under the next number, repeatedly while the outcome is unknown; whether the writer may go on."""
     number = 0 if opened.last_sequence is None else opened.last_sequence + 1
     op = _op(client, f"numbered stage {opened.epoch}.{number}", ("s", opened.epoch, number))
 
@@ -62,7 +62,7 @@ def _stage_numbered(client: Client, opened: Writer) -> bool:
 
 
 def _look(client: Client) -> None:
-    """Read what there is at a time, open or not."""
+    """Read a snapshot with staged updates at a time that may be open."""
     collection = client.collection()
     time = max(0, client.known_upper() + client.draw.randint(-2, _AHEAD))
     client.read(
@@ -73,7 +73,7 @@ def _look(client: Client) -> None:
 
 
 def sealer(client: Client) -> None:
-    """Closes times, mostly a little further."""
+    """Closes times: mostly moves the upper a little."""
     while True:
         collection = client.collection()
         upper = max(0, client.known_upper() + client.draw.choice((-1, 0, 1, 1, 2, 3, 5)))
@@ -83,7 +83,7 @@ def sealer(client: Client) -> None:
 
 
 def drainer(client: Client) -> None:
-    """Brings staged updates of closed times into the spine, beside all others who do."""
+    """Moves staged updates of closed times into the spine, in competition with all other drains."""
     while True:
         collection = client.collection()
         try:

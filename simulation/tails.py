@@ -1,6 +1,7 @@
-"""A log that may lose its newest entries, as SQLite's recovery leaves one whose write-ahead log is damaged.
+"""A log that may lose its newest entries, as SQLite may after it recovered from a damaged write-ahead log.
 
-Owns the witness of each key, which outlives that. What contradicts it is damage, as in a log on disk.
+Owns the witness of each key, which survives the loss. A log that contradicts its witness is damaged; a log
+on disk finds damage in the same way.
 """
 
 from tidelake.errors import CorruptionError
@@ -11,10 +12,10 @@ from tidelake.store.witness import Acknowledged
 
 
 class LosingLog(MemoryVersionLog):
-    """A `VersionLog` in memory with a witness a key.
+    """A `VersionLog` in memory with a witness for each key.
 
     Attributes:
-        noticed: whether somebody was told that a key is damaged.
+        noticed: whether a caller was told that a key is damaged.
     """
 
     def __init__(self) -> None:
@@ -53,12 +54,12 @@ class LosingLog(MemoryVersionLog):
         return super().delete(key)
 
     def lose(self, key: str, count: int) -> None:
-        """Lose the newest entries of a key, but not all."""
+        """Lose the newest `count` entries of a key, but keep at least one."""
         entries = self._entries[key]
         del entries[max(1, len(entries) - count) :]
 
     def seqno(self, key: str) -> int:
-        """Of the newest entry that is there."""
+        """The seqno of the newest entry that is left."""
         return self._entries[key][-1].seqno
 
     def _believe(self, key: str) -> None:

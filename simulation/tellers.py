@@ -1,7 +1,8 @@
-"""Clients that write to several collections at once: accounts, whose transfers are judged by the books.
+"""Clients that write to several collections at once: the bank workload. The books judge their transfers.
 
-They transfer, write to one account alone in every way, close times, read several accounts at one time, write
-down what was decided, and take accounts out of their group, which the next transfer brings back.
+They transfer between accounts, write to single accounts in every way, close times, read several accounts at
+one time, settle decided transactions, and take accounts out of their group, which the next transfer joins
+again.
 """
 
 from collections.abc import Callable
@@ -32,23 +33,23 @@ SCHEMA = pa.schema([pa.field("transfer", pa.int64(), nullable=False), pa.field("
 
 
 def teller(client: Client) -> None:
-    """Transfers between accounts and looks at them, among others who do the same."""
+    """Transfers between accounts and reads them, in competition with other tellers."""
     ways: tuple[Callable[[Client, Lake], None], ...] = (_transfer, _transfer, _transfer, _look, _look)
     while True:
         lake = client.lake()
-        # Whoever slept while it made an account is told that it was taken for a leftover.
+        # If it slept while it created an account, others may have taken the account for a leftover.
         with suppress(*FAILED, LeaseExpired, CollectionDropped):
             client.draw.choice((*ways, _tend, _leave, _deposit, _deposit, _deposit, _close))(client, lake)
         client.rest()
 
 
 def _account(lake: Lake, name: str) -> Collection:
-    """Open an account, and make it if nobody has."""
+    """Open an account; create it if it does not exist."""
     return lake.create(name, SCHEMA, key=["transfer"])
 
 
 def _transfer(client: Client, lake: Lake) -> None:
-    """Write to two or three accounts: at a time or not, again after a conflict, with pauses between."""
+    """Write to two or three accounts, with or without a given time; retry after a conflict, with pauses."""
     draw, books = client.draw, client.court.books
     names = draw.sample(ACCOUNTS, draw.choice((1, 2, 2, 2, 3)))
     for name in names:
@@ -64,7 +65,7 @@ def _transfer(client: Client, lake: Lake) -> None:
 
 
 def _offer(client: Client, op: Transfer, transaction: Transaction) -> None:
-    """Try it until it is in or certainly not, or the client is tired of it."""
+    """Try to commit until the transfer is in, or certainly is not, or the client gives up."""
     time: int | None = None
     unsure = False
     while True:
@@ -109,11 +110,11 @@ def _rows(op: Transfer, amount: int) -> pa.Table:
 
 
 def _deposit(client: Client, lake: Lake) -> None:
-    """Write to one account alone, in a group or not, and again where it is known whether that is in."""
+    """Write to one account alone, in a group or not; retry only in ways that write at most once."""
     draw, name = client.draw, client.draw.choice(ACCOUNTS)
     account = _account(lake, name)
     if draw.random() < 0.5:
-        # Into the group of all, without closing anything.
+        # Puts all accounts into one group, without closing any times.
         lake.seal({_account(lake, other).name: 0 for other in ACCOUNTS})
     op, way = client.court.books.begins({name: 0}), draw.choice((*_WAYS, _WAYS[0]))
     time = only_time(account.upper) + draw.choice((0, 1, 5)) if way is _stage else None
@@ -183,7 +184,7 @@ def _close(client: Client, lake: Lake) -> None:
 
 
 def _look(client: Client, lake: Lake) -> None:
-    """Read some accounts at one time, one after the other."""
+    """Read several accounts one after the other, all as of the same time."""
     books, draw = client.court.books, client.draw
     names = draw.sample(ACCOUNTS, draw.choice((2, 3)))
     accounts = {name: _account(lake, name) for name in names}
@@ -211,7 +212,7 @@ def _contents(account: Collection, at: int) -> Contents:
 
 
 def _tend(client: Client, lake: Lake) -> None:
-    """Write down what was decided, or maintain one account."""
+    """Collect the lake, which settles decided transactions, or maintain one account."""
     if client.draw.random() < 0.5:
         lake.collect()
     else:
@@ -228,7 +229,7 @@ def _leave(client: Client, lake: Lake) -> None:
 
 
 def check_accounts(books: Books, lake: Lake) -> None:
-    """When all are gone: everything acknowledged is there, and of each transfer all or nothing."""
+    """Check at the end that acknowledged transfers are there, and that no transfer is there by half."""
     names = [name for name in lake.list() if name in ACCOUNTS]
     uppers = {name: only_time(lake.collection(name).upper) for name in names}
     if not names or min(uppers.values()) < 1:

@@ -1,4 +1,4 @@
-"""Clients that offer what was uploaded, and offer it again: later, under a number, after others merged it."""
+"""Clients that append uploads, and the same upload again: later, by a named writer, or after its merge."""
 
 from dataclasses import dataclass
 
@@ -18,22 +18,22 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
 from tidelake.testing.faults import SimulatedCrash
 
-# So many uploads a client remembers, and may offer again.
+# Number of uploads that a client remembers and may append again.
 _KEPT = 4
-# The writer under whose numbers some are offered.
+# The named writer that appends some of the uploads.
 UPLOADS = "u"
 
 
 @dataclass(frozen=True)
 class _Upload:
-    """What was uploaded, and the append that it is for."""
+    """An upload, and the append that it is for."""
 
     op: Append
     data: bytes
 
 
 def uploader(client: Client) -> None:
-    """Uploads rows, appends them at whatever time it is, and offers them again, whatever it was told."""
+    """Uploads rows, appends them at the newest upper, and tries again whatever the answer was."""
     kept: list[_Upload] = []
     while True:
         if not kept or client.draw.random() < 0.5:
@@ -58,7 +58,7 @@ def _uploaded(client: Client) -> _Upload | None:
 
 
 def _offer(client: Client, upload: _Upload) -> None:
-    """Offer an upload once, perhaps after it came in."""
+    """Try to append an upload once, possibly after it is in."""
     judge, op, strand = client.judge, upload.op, client.world.baton.current
     lower = client.known_upper()
     asked = judge.asked()

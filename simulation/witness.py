@@ -1,4 +1,4 @@
-"""The true stores, with somebody who sees every effect at the moment it happens.
+"""The true stores, with an observer that sees every effect at the moment it happens.
 
 Must not know what an effect means, nor change any answer.
 """
@@ -12,12 +12,12 @@ from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, Version
 
 @dataclass(frozen=True)
 class Actor:
-    """Whose doing an effect is.
+    """The cause of an effect.
 
     Attributes:
-        process: its name.
-        about: what the thread was about that asked for it; None: nothing in particular.
-        beside: what the other threads of the process are about.
+        process: name of the process.
+        about: what the thread that asked for the effect was doing; None: nothing in particular.
+        beside: what the other threads of the process are doing.
     """
 
     process: str
@@ -29,10 +29,10 @@ class Observer(Protocol):
     """Is told of effects, at the moment of each."""
 
     def entered(self, key: str, entry: Entry, actor: Actor) -> None:
-        """A log has got an entry; `actor` is whose doing it is."""
+        """A log has a new entry, which `actor` caused."""
 
     def survived(self) -> None:
-        """The machine has crashed; what is in the stores now is all there is."""
+        """The machine has crashed; the stores hold only what was durable."""
 
     def deleting(self, name: str) -> None:
         """A blob is about to be deleted."""
@@ -61,7 +61,7 @@ class WitnessedBlobs:
         return self._inner.delete(name)
 
     def prune(self, folder: str) -> None:
-        """Folders; see `BlobStore.prune`."""
+        """Remove empty folders; see `BlobStore.prune`."""
         self._inner.prune(folder)
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
@@ -73,7 +73,7 @@ class WitnessedBlobs:
         return self._inner.open(name)
 
     def close(self) -> None:
-        """Nothing: other processes use it."""
+        """Do nothing: other processes use it."""
 
 
 class WitnessedLog:
@@ -108,7 +108,7 @@ class WitnessedLog:
         return self._inner.delete(key)
 
     def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Take back what is sound; see `VersionLog.mend`."""
+        """Repair the key; see `VersionLog.mend`."""
         return self._inner.mend(key, starts)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
@@ -116,4 +116,4 @@ class WitnessedLog:
         return self._inner.keys(prefix)
 
     def close(self) -> None:
-        """Nothing: other processes use it."""
+        """Do nothing: other processes use it."""

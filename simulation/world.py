@@ -35,27 +35,27 @@ _START_MS = 1_700_000_000_000
 
 @dataclass
 class Trace:
-    """The last lines of what happened, and a digest of all of them."""
+    """The last lines of the trace, and a digest of all its lines."""
 
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=400))
     digest: int = 0
 
     def add(self, line: str) -> None:
-        """One more line."""
+        """Append a line."""
         self.lines.append(line)
         self.digest = zlib.crc32(line.encode(), self.digest)
 
 
 class World:
-    """Everything that is outside of the processes.
+    """Everything outside the processes.
 
     Attributes:
-        baton: who runs, and the time.
-        disk: that holds the blobs; None: they are in a store of their own, which loses nothing.
-        options: of the run.
-        injected: faults by kind.
-        trace: of the run.
-        lost: the log that has lost its newest entries, if one has.
+        baton: says which thread runs, and holds the simulated time.
+        disk: the disk that holds the blobs; None if they are in a memory store, which loses nothing.
+        options: the options of the run.
+        injected: count of faults by kind.
+        trace: the trace of the run.
+        lost: key of the log that has lost its newest entries; None if no log has.
     """
 
     def __init__(self, seed: int, steps: int, options: Options | None = None) -> None:
@@ -77,21 +77,21 @@ class World:
         self.disk = SimulatedDisk(self, self.options.skipped_flush) if self.options.on_disk else None
 
     def log(self, observer: Observer) -> VersionLog:
-        """The true log, whose effects are seen."""
+        """The true log; `observer` sees every effect on it."""
         return WitnessedLog(self._true_log, observer, lambda: self.acting)
 
     def blobs(self, files: Files | None) -> BlobStore:
-        """The true blobs: the one place where the store of the blobs is made.
+        """The true blobs. This is the only place that creates the blob store.
 
         Args:
-            files: as the process sees them whose store it is; None: nobody's.
+            files: the file system as the owning process sees it; None: the store belongs to no process.
         """
         if self.disk is None:
             return self._memory_blobs
         return LocalBlobStore(_ROOT, files or self.disk.process())
 
     def short_read_us(self) -> int:
-        """How long a read without a hold may take and still find all parts, whatever the clocks say."""
+        """How long a read without a hold may take and still find all parts, however wrong the clocks are."""
         options = self.options
         wrong_ms = 2 * options.skew_ms_max + (CLOCK_JUMP_MS * 1000 if options.rates.get("clock jump") else 0)
         return max(0, int(options.config.garbage_age_s * 1e6) - wrong_ms * 1000)
@@ -105,7 +105,7 @@ class World:
         return True
 
     def start(self, process: Process, name: str, work: Callable[[], None], delay_us: int = 0) -> Strand:
-        """Start a thread whose work in the product starts no real threads."""
+        """Start a thread. The product starts no real threads while it runs in it."""
 
         def alone() -> None:
             with sequential():
@@ -114,19 +114,19 @@ class World:
         return self.baton.start(process, name, alone, delay_us)
 
     def actor(self) -> Actor:
-        """Whose doing it is what happens now."""
+        """The actor that causes what happens now."""
         if not self.baton.running:
             return _NOBODY
         current = self.baton.current
         return Actor(current.process.name, current.about, self.baton.beside(current))
 
     def named_by(self, part: str) -> object:
-        """What the thread was about that drew the id in the name of a part."""
+        """What the thread that drew the id in a part's name was doing."""
         return self._drawn.get(part.rpartition("-")[2].partition(".")[0])
 
     @contextmanager
     def acts(self, actor: Actor) -> Iterator[None]:
-        """Effects on the stores inside of the block are this actor's doing."""
+        """Attribute the effects on the stores inside the block to this actor."""
         before, self.acting = self.acting, actor
         try:
             yield
@@ -153,11 +153,11 @@ class World:
         return self.baton.now_us / 1e6
 
     def sleep(self, seconds: float) -> None:
-        """Time passes; only outside of the run."""
+        """Let time pass. Only for use outside the run."""
         self.baton.now_us += int(seconds * 1e6)
 
     def note(self, line: str) -> None:
-        """Add a line to the trace; nothing once the run is ending."""
+        """Add a line to the trace. Does nothing once the run is ending."""
         if self.baton.over:
             return
         current = self.baton.current.name if self.baton.running else "world"
@@ -169,7 +169,7 @@ class World:
         self.note(f"! {kind}")
 
     def crash_machine(self) -> None:
-        """All processes die at once; what was not synced is lost."""
+        """Kill all processes at once; what was not synced is lost."""
         for process in self.processes:
             process.dead = True
         self.processes.clear()
@@ -177,7 +177,7 @@ class World:
             self.disk.crash(self.draw)
 
     def loses_tail(self) -> bool:
-        """Whether this is the moment at which a log loses its newest entries; then it has."""
+        """Make a log lose its newest entries if the moment for it has come; return whether it did."""
         if self._loss_at is None or self.lost is not None or self.baton.steps < self._loss_at:
             return False
         log = self._true_log
@@ -192,22 +192,22 @@ class World:
 
     @property
     def noticed(self) -> bool:
-        """Whether somebody was told of that."""
+        """Whether a client was told that a log has lost entries."""
         return self._true_log.noticed
 
     def calm_lake(self, observer: Observer) -> Lake:
-        """The lake as a process sees it that nothing happens to, for before and after the run."""
+        """A lake without faults, for use before and after the run."""
         env = Env(self, self, Counters(), _NoThreads())
         stores = Stores(WitnessedBlobs(self.blobs(None), observer), self.log(observer))
         return Lake(URL, stores, self.options.config, env)
 
 
 class _NoThreads:
-    """A `Spawner` for where no time passes: what would run beside its caller has no turn."""
+    """A `Spawner` for code outside the run, where no time passes: background threads never get a turn."""
 
     def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:  # noqa: ARG002 - the signature
         """Start nothing; see `Spawner`."""
         return self
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing: no thread was started."""

@@ -1,4 +1,4 @@
-"""Clients that write: appends in every way, with and without a name."""
+"""Clients that write: every kind of append, by named writers and without a writer."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,11 +12,11 @@ from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
 
-# Appends without a name: each is tried once.
+# Appends without a named writer: each is tried once.
 
 
 def append_now(client: Client) -> None:
-    """Append a few rows at whatever time it is."""
+    """Append a few rows at a time that the commit picks."""
     collection, rows = client.collection(), client.rows(None)
     client.offer(Append(client.label("append"), rows), lambda: collection.append(table_of(rows)))
 
@@ -30,7 +30,7 @@ def _append_timed(client: Client) -> None:
 
 
 def compare_and_append(client: Client) -> None:
-    """Append at the upper that was last heard of, or an older one."""
+    """Append at the newest upper that is known, or at an older one."""
     collection, lower = client.collection(), client.known_upper()
     upper = lower + client.draw.randint(1, 3)
     rows = client.rows(range(lower, upper))
@@ -64,7 +64,7 @@ def _append_built(client: Client) -> None:
 
 
 def appender(client: Client) -> None:
-    """Appends in every way that needs no name."""
+    """Appends in every way that needs no named writer."""
     ways = (append_now, append_now, _append_timed, compare_and_append, _append_up_to, _append_built)
     while True:
         client.draw.choice(ways)(client)
@@ -88,7 +88,7 @@ def crowd(client: Client) -> None:
 
 
 def _hurry(mate: Client, _stop: Stop | None = None) -> None:
-    """Append with hardly a pause: at a commit time, at times, exactly, or under a number."""
+    """Append with hardly a pause: at a commit time, at given times, at an exact upper, or under a number."""
     ways: tuple[Callable[[Client], object], ...] = (append_now, append_now, _append_timed, compare_and_append)
     for _ in range(mate.draw.randint(1, 6)):
         if mate.draw.random() < 0.2:
@@ -98,11 +98,11 @@ def _hurry(mate: Client, _stop: Stop | None = None) -> None:
         mate.process.sleep(mate.draw.choice((0.0, 0.0, 0.001, 0.01)))
 
 
-# Named writers: outcomes are learned.
+# Named writers: the outcome of an append can be learned later.
 
 
 def writer(client: Client) -> None:
-    """Opens one of two names, which others open too, and appends until it is fenced or tired."""
+    """Opens one of two writer names, which others open too, and appends until it is fenced or gives up."""
     while True:
         name = client.draw.choice(("a", "b"))
         try:
@@ -118,7 +118,7 @@ def writer(client: Client) -> None:
 
 
 def _append_as_writer(client: Client) -> None:
-    """Open a name, which fences others, and append one number."""
+    """Open a writer, which fences others of its name, and append under one number."""
     name = client.draw.choice(("a", "b"))
     try:
         opened = client.collection().writer(name)
@@ -129,7 +129,7 @@ def _append_as_writer(client: Client) -> None:
 
 
 def _append_numbered(client: Client, opened: Writer) -> bool:
-    """Append the next number, again while the outcome is unknown; whether the writer may go on."""
+    """Append under the next number, repeatedly while the outcome is unknown; whether the writer may go on."""
     number = 0 if opened.last_sequence is None else opened.last_sequence + 1
     lower = client.known_upper()
     upper = lower + client.draw.randint(1, 2)
@@ -149,5 +149,6 @@ def _append_numbered(client: Client, opened: Writer) -> bool:
 
     while (result := client.offer(op, call)) == "unknown" and client.draw.random() < 0.7:
         client.rest()
-    # After an unknown outcome, whoever opens the name next learns it. A refusal may mean that it is fenced.
+    # An unknown outcome is learned by the next client that opens the name. A refusal after an unknown outcome
+    # may mean that the writer is fenced.
     return result == "in" or (result == "refused" and not op.unsure)

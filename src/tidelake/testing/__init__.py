@@ -1,4 +1,5 @@
-"""What tests of Tidelake, ours and yours, are made of: the oracle, strategies, faulty stores, a lossy disk.
+"""Building blocks for tests of Tidelake, ours and yours: an oracle, strategies, faulty stores, a lossy disk.
 
-May import the lake and what is below, neither Spark nor the command line. Nothing of the product imports it.
+May import the lake and the layers below it, neither Spark nor the command line. The product imports nothing
+from here.
 """

@@ -1,10 +1,10 @@
 """Stores that fail on purpose.
 
 Owns the kinds of faults, the plan that says when each one happens, and the layers that carry it out. Must
-not know a store, nor what its callers make of an error.
+not know a particular store, nor how callers handle an error.
 
-INVARIANT: a fault tells the truth. "Unavailable" has no effect; of two unknown outcomes one had the effect
-and one did not; after a crash nothing more of that process reaches the store.
+INVARIANT: a fault tells the truth. "Unavailable" has no effect; an unknown outcome had the effect or did not,
+as its kind says; after a crash no call of that process reaches the store.
 """
 
 import random
@@ -33,28 +33,28 @@ class Fault(Enum):
 
 
 class SimulatedCrash(BaseException):
-    """The process ends here. Not an `Exception`, so that nothing but the simulation catches it."""
+    """The process ends here. Not an `Exception`, so that only the simulation catches it."""
 
 
 class Faults(Protocol):
-    """Decides what becomes of each call: a `FaultPlan`, or the simulation."""
+    """Decides the fate of each call: a `FaultPlan`, or the simulation."""
 
     def run(self, operation: str, call: Callable[[], T]) -> T:
-        """Carry out `call`, or not, or raise though it was carried out; operations as in `FaultPlan`."""
+        """Carry out `call`, or not, or raise although it was carried out. See `FaultPlan` for operations."""
 
 
 class FaultPlan:
     """Decides the fault of each call. One plan is shared by the stores of one simulated process.
 
-    The script comes first, one fault a call (of any operation); then the rates decide, always the same for
-    the same seed and order of calls. Operations are `blob.get`, `blob.put`, `blob.delete`, `blob.prune`,
-    `blob.list`, `blob.open`, `blob.read` (of an opened object), `log.head`, `log.scan`,
-    `log.compare_and_set`, `log.truncate`, `log.delete` and `log.keys`.
+    The script is used first, one fault for each call of any operation. After it the rates decide; the same
+    seed and order of calls give the same faults. Operations are `blob.get`, `blob.put`, `blob.delete`,
+    `blob.prune`, `blob.list`, `blob.open`, `blob.read` (of an opened object), `log.head`, `log.scan`,
+    `log.compare_and_set`, `log.truncate`, `log.delete`, `log.mend` and `log.keys`.
 
     Args:
-        seed: of the random choices.
-        rates: probability of each fault; the rest is none.
-        rates_by_operation: instead of `rates`, for the operations that are named.
+        seed: seed of the random choices.
+        rates: probability of each fault; otherwise a call has none.
+        rates_by_operation: rates that replace `rates` for the named operations.
         script: faults of the first calls.
     """
 
@@ -98,7 +98,7 @@ class FaultPlan:
             self.is_crashed = False
 
     def total(self) -> int:
-        """How many faults were injected."""
+        """The number of faults that were injected."""
         with self._lock:
             return sum(self.injected.values())
 
@@ -126,7 +126,7 @@ class FaultPlan:
 
 
 class FaultyBlobStore:
-    """A `BlobStore` that follows a `FaultPlan`, or whoever else decides."""
+    """A `BlobStore` whose calls fail as a `FaultPlan`, or another `Faults`, decides."""
 
     def __init__(self, inner: BlobStore, faults: Faults) -> None:
         self._inner = inner
@@ -145,11 +145,11 @@ class FaultyBlobStore:
         return self._faults.run("blob.delete", lambda: self._inner.delete(name))
 
     def prune(self, folder: str) -> None:
-        """Folders; see `BlobStore.prune`."""
+        """Remove empty folders; see `BlobStore.prune`."""
         self._faults.run("blob.prune", lambda: self._inner.prune(folder))
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`. A fault "after" comes half way."""
+        """Ascending names; see `BlobStore.list`. A fault "after the effect" occurs half way."""
         return _listed(self._faults, "blob.list", self._inner.list(prefix))
 
     def open(self, name: str) -> BinaryIO:
@@ -163,7 +163,7 @@ class FaultyBlobStore:
 
 
 class FaultyVersionLog:
-    """A `VersionLog` that follows a `FaultPlan`, or whoever else decides."""
+    """A `VersionLog` whose calls fail as a `FaultPlan`, or another `Faults`, decides."""
 
     def __init__(self, inner: VersionLog, faults: Faults) -> None:
         self._inner = inner
@@ -192,11 +192,11 @@ class FaultyVersionLog:
         return self._faults.run("log.delete", lambda: self._inner.delete(key))
 
     def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Take back what is sound; see `VersionLog.mend`."""
+        """Repair the key; see `VersionLog.mend`."""
         return self._faults.run("log.mend", lambda: self._inner.mend(key, starts))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys; see `VersionLog.keys`. A fault "after" comes half way."""
+        """Ascending keys; see `VersionLog.keys`. A fault "after the effect" occurs half way."""
         return _listed(self._faults, "log.keys", self._inner.keys(prefix))
 
     def close(self) -> None:

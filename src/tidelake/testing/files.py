@@ -1,9 +1,9 @@
-"""A disk in memory that loses, in a power cut, what was not flushed: `Files` without a file system.
+"""A disk in memory that loses unflushed data in a power cut: `Files` without a file system.
 
-Owns processes: their descriptors and locks, and their end. Must not know which files a store keeps, nor
-what is durable, which `tidelake.testing.inodes` says.
+Owns processes: their descriptors, their locks and their end. Must not know which files a store keeps, nor
+what is durable, which `tidelake.testing.inodes` decides.
 
-INVARIANT: a process that ended changes nothing any more, and nothing here waits for another process.
+INVARIANT: a process that has ended changes nothing, and no call here waits for another process.
 """
 
 import errno
@@ -23,10 +23,10 @@ from tidelake.testing.inodes import File, Folder, Inode, Tree
 
 
 class SimulatedDisk:
-    """The disk of one machine, whose processes come and go. Safe for threads.
+    """The disk of one machine, which many processes use. Thread-safe.
 
     Args:
-        clock: gives files their times.
+        clock: source of the files' modification times.
         skipped_flush: a defect for tests to find: flushes of files, or of folders, do nothing.
     """
 
@@ -40,11 +40,11 @@ class SimulatedDisk:
         self._processes: list[SimulatedFiles] = []
 
     def process(self, before: Callable[[str], None] = lambda _operation: None) -> "SimulatedFiles":
-        """The files as a new process sees them.
+        """Start a process, and return the files as it sees them.
 
         Args:
             before: called with the operation (`file.link`, `file.fsync`, ...) before each one but `close`,
-                outside of any lock. It may let others go on, or end the process by `SimulatedCrash`.
+                outside of any lock. It may let other processes run, or end this one by `SimulatedCrash`.
         """
         with self.lock:
             process = SimulatedFiles(self, before)
@@ -52,19 +52,19 @@ class SimulatedDisk:
             return process
 
     def crash(self, random: Random) -> None:
-        """A power cut: all processes end, and `random` says what is left of what was not flushed."""
+        """Cut the power: all processes end, and `random` decides what is left of unflushed data."""
         with self.lock:
             for process in list(self._processes):
                 process.kill()
             self.tree.lose(random)
 
     def sync(self, inode: Inode) -> None:
-        """Make an inode durable, or only say so. REQUIRES: the lock."""
+        """Make an inode durable, or do nothing if this flush is skipped. REQUIRES: the lock."""
         if self._skipped_flush != ("file" if isinstance(inode, File) else "folder"):
             inode.sync()
 
     def forget(self, process: "SimulatedFiles") -> None:
-        """A process ended. REQUIRES: the lock."""
+        """Remove a process that has ended. REQUIRES: the lock."""
         if process in self._processes:
             self._processes.remove(process)
 
@@ -86,7 +86,10 @@ class SimulatedFiles:
         self._last_descriptor = 2
 
     def kill(self) -> None:
-        """End the process: its descriptors and locks go, the disk keeps what was written. May be repeated."""
+        """End the process: close its descriptors and release its locks. The disk keeps what was written.
+
+        Does nothing if the process has ended.
+        """
         with self._disk.lock:
             self._is_alive = False
             for descriptor in list(self._opened):
@@ -107,7 +110,7 @@ class SimulatedFiles:
             return self._add(_Opened(file, is_writable=True))
 
     def close(self, descriptor: int) -> None:
-        """See `Files.close`. Does nothing after the end of the process, which closed all."""
+        """See `Files.close`. Does nothing after the end of the process, which closed all descriptors."""
         with self._disk.lock:
             opened = self._opened.pop(descriptor, None)
             if opened is None:
@@ -122,7 +125,7 @@ class SimulatedFiles:
             return bytes(self._readable(descriptor).content[start : start + length])
 
     def reader(self, descriptor: int) -> BinaryIO:
-        """See `Files.reader`. It has the bytes of now: files are written before they are read, and once."""
+        """See `Files.reader`. It reads a copy of the bytes: a file is written once, before it is read."""
         with self._operation("reader"):
             content = bytes(self._readable(descriptor).content)
             self.close(descriptor)
@@ -178,7 +181,7 @@ class SimulatedFiles:
                 return False
 
     def islink(self, path: str) -> bool:  # noqa: ARG002 - as the Protocol has it
-        """See `Files.islink`: there are none."""
+        """See `Files.islink`. There are no links."""
         return False
 
     def scan(self, folder: str) -> list[tuple[str, bool]]:
@@ -218,7 +221,7 @@ class SimulatedFiles:
 
     @contextmanager
     def _operation(self, name: str) -> Iterator[Tree]:
-        """One step of the process, while no other one does anything on the disk."""
+        """Carry out one operation of the process while no other process uses the disk."""
         self._check_alive(name)
         try:
             self._before(f"file.{name}")

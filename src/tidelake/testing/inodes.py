@@ -1,12 +1,12 @@
-"""What a simulated disk holds, what of it is durable, and what a power cut may leave of the rest.
+"""The contents of a simulated disk, which of them are durable, and what a power cut may leave of the rest.
 
-Owns files, folders and the ways through them. Must not know processes and their descriptors, which are in
+Owns files, folders and the look-up of paths. Must not know processes and their descriptors, which are in
 `tidelake.testing.files`.
 
-What is durable is what POSIX promises, and nothing that a certain file system adds to it: the bytes of a
-file once it is flushed, its names once the folders that hold them are flushed. In a power cut each change
-of an entry that was not flushed happened or not, whatever happened to earlier and later ones; a folder
-whose own entry is lost takes along all that is below.
+Durable is only what POSIX promises, whatever some file systems add to it: the bytes of a file once the file
+is flushed, and its names once the folders that hold them are flushed. In a power cut each unflushed change of
+a folder entry is kept or lost independently of earlier and later changes. If the entry of a folder is lost,
+all contents of the folder are lost.
 
 INVARIANT: the same calls in the same order and the same random choices leave the same tree.
 """
@@ -23,7 +23,7 @@ from tidelake.store.files import refused
 
 @dataclass(eq=False)
 class File:
-    """Bytes, of which the first `synced_bytes` are durable: they are written once, from start to end."""
+    """Bytes, of which the first `synced_bytes` are durable. They are written once, from start to end."""
 
     number: int
     modified_ms: int
@@ -36,7 +36,7 @@ class File:
         self.synced_bytes = len(self.content)
 
     def lose(self, random: Random) -> None:
-        """Keep what was flushed, and of the rest nothing, a beginning, as many zeros, or all."""
+        """Keep the flushed bytes, and of the rest nothing, a prefix, as many zeros, or all."""
         rest = self.content[self.synced_bytes :]
         if rest:
             outcomes = (b"", rest[: random.randrange(len(rest))], bytes(len(rest)), rest)
@@ -44,13 +44,13 @@ class File:
         self.sync()
 
     def status(self) -> os.stat_result:
-        """What `os.stat` says."""
+        """The result of `os.stat`."""
         return _status(stat.S_IFREG, self.number, len(self.content), self.modified_ms)
 
 
 @dataclass(eq=False)
 class Folder:
-    """Entries, and how they differ from those that are durable: `changes` since the last flush, in order."""
+    """Entries of a folder, the durable ones (`synced`), and the `changes` since the last flush, in order."""
 
     number: int
     modified_ms: int
@@ -64,12 +64,12 @@ class Folder:
         _set_entry(self.entries, name, inode)
 
     def sync(self) -> None:
-        """Make the entries durable, but nothing of what they lead to."""
+        """Make the entries durable, but not the inodes that they lead to."""
         self.synced = dict(self.entries)
         self.changes.clear()
 
     def lose(self, random: Random, rate: float) -> None:
-        """Keep what was flushed, and each later change with probability `rate`."""
+        """Keep the flushed entries, and each later change with probability `rate`."""
         self.entries = self.synced
         for name, inode in self.changes:
             if random.random() < rate:
@@ -77,7 +77,7 @@ class Folder:
         self.sync()
 
     def status(self) -> os.stat_result:
-        """What `os.stat` says."""
+        """The result of `os.stat`."""
         return _status(stat.S_IFDIR, self.number, 0, self.modified_ms)
 
 
@@ -85,7 +85,7 @@ Inode = File | Folder
 
 
 class Tree:
-    """All files and folders below `/`, by their absolute paths. Errors are those of a POSIX file system."""
+    """All files and folders below `/`, by absolute path. Raises the errors of a POSIX file system."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -93,15 +93,15 @@ class Tree:
         self._root = self.new_folder()
 
     def new_file(self) -> File:
-        """A file without a name."""
+        """A new file that has no name yet."""
         return File(self._next_number(), self._clock.now_ms())
 
     def new_folder(self) -> Folder:
-        """A folder without a name."""
+        """A new folder that has no name yet."""
         return Folder(self._next_number(), self._clock.now_ms())
 
     def find(self, path: str) -> Inode:
-        """What is at `path`."""
+        """The inode at `path`."""
         inode: Inode = self._root
         for name in filter(None, path.split("/")):
             if isinstance(inode, File):
@@ -119,20 +119,20 @@ class Tree:
         return inode
 
     def vacancy(self, path: str) -> tuple[Folder, str]:
-        """The folder and the name in it where something new may be put."""
+        """The folder of `path` and the name in it, which must be free."""
         folder, name = self.folder(os.path.dirname(path)), os.path.basename(path)
         if not name or name in folder.entries:
             raise refused(errno.EEXIST, path)
         return folder, name
 
     def lose(self, random: Random) -> None:
-        """What a power cut does."""
-        rate = random.random()  # so that all, nothing and a few are lost, however much there is
+        """Lose what a power cut loses."""
+        rate = random.random()  # one rate for all changes, so that losing all, none and a few is likely
         folders, seen = [self._root], {self._root.number}
         for folder in folders:  # grows
             folder.lose(random, rate)
             for inode in folder.entries.values():
-                if inode.number in seen:  # a file of two names
+                if inode.number in seen:  # a file with two names
                     continue
                 seen.add(inode.number)
                 if isinstance(inode, Folder):

@@ -1,7 +1,7 @@
-"""The oracle: a collection as a list of updates. Slow, obvious, and the judge of everything.
+"""The oracle: a collection as a list of updates. Slow and obviously right; tests compare answers with it.
 
-It shares no code with the product but the frontiers. Rows are tuples of plain Python values, made
-comparable by `canonical`; multiplicities are Python integers.
+It shares no code with the product except frontiers and times. Rows are tuples of plain Python values, which
+`canonical` makes comparable. Multiplicities are Python integers.
 """
 
 import math
@@ -18,7 +18,7 @@ NAN = "the one NaN"
 
 
 def canonical(value: object) -> object:
-    """A value that equals others iff Tidelake holds them equal: one NaN, one zero, hashable."""
+    """A hashable form of a value, equal for values that Tidelake treats as equal: one NaN, one zero."""
     if isinstance(value, float):
         return NAN if math.isnan(value) else value + 0.0
     if isinstance(value, list | tuple):
@@ -29,7 +29,7 @@ def canonical(value: object) -> object:
 
 
 def rank(value: object) -> tuple[object, ...]:
-    """Sorts as Tidelake sorts: ascending, NaN after all numbers, nulls last, text by its UTF-8 bytes."""
+    """A sort key for Tidelake's order: ascending, NaN after all numbers, nulls last, text by UTF-8 bytes."""
     if value is None:
         return (2,)
     if isinstance(value, str) and value is NAN:
@@ -50,7 +50,7 @@ class Oracle:
     updates: list[tuple[Row, Time, int]] = field(default_factory=list)
 
     def append(self, updates: Iterable[tuple[Row, Time, int]], upper: Frontier) -> None:
-        """Add updates and close all times before `upper`."""
+        """Add updates and close every time before `upper`."""
         self.updates.extend(updates)
         self.upper = upper
 

@@ -1,6 +1,6 @@
-"""Hypothesis strategies for the nouns of Tidelake, and for tables with the awkward values.
+"""Hypothesis strategies for times, frontiers, rows with awkward values, and diffs.
 
-Needs `hypothesis`, which the product itself does not.
+Needs `hypothesis`, which the product itself does not need.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tidelake.testing.oracle import Row
 
 
 def times(domain: TimeDomain, last: int = 6) -> st.SearchStrategy[Time]:
-    """Times whose components are small, so that they meet often."""
+    """Times with small components, so that equal times are frequent."""
     component = st.integers(0, last)
     if domain.unit == "tuple":
         return st.tuples(*[component] * domain.arity)
@@ -22,12 +22,12 @@ def times(domain: TimeDomain, last: int = 6) -> st.SearchStrategy[Time]:
 
 
 def frontiers(domain: TimeDomain, last: int = 6) -> st.SearchStrategy[Frontier]:
-    """Frontiers of up to four elements, the closed one included."""
+    """Frontiers of up to four elements, including the empty frontier, which closes all times."""
     return st.lists(times(domain, last), max_size=4).map(Frontier.of_all)
 
 
-# Few distinct values of each kind: rows must meet for sums to be tested. Each list holds the values
-# that sort or compare oddly.
+# Few distinct values of each kind, so that equal rows are frequent and sums are tested. Each list holds the
+# values that sort or compare in unusual ways.
 TEXTS: Sequence[str | None] = ("", "a", "ab", "b", "ä", "日本", "𝄞", "\x00", "a\x00", None)
 FLOATS: Sequence[float | None] = (0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf"), float("nan"), None)
 INTS: Sequence[int | None] = (0, 1, -1, 2**63 - 1, -(2**63), None)
@@ -36,7 +36,7 @@ LISTS: Sequence[list[int | None] | None] = ([], [1], [1, 2], [None], [1, None], 
 
 
 def rows() -> st.SearchStrategy[Row]:
-    """Rows of (text key, int key, double, decimal, list of ints), nulls and NaN among them."""
+    """Rows of (text key, int key, double, decimal, list of ints), with nulls and NaN."""
     return st.tuples(
         st.sampled_from(TEXTS),
         st.sampled_from(INTS),

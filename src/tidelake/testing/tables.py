@@ -1,4 +1,4 @@
-"""Between rows of plain values and Arrow tables, for tests."""
+"""Conversions between rows of plain values and Arrow tables, for tests."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ import pyarrow as pa
 from tidelake.model.time import Time, TimeDomain, parts
 from tidelake.testing.oracle import Row, canonical, rank
 
-# What `strategies.rows` yields: text and int keys, double, decimal and list values.
+# The schema of `strategies.rows`: text and int keys, double, decimal and list values.
 SCHEMA = pa.schema(
     [
         pa.field("k", pa.string()),
@@ -36,7 +36,7 @@ def table(
 
 
 def updates(answer: pa.Table, domain: TimeDomain) -> list[tuple[Row, Time, int]]:
-    """The rows of an answer, in its order, as canonical plain values."""
+    """The (row, time, diff) updates of an answer, in its order, as canonical plain values."""
     columns = [answer.column(name).to_pylist() for name in answer.column_names]
     width = len(columns) - 1 - domain.arity
     found: list[tuple[Row, Time, int]] = []
@@ -51,7 +51,7 @@ def netted(answer: pa.Table, domain: TimeDomain, time: Time) -> Counter[Row]:
     """Row -> multiplicity of an answer whose times must all be `time`.
 
     Raises:
-        AssertionError: a row twice, a zero, another time, or rows out of order.
+        AssertionError: a row occurs twice, a diff is zero, a time is not `time`, or rows are out of order.
     """
     found = updates(answer, domain)
     check_sorted(found)
@@ -77,7 +77,7 @@ def check_sorted(found: list[tuple[Row, Time, int]]) -> None:
     """Check the order by (key, value, time).
 
     Raises:
-        AssertionError: naming the first pair out of order.
+        AssertionError: rows are out of order; the message names the first such pair.
     """
     ranks = [(tuple(rank(v) for v in row), parts(time)) for row, time, _ in found]
     for i in range(len(ranks) - 1):
