@@ -40,7 +40,7 @@ def refused(link: Path, *calls: Callable[[], object]) -> None:
     for call in calls:
         with pytest.raises(SymbolicLink) as caught:
             call()
-        assert str(link) in str(caught.value) and "put in its place" in str(caught.value)
+        assert str(link) in str(caught.value) and "replace it by" in str(caught.value)
 
 
 @pytest.fixture

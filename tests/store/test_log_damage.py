@@ -196,7 +196,7 @@ def test_an_older_file_in_the_place_of_one_is_damage(tmp_path: Path, suffix: str
     shutil.copy(file_of(tmp_path / "older", suffix), file_of(tmp_path / "newer", suffix))
     found = ask(tmp_path / "newer")
     if suffix == "-wal":
-        assert isinstance(found, CorruptionError) and "ends at entry 9, and entry 19 was" in str(found)
+        assert isinstance(found, CorruptionError) and "ends at entry 9, but entry 19 was" in str(found)
     else:  # the write-ahead log has all of it
         assert isinstance(found, list) and len(found) == 20
 

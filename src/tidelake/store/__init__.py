@@ -1,5 +1,5 @@
-"""The only I/O: immutable objects by name, and a version log per key.
+"""All I/O on stored data: a store of immutable objects, and a log of versions per key.
 
-`protocols` says what a store promises, `url` opens the stores of a lake and puts the layers over them.
-Knows bytes and names, nothing of updates.
+`protocols` defines what a store promises. `url` opens the stores of a lake and wraps them in layers. This
+package knows bytes and names, and nothing of updates.
 """

@@ -1,10 +1,10 @@
-"""What a directory needs to keep a promise: folders that outlive a power cut, and errors with a remedy.
+"""Durable folders, and error messages that name a remedy.
 
-Owns the rule when a directory is flushed, and the words for what the operating system refused. Must not
+Owns the rule for when a directory is flushed, and the wording of errors of the operating system. Must not
 know what the files hold.
 
-INVARIANT: no flush that failed is tried again. The kernel may report a lost write once and then forget it,
-so after a failure nothing more is written through the same `Folders`.
+INVARIANT: a flush that failed is never repeated. The kernel may report a lost write once and then forget it,
+so after a failed flush nothing more is written through the same `Folders`.
 """
 
 import errno
@@ -30,7 +30,7 @@ _NOT_TO_BE_FLUSHED = (errno.EACCES, errno.EPERM, errno.EINVAL)
 
 
 class FlushFailedBefore(OSError):
-    """Nothing more is written here since a flush failed."""
+    """A write was refused because an earlier flush failed."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
@@ -41,13 +41,13 @@ class FlushFailedBefore(OSError):
 
 
 def unavailable(action: str, name: str, error: OSError) -> StoreUnavailable:
-    """The error for something that certainly did not happen; raise it `from error`."""
+    """The error for an operation that had no effect; raise it `from error`."""
     hopeless = error.errno in _REMEDIES or isinstance(error, FlushFailedBefore)
     return StoreUnavailable(_message(action, name, error), not hopeless)
 
 
 def unknown(action: str, name: str, error: OSError) -> OutcomeUnknown:
-    """The error for something that may have happened; raise it `from error`."""
+    """The error for an operation that may have had its effect; raise it `from error`."""
     return OutcomeUnknown(_message(action, name, error) + "; it may have happened")
 
 
@@ -60,10 +60,10 @@ def _message(action: str, name: str, error: OSError) -> str:
 
 
 class Folders:
-    """The folders below one root, made and flushed so that what is put into them stays reachable.
+    """The folders below one root. They are created and flushed so that files in them survive a power cut.
 
-    SUBTLE: a folder that is already there may have been made by another process that did not flush its
-    parent yet. So the parent of each folder is flushed once per process, whoever made it.
+    SUBTLE: an existing folder may come from another process that has not flushed its parent yet. So each
+    process flushes the parent of each folder once, also if it did not create the folder.
     """
 
     def __init__(self, root: str, files: Files) -> None:
@@ -73,11 +73,11 @@ class Folders:
         self._failed: str | None = None
 
     def ensure(self, folder: str) -> None:
-        """Make `folder` (the root, or below it) and what is missing above, durably.
+        """Create `folder` (the root, or below it) and its missing parents, durably.
 
         Raises:
-            NotADirectoryError: a file is in the way.
-            OSError: it could not be made or flushed.
+            NotADirectoryError: the path contains a file.
+            OSError: a folder could not be created or flushed.
         """
         if folder != self._root:
             self.ensure(os.path.dirname(folder))
@@ -93,14 +93,14 @@ class Folders:
         try:
             self._files.fsync(descriptor)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # which says that it was not even tried
+            if error.errno != errno.EINVAL:  # the file system cannot flush folders: no write was lost
                 self._failed = folder
             raise
         finally:
             self._files.close(descriptor)
 
     def flush_removed(self, folder: str) -> None:
-        """Make it durable that something went from `folder`, which may have been pruned since."""
+        """Make a removal from `folder` durable, also if the folder has been pruned since."""
         try:
             self.flush(folder)
         except FileNotFoundError:
@@ -109,25 +109,25 @@ class Folders:
             self.flush_removed(os.path.dirname(folder))
 
     def remove(self, folder: str) -> None:
-        """Remove `folder`, below the root, and those below it, as far as they are empty, durably.
+        """Remove `folder`, which is below the root, and its subfolders, as far as they are empty, durably.
 
-        SUBTLE: whoever has known it as durable relies on that. What is put there beside this may be lost in
-        a power cut, if another process makes it again.
+        SUBTLE: another process that has flushed the folder once does not flush it again. If the folder is
+        created anew during this call, a power cut may lose what that process puts into it.
         """
         if self._emptied(folder):
-            # Nothing was ever put below a root that is missing.
+            # If the root is missing, nothing was ever put below it.
             with suppress(FileNotFoundError):
                 self.flush(os.path.dirname(folder))
 
     def _emptied(self, folder: str) -> bool:
-        """Remove a folder with those below it; whether it is gone by now."""
+        """Remove a folder and its subfolders; return whether it is gone."""
         try:
             below = [name for name, is_folder in self._files.scan(folder) if is_folder]
             gone = [self._emptied(os.path.join(folder, name)) for name in below]
             if not all(gone):
                 return False
-            # SUBTLE: whoever removed the last entry may have died before it was flushed. Where there is no
-            # folder, others say that what was in it is gone for good.
+            # SUBTLE: the process that removed the last entry may have died before it flushed the removal.
+            # Once the folder is missing, other processes report its objects as durably deleted.
             self.flush(folder)
             self._durable.discard(folder)
             self._files.rmdir(folder)
@@ -140,14 +140,14 @@ class Folders:
         return True
 
     def check(self) -> None:
-        """Refuse if a flush failed before."""
+        """Raise `FlushFailedBefore` if a flush has failed."""
         if self._failed is not None:
             raise FlushFailedBefore(self._failed)
 
     def _make(self, folder: str) -> bool:
         if folder == self._root and not self._files.isdir(folder):
-            # SUBTLE: also if the parent is there. Whoever made it may have died before it was flushed; but
-            # then nothing was made in it, so what stands above it is durable.
+            # SUBTLE: the parent is ensured even if it exists, because the process that created it may have
+            # died before it flushed. Nothing was created in it then, so what is above it is durable.
             parent = os.path.dirname(folder)
             Folders(parent, self._files).ensure(parent)
         while True:
@@ -157,7 +157,7 @@ class Folders:
                 if self._files.isdir(folder):
                     return False
                 try:
-                    # One look: it may be pruned and made again at any moment.
+                    # A single `lstat`: the folder may be pruned and created again at any moment.
                     if not stat.S_ISDIR(self._files.lstat(folder).st_mode):
                         raise refused(errno.ENOTDIR, folder) from None
                 except FileNotFoundError:
@@ -169,7 +169,7 @@ class Folders:
         try:
             self.flush(os.path.dirname(folder))
         except OSError as error:
-            # The parent of the root may be closed to us; then someone who may open it made the root. Or it
-            # is of a kind that cannot be flushed, as that of mount points may be.
+            # This user may not be allowed to open the parent of the root; then another user created the
+            # root. Or the parent cannot be flushed, as with some mount points.
             if made or folder != self._root or error.errno not in _NOT_TO_BE_FLUSHED:
                 raise

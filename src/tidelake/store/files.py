@@ -1,9 +1,9 @@
-"""What a store asks of a file system.
+"""The file system calls that a store makes.
 
-Owns the calls, as a Protocol, and the real ones. Must not know why they are made: when a folder has to be
-flushed is told in `tidelake.store.disk`. The simulated ones are in `tidelake.testing.files`.
+Owns the calls, as a Protocol, and their implementation on this machine. Must not know why they are made:
+`tidelake.store.disk` decides when a folder is flushed. `tidelake.testing.files` simulates the calls.
 
-INVARIANT: nothing below `LocalBlobStore` reaches the file system but through `Files`.
+INVARIANT: `LocalBlobStore` reaches the file system only through `Files`.
 """
 
 import fcntl
@@ -15,83 +15,83 @@ from typing import BinaryIO, Protocol
 from tidelake.errors import SymbolicLink
 
 Flush = Callable[[int], None]
-"""Makes what was written through a descriptor durable: `os.fsync`, or a stand-in that fails on purpose."""
+"""Makes what was written through a descriptor durable: `os.fsync`, or a replacement that fails in tests."""
 
 
 def no_flush(_descriptor: int) -> None:
-    """The flush of whoever may lose everything: caches, measurements."""
+    """Do not flush. For files that may be lost: caches and measurements."""
 
 
 class Files(Protocol):
-    """A POSIX file system with hard links, through the eyes of one process. Safe for threads.
+    """A POSIX file system with hard links, as one process sees it. Safe for threads.
 
-    Paths are absolute. A call does what the call of `os` does that it is named after, and raises the same
+    Paths are absolute. Each call behaves like the function of the same name in `os`, and raises the same
     `OSError`s with the same `errno`.
     """
 
     def open(self, path: str) -> int:
-        """A descriptor of a file or folder, for reading; follows symbolic links, and waits for nobody."""
+        """Open a file or folder for reading. Follows symbolic links, and does not block."""
 
     def create(self, path: str) -> int:
-        """A descriptor of a new, empty file, for writing it once; `FileExistsError` if there is one."""
+        """Create an empty file and open it for writing; `FileExistsError` if the name is taken."""
 
     def close(self, descriptor: int) -> None:
-        """Give up a descriptor and its lock."""
+        """Close a descriptor; this releases its lock."""
 
     def pread(self, descriptor: int, length: int, start: int) -> bytes:
-        """Up to `length` bytes of a file; none past its end."""
+        """Read up to `length` bytes of a file from `start`; no bytes past its end."""
 
     def reader(self, descriptor: int) -> BinaryIO:
-        """An unbuffered reader of a file from its start. It takes over the descriptor, and closes it."""
+        """An unbuffered reader from the start of a file. It owns the descriptor and closes it."""
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Append a first piece of `data`; how many bytes."""
+        """Append the beginning of `data`; return how many bytes were written."""
 
     def fsync(self, descriptor: int) -> None:
-        """Make the bytes of a file durable, or the entries of a folder: of each only what it holds itself."""
+        """Make the bytes of a file durable, or the entries of a folder (not the files they lead to)."""
 
     def lock(self, descriptor: int) -> bool:
         """Lock a file until the descriptor is closed, by this call or by the end of the process.
 
-        Does not wait: False says that it is locked through another descriptor.
+        Does not wait: returns False if it is locked through another descriptor.
         """
 
     def unlock(self, descriptor: int) -> None:
-        """Give up the lock of a descriptor, also for a child that was forked with it."""
+        """Release the lock of a descriptor, also for child processes that inherited it."""
 
     def fstat(self, descriptor: int) -> os.stat_result:
-        """Type, identity, size and time of change of what was opened."""
+        """Type, identity, size and modification time of an open file or folder."""
 
     def lstat(self, path: str) -> os.stat_result:
-        """Type, identity, size and time of change of what has this name."""
+        """Type, identity, size and modification time of what has this name."""
 
     def isdir(self, path: str) -> bool:
         """Whether it is a folder, or a symbolic link to one."""
 
     def islink(self, path: str) -> bool:
-        """Whether it is itself a symbolic link; a look that fails finds none."""
+        """Whether it is a symbolic link; False if that cannot be found out."""
 
     def scan(self, folder: str) -> list[tuple[str, bool]]:
-        """The names in a folder, in any order, and whether each is of a folder."""
+        """The names in a folder, in any order, each with whether it is a folder."""
 
     def link(self, path: str, name: str) -> None:
-        """Give the file at `path` the further name `name`; `FileExistsError` if that is taken."""
+        """Make `name` a hard link to the file at `path`; `FileExistsError` if the name is taken."""
 
     def unlink(self, path: str) -> None:
-        """Take a name from a file."""
+        """Remove a name of a file."""
 
     def mkdir(self, path: str) -> None:
-        """Make a folder; `FileExistsError` if the name is taken."""
+        """Create a folder; `FileExistsError` if the name is taken."""
 
     def rmdir(self, path: str) -> None:
-        """Remove a folder that is empty; `ENOTEMPTY` if it is not."""
+        """Remove an empty folder; `ENOTEMPTY` if it is not empty."""
 
 
 class SystemFiles:
-    """The files of this machine.
+    """The file system of this machine.
 
     Args:
-        flush: what makes a descriptor durable.
+        flush: makes what was written through a descriptor durable.
     """
 
     def __init__(self, flush: Flush = os.fsync) -> None:
@@ -99,7 +99,7 @@ class SystemFiles:
 
     def open(self, path: str) -> int:
         """See `Files.open`."""
-        # Without O_NONBLOCK a pipe would keep us until somebody writes to it.
+        # Without O_NONBLOCK, opening a pipe would block until a process opens it for writing.
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def create(self, path: str) -> int:
@@ -180,7 +180,7 @@ SYSTEM_FILES = SystemFiles()
 
 
 def exists(files: Files, path: str) -> bool:
-    """Whether something has the name `path`; a look that fails finds nothing, as `os.path.lexists`."""
+    """Whether something has the name `path`. False if that cannot be found out, as `os.path.lexists`."""
     try:
         files.lstat(path)
     except OSError:
@@ -189,19 +189,20 @@ def exists(files: Files, path: str) -> bool:
 
 
 def refuse_links(files: Files, base: str, path: str) -> None:
-    """Refuse a path that leads through a symbolic link below `base`, or to one. A look at each step.
+    """Refuse a path that has a symbolic link below `base`. One `islink` for each of its segments.
 
-    SUBTLE: what is above `base` is the caller's choice, `base` itself included. Whoever may change what is
-    below it may do so between this look and what follows; this keeps us from going where we would go by
-    ourselves.
+    `base` itself, and what is above it, may be symbolic links: the user chose that path.
+
+    SUBTLE: this is no protection against a process that replaces a folder by a link between this check and
+    the call that follows. It prevents following a link that is already there.
 
     Args:
-        files: where it is.
+        files: the file system.
         base: a folder.
-        path: at or below it.
+        path: `base`, or a path below it.
 
     Raises:
-        SymbolicLink: there is one; names it.
+        SymbolicLink: the path has one; the error names it.
     """
     at = base
     for name in os.path.relpath(path, base).split(os.sep):
@@ -209,13 +210,13 @@ def refuse_links(files: Files, base: str, path: str) -> None:
         if files.islink(at):
             raise SymbolicLink(
                 at,
-                f"it is a symbolic link, and nothing outside of {base!r} is changed: put in its place what "
-                "it leads to, or mount that there",
+                f"it is a symbolic link, and nothing outside of {base!r} is changed: replace it by the files "
+                "that it points to, or mount them there",
             )
 
 
 def is_file_at(files: Files, descriptor: int, path: str) -> bool:
-    """Whether the file that was opened as `descriptor` is the one that has the name `path` now."""
+    """Whether `path` still names the file that is open as `descriptor`."""
     try:
         return os.path.samestat(files.fstat(descriptor), files.lstat(path))
     except FileNotFoundError:
@@ -223,16 +224,19 @@ def is_file_at(files: Files, descriptor: int, path: str) -> bool:
 
 
 def refused(code: int, path: str) -> OSError:
-    """The error that the operating system raises with the number `code`, a subclass where there is one."""
+    """The `OSError` (or its subclass) that the operating system raises for `code`."""
     return OSError(code, os.strerror(code), path)
 
 
 @contextmanager
 def locked(files: Files, path: str) -> Iterator[bool]:
-    """Keep a file locked, which is made if it is not there; False if it is locked by somebody else.
+    """Hold the lock of a file during the block; the file is created if it is missing.
+
+    Yields:
+        Whether the lock was taken; False if another process or thread holds it.
 
     Raises:
-        OSError: it cannot be opened or locked.
+        OSError: the file cannot be opened or locked.
     """
     descriptor = _opened(files, path)
     try:
@@ -240,7 +244,7 @@ def locked(files: Files, path: str) -> Iterator[bool]:
         try:
             yield is_ours
         finally:
-            # Closing does not do it: a child that was forked meanwhile has the file open as well.
+            # Closing is not enough: a child process that was forked meanwhile has the file open as well.
             if is_ours:
                 files.unlock(descriptor)
     finally:
@@ -253,5 +257,5 @@ def _opened(files: Files, path: str) -> int:
     except FileNotFoundError:
         try:
             return files.create(path)
-        except FileExistsError:  # another process was quicker
+        except FileExistsError:  # another process has just created it
             return files.open(path)

@@ -1,11 +1,11 @@
-"""Objects as files below a directory.
+"""A blob store in a directory: each object is a file.
 
-Owns how an object comes into being on a file system: a complete and flushed temporary file, a link to its
-name, a flush of the folder. Must not know what the bytes mean, nor try anything again.
+Owns how an object is created: write and flush a temporary file, hard-link it to its name, flush the folder.
+Must not know what the bytes mean, nor retry anything.
 
-INVARIANT: a name that can be seen leads to the whole object, also after a crash at any moment; what `put`
-acknowledged (or answered with `BlobExists`) is still there after a power cut. Nothing is made, removed or
-listed by way of a symbolic link below the directory.
+INVARIANT: a visible name always leads to the whole object, also after a crash at any moment. An object that
+`put` acknowledged, or reported by `BlobExists`, survives a power cut. Nothing is created, removed or listed
+through a symbolic link below the directory.
 """
 
 import errno
@@ -29,13 +29,13 @@ _READ_BYTES_MAX = 1 << 30  # the kernel reads a little less than 2 GiB at once
 class LocalBlobStore:
     """A `BlobStore` in a directory of a POSIX file system with hard links.
 
-    Temporary files live in `~tmp`, a name that no object can have. Folders stay when their last object goes,
-    until they are pruned.
+    Temporary files are in the folder `~tmp`, a name that no object can have. A folder stays when its last
+    object is deleted, until it is pruned.
 
     Args:
-        root: the directory; made by the first `put` if it is missing.
+        root: the directory; created by the first `put` if it is missing.
         files: the file system.
-        base: no symbolic link below it is followed by what changes or lists objects; default: the root.
+        base: calls that change or list objects follow no symbolic link below it; default: the root.
     """
 
     def __init__(self, root: str, files: Files = SYSTEM_FILES, base: str | None = None) -> None:
@@ -46,7 +46,7 @@ class LocalBlobStore:
         self._scratch = Scratch(self.root, files, self._base)
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a range; see `BlobStore.get`."""
+        """Read a range of bytes; see `BlobStore.get`."""
         check_range(check_name(name), start, length)
         with _reading(name):
             descriptor = self._descriptor(name)
@@ -58,7 +58,7 @@ class LocalBlobStore:
                 self._files.close(descriptor)
 
     def put(self, name: str, data: bytes) -> None:
-        """Put if absent, with two flushes; see `BlobStore.put`."""
+        """Store a new object, with two flushes; see `BlobStore.put`."""
         path = self._path(name)
         folder = os.path.dirname(path)
         refuse_links(self._files, self._base, path)
@@ -80,7 +80,7 @@ class LocalBlobStore:
             raise (unknown if linked else unavailable)("write object", name, error) from error
 
     def delete(self, name: str) -> bool:
-        """Remove, with one flush; see `BlobStore.delete`."""
+        """Delete an object, with one flush; see `BlobStore.delete`."""
         path = self._path(name)
         refuse_links(self._files, self._base, os.path.dirname(path))
         try:
@@ -102,7 +102,7 @@ class LocalBlobStore:
         return True
 
     def prune(self, folder: str) -> None:
-        """Remove empty folders, with a flush each and one more; see `BlobStore.prune`."""
+        """Remove empty folders, with one flush for each and one more; see `BlobStore.prune`."""
         path = self._path(folder)
         refuse_links(self._files, self._base, path)
         try:
@@ -112,14 +112,14 @@ class LocalBlobStore:
             raise unavailable("remove folder", folder, error) from error
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`."""
+        """List objects in ascending order of name; see `BlobStore.list`."""
         check_prefix(prefix)
         folder = prefix.rpartition("/")[0]
         refuse_links(self._files, self._base, os.path.join(self.root, folder))
         return self._walk(folder, prefix)
 
     def open(self, name: str) -> BinaryIO:
-        """An unbuffered reader; see `BlobStore.open`."""
+        """Open an unbuffered reader; see `BlobStore.open`."""
         check_name(name)
         with _reading(name):
             file = self._files.reader(self._descriptor(name))
@@ -131,17 +131,17 @@ class LocalBlobStore:
         return read_through(file, read)
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there are no handles."""
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, check_name(name))
 
     def _link(self, temporary: str, path: str) -> None:
-        """Publish a file."""
+        """Make an object visible: give its temporary file its name."""
         try:
             self._files.link(temporary, path)
         except FileNotFoundError:
-            # Its folder was pruned since it was made.
+            # The folder was pruned after it was created.
             self._folders.ensure(os.path.dirname(path))
             self._files.link(temporary, path)
 
@@ -153,10 +153,10 @@ class LocalBlobStore:
         raise refused(errno.EISDIR, name)
 
     def _answer_exists(self, name: str, path: str) -> None:
-        """Raise `BlobExists`, once the object is durable.
+        """Raise `BlobExists`, after making the object durable.
 
-        SUBTLE: whoever linked it may have died, or be just about to flush the folder. The caller takes
-        our answer as "it is safely there", perhaps to find that it is its own object, so we flush first.
+        SUBTLE: the process that linked the object may have died before it flushed the folder, or may not have
+        flushed it yet. `BlobExists` promises a durable object, so the folder is flushed first.
         """
         if self._files.isdir(path):
             raise UsageError(f"bad name {name!r}: it is a folder of other objects")
@@ -167,12 +167,12 @@ class LocalBlobStore:
         raise BlobExists(name)
 
     def _flush_absence(self, name: str, folder: str) -> None:
-        # SUBTLE: whoever removed it may have died before the flush, and the caller takes our answer as "it
-        # is gone for good".
+        # SUBTLE: the process that deleted the object may have died before it flushed the folder, but the
+        # answer of `delete` promises that the object is durably gone.
         try:
             self._folders.flush(folder)
         except FileNotFoundError:
-            return  # there never was one, or it was empty for good when it was pruned
+            return  # the folder never existed, or was pruned, which requires that it was durably empty
         except OSError as error:
             raise unavailable("delete object", name, error) from error
 
@@ -183,7 +183,7 @@ class LocalBlobStore:
             return
         except OSError as error:
             raise unavailable("list objects", prefix, error) from error
-        # A folder sorts by the names below it: "a-b" < "a/b" < "a0".
+        # A folder sorts as its name followed by "/": "a-b" < "a/b" < "a0".
         for sort_name in sorted(name + "/" * is_folder for name, is_folder in entries if is_name(name)):
             name = f"{folder}/{sort_name}" if folder else sort_name
             if name.endswith("/"):
@@ -195,7 +195,7 @@ class LocalBlobStore:
     def _info(self, name: str) -> Iterator[BlobInfo]:
         try:
             status = self._files.lstat(os.path.join(self.root, name))
-        except FileNotFoundError:  # removed since the folder was read
+        except FileNotFoundError:  # deleted after the folder was read
             return
         except OSError as error:
             raise unavailable("list object", name, error) from error

@@ -1,8 +1,8 @@
-"""Stores in the memory of one process: the reference that the others are compared with.
+"""Stores in the memory of one process. Tests compare the other stores with them.
 
-Owns the plainest reading of the two Protocols. Must not survive the process, nor be quick.
+Owns the simplest implementation of the two Protocols. Data is lost with the process; speed is no goal.
 
-INVARIANT: every operation takes effect at one moment, under one lock.
+INVARIANT: every operation takes effect atomically, under one lock.
 """
 
 import io
@@ -25,7 +25,7 @@ from tidelake.store.protocols import BlobInfo, Entry, Mended
 
 
 class MemoryBlobStore:
-    """A `BlobStore` that is a dictionary."""
+    """A `BlobStore` in a dictionary."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -33,13 +33,13 @@ class MemoryBlobStore:
         self._blobs: dict[str, tuple[bytes, int]] = {}
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a range; see `BlobStore.get`."""
+        """Read a range of bytes; see `BlobStore.get`."""
         check_range(check_name(name), start, length)
         data = self._find(name)
         return data[start:] if length is None else data[start : start + length]
 
     def put(self, name: str, data: bytes) -> None:
-        """Put if absent; see `BlobStore.put`."""
+        """Store a new object; see `BlobStore.put`."""
         check_name(name)
         with self._lock:
             if name in self._blobs:
@@ -48,28 +48,28 @@ class MemoryBlobStore:
             self._blobs[name] = (bytes(data), self._clock.now_ms())
 
     def delete(self, name: str) -> bool:
-        """Remove; see `BlobStore.delete`."""
+        """Delete an object; see `BlobStore.delete`."""
         check_name(name)
         with self._lock:
             return self._blobs.pop(name, None) is not None
 
     def prune(self, folder: str) -> None:
-        """Nothing is kept beside objects; see `BlobStore.prune`."""
+        """Do nothing: only objects are kept; see `BlobStore.prune`."""
         check_name(folder)
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`."""
+        """List objects in ascending order of name; see `BlobStore.list`."""
         check_prefix(prefix)
         with self._lock:
             found = [(name, *blob) for name, blob in self._blobs.items() if name.startswith(prefix)]
         return (BlobInfo(name, len(data), at_ms) for name, data, at_ms in sorted(found, key=lambda f: f[0]))
 
     def open(self, name: str) -> BinaryIO:
-        """A reader; see `BlobStore.open`."""
+        """Open a reader; see `BlobStore.open`."""
         return io.BytesIO(self._find(check_name(name)))
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there are no handles."""
 
     def _find(self, name: str) -> bytes:
         with self._lock:
@@ -79,14 +79,14 @@ class MemoryBlobStore:
         return blob[0]
 
     def _check_folders(self, name: str) -> None:
-        # A directory cannot hold `a` beside `a/b`, so the reference must not let it pass in a test.
+        # A directory cannot hold both `a` and `a/b`, so the store that tests compare with must refuse it too.
         for other in self._blobs:
             if other.startswith(name + "/") or name.startswith(other + "/"):
                 raise UsageError(f"bad name {name!r}: one of {name!r} and {other!r} is a folder of the other")
 
 
 class MemoryVersionLog:
-    """A `VersionLog` that is a dictionary of lists."""
+    """A `VersionLog` in a dictionary of lists."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -130,21 +130,21 @@ class MemoryVersionLog:
             return dropped
 
     def delete(self, key: str) -> bool:
-        """Remove the key; see `VersionLog.delete`."""
+        """Delete the key; see `VersionLog.delete`."""
         check_name(key)
         with self._lock:
             return self._entries.pop(key, None) is not None
 
     def mend(self, key: str, starts: Collection[int]) -> Mended | None:  # noqa: ARG002 - the signature
-        """Nothing: memory is believed; see `VersionLog.mend`."""
+        """Do nothing: memory is taken to be intact; see `VersionLog.mend`."""
         check_name(key)
         return None
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys; see `VersionLog.keys`."""
+        """List keys in ascending order; see `VersionLog.keys`."""
         check_prefix(prefix)
         with self._lock:
             return iter(sorted(key for key in self._entries if key.startswith(prefix)))
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there are no handles."""

@@ -1,9 +1,9 @@
 """Layers that count calls, entries and bytes.
 
-Owns the names of the counters. Must not change what a call does or answers.
+Owns the names of the counters. Must not change what a call does or returns.
 
-INVARIANT: a call is counted when it is sent, whether it succeeds or not (it costs the same); bytes and
-entries are counted when they have moved.
+INVARIANT: a call is counted when it is made, also if it fails, since it costs the same. Bytes and entries are
+counted after a call has succeeded.
 """
 
 from collections.abc import Collection, Iterator

@@ -1,9 +1,9 @@
-"""Which names and arguments a store accepts.
+"""Checks of names and arguments.
 
-Owns the checks that all stores call first. Must not know any store.
+Owns the checks that every store makes first. Must not know any store.
 
-INVARIANT: a checked name, taken as a path below a directory, stays below it, and no checked name
-contains `~`, which stores may therefore use for files of their own.
+INVARIANT: a checked name, used as a path relative to a directory, stays below that directory. No checked
+name contains `~`, so stores may use `~` for files of their own.
 """
 
 import re
@@ -16,7 +16,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_.=-]+", re.ASCII)
 _PARTIAL = re.compile(r"[A-Za-z0-9_.=-]*", re.ASCII)
 _RULE = (
     "use segments of A-Z a-z 0-9 _ . = - separated by single '/', none of them '.' or '..', "
-    f"of together at most {NAME_CHARS_MAX} characters"
+    f"and at most {NAME_CHARS_MAX} characters in all"
 )
 
 
@@ -28,10 +28,10 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Return `name` as it is.
+    """Return `name` unchanged if it is allowed.
 
     Raises:
-        UsageError: a store must not accept it.
+        UsageError: it is not allowed.
     """
     if not is_name(name):
         raise UsageError(f"bad name {name!r}: {_RULE}")
@@ -39,7 +39,7 @@ def check_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` as it is: whole segments, and the beginning of one more.
+    """Return `prefix` unchanged if some name can start with it: whole segments, then the start of one more.
 
     Raises:
         UsageError: no name can start with it.
@@ -52,7 +52,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_range(name: str, start: int, length: int | None) -> None:
-    """Refuse a range of bytes that has a negative start or length."""
+    """Refuse a range of bytes with a negative start or length."""
     if start < 0 or (length is not None and length < 0):
         raise UsageError(f"bad range of {name!r}: start={start} length={length} must not be negative")
 
@@ -61,22 +61,22 @@ def check_expected(key: str, expected: int | None) -> None:
     """Refuse an expected seqno that no entry can have."""
     if expected is not None and expected < 0:
         raise UsageError(
-            f"bad expected seqno of {key!r}: expected={expected}; None says that there is no entry"
+            f"bad expected seqno of {key!r}: expected={expected} is negative; None means no entry"
         )
 
 
 def check_limit(key: str, limit: int | None) -> None:
-    """Refuse a negative number of entries."""
+    """Refuse a negative limit."""
     if limit is not None and limit < 0:
         raise UsageError(f"bad limit of a scan of {key!r}: limit={limit} must not be negative")
 
 
 def check_truncation(key: str, head: int | None, seqno: int) -> None:
-    """Refuse to truncate a key that is missing or that ends before `seqno`."""
+    """Refuse to truncate a key that does not exist, or whose newest entry is before `seqno`."""
     if head is None:
         raise UsageError(f"cannot truncate {key!r}: there is no such key")
     if seqno > head:
-        raise UsageError(f"cannot truncate {key!r}: seqno={seqno} lies beyond the newest entry {head}")
+        raise UsageError(f"cannot truncate {key!r}: seqno={seqno} is greater than the newest entry {head}")
 
 
 def _is_segment(segment: str) -> bool:

@@ -1,18 +1,18 @@
-"""What a store promises: two small Protocols and the values that they speak in.
+"""What a store promises: two small Protocols and the values that they exchange.
 
 Owns the contract of `BlobStore` (immutable objects by name) and `VersionLog` (an append-only list of
 entries per key, with compare-and-set). Must not know what the bytes mean, nor how a store keeps them.
 
-INVARIANT: an object never changes once it is there, and the seqnos of a key are contiguous; what was
-acknowledged survives a crash of the process and of the machine (a memory store: of neither).
+INVARIANT: an object never changes once it exists, and the seqnos of a key are contiguous. An acknowledged
+write survives a crash of the process and of the machine; a memory store survives neither.
 
-Names and keys are `/`-separated segments, see `tidelake.store.names`. Every operation raises, beside the
-errors named at it:
+Names and keys are segments separated by `/`; see `tidelake.store.names`. Besides the errors in its own
+docstring, every operation may raise:
 
 - `UsageError`: the name or an argument is not allowed; nothing was done.
-- `StoreUnavailable`: it certainly did not happen. `retryable` says whether trying again soon may help.
-- `OutcomeUnknown`: it may have happened.
-- `CorruptionError`: the store found stored bytes damaged.
+- `StoreUnavailable`: the operation had no effect. `retryable` says whether trying again soon may help.
+- `OutcomeUnknown`: the operation may have had its effect.
+- `CorruptionError`: the store found that stored bytes are damaged.
 """
 
 from collections.abc import Collection, Iterator
@@ -25,9 +25,9 @@ class BlobInfo:
     """An object as a listing shows it.
 
     Attributes:
-        name: its name.
-        size_bytes: its length.
-        modified_ms: when it was written, milliseconds since 1970 UTC by the clock of the store.
+        name: name of the object.
+        size_bytes: its size in bytes.
+        modified_ms: when it was written, in milliseconds since 1970 UTC, by the clock of the store.
     """
 
     name: str
@@ -39,48 +39,49 @@ class BlobStore(Protocol):
     """Immutable objects by name. Safe to use from several threads and processes at once."""
 
     def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes `[start, start + length)` of an object, or all from `start` on.
+        """Read the bytes `[start, start + length)` of an object, or all from `start` on.
 
-        A range past the end gives what there is, perhaps nothing. One store call.
+        A range past the end of the object gives fewer bytes, or none. One store call.
 
         Raises:
             BlobNotFound: there is no such object.
         """
 
     def put(self, name: str, data: bytes) -> None:
-        """Put an object where there is none; durable on return. One store call.
+        """Store a new object; it is durable on return. One store call.
 
-        No name may be a folder of another one (`a` beside `a/b`); stores that can see it refuse it.
+        A name must not be a folder of another name (`a` and `a/b`); stores that can detect this refuse it.
 
         Raises:
-            BlobExists: there is an object of that name; it was left as it is, and it is durable.
+            BlobExists: an object of this name exists. It is unchanged, and it is durable.
         """
 
     def delete(self, name: str) -> bool:
-        """Remove an object; whether it was there. Removing twice is fine."""
+        """Delete an object; return whether it existed. Deleting it again is not an error."""
 
     def prune(self, folder: str) -> None:
-        """Give up what is kept for the names `folder/...` beside objects, where there are none.
+        """Remove what the store keeps for names `folder/...`, such as directories, where no object is left.
 
-        REQUIRES: nobody needs what is put there beside this or later. One store call; none where nothing is
-        kept. May be repeated.
+        May be repeated. One store call; none for a store that keeps nothing but objects.
+
+        REQUIRES: no object is needed that is put there during this call or later.
         """
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """The objects whose names start with `prefix`, in ascending order of their names.
+        """List the objects whose names start with `prefix`, in ascending order of name.
 
-        An object that comes or goes while the listing runs may or may not be in it.
+        An object that is put or deleted while the listing runs may or may not be in it.
         """
 
     def open(self, name: str) -> BinaryIO:
-        """A seekable reader for range reads; the caller closes it.
+        """Open an object as a seekable reader, for range reads; the caller closes it.
 
         Raises:
-            BlobNotFound: there is no such object; raised here, or by the first read.
+            BlobNotFound: there is no such object. Raised by this call, or by the first read.
         """
 
     def close(self) -> None:
-        """Give up handles. May be repeated; the store is not used afterwards."""
+        """Release handles. May be repeated. The store must not be used afterwards."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Mended:
-    """What was made of a key that was damaged.
+    """The result of repairing a damaged key.
 
     Attributes:
-        reason: what was wrong with it.
-        first: seqno of the oldest entry that is there now.
-        head: seqno of the newest one.
-        acknowledged: seqno of the newest one that is known to have been acknowledged; None: none is.
-        kept: where the damaged bytes are now.
+        reason: what was wrong with the key.
+        first: seqno of the oldest entry after the repair.
+        head: seqno of the newest entry after the repair.
+        acknowledged: seqno of the newest entry known to have been acknowledged; None if none is known.
+        kept: where the damaged bytes are kept.
     """
 
     reason: str
@@ -111,7 +112,7 @@ class Mended:
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """The first and the last entry that is known to be lost; None: none is."""
+        """Seqnos of the first and the last entry known to be lost; None if none is."""
         if self.acknowledged is None or self.acknowledged <= self.head:
             return None
         return self.head + 1, self.acknowledged
@@ -120,49 +121,56 @@ class Mended:
 class VersionLog(Protocol):
     """A list of entries per key, appended to by compare-and-set. Safe for threads and processes.
 
-    A key exists from its first `compare_and_set` to its `delete`; it has always at least one entry, and
-    the seqnos of its entries are contiguous.
+    A key exists from its first `compare_and_set` to its `delete`. While it exists it has at least one entry,
+    and the seqnos of its entries are contiguous.
     """
 
     def head(self, key: str) -> Entry | None:
-        """The newest entry, `None` without the key. Linearizable. One store call."""
+        """The newest entry; `None` if the key does not exist. Linearizable. One store call."""
 
     def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries with `seqno >= start`, ascending, at most `limit`; none without the key. One call."""
+        """Entries with `seqno >= start`, ascending, at most `limit`. One store call.
+
+        The list is empty if the key does not exist.
+        """
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append `data` iff the newest seqno is `expected`; durable on return. One store call.
 
-        The new entry has seqno `expected + 1`. `expected=None` says that the key must not exist; its
-        first entry has seqno 0. False says that the newest seqno was another one and nothing was written.
+        The new entry has seqno `expected + 1`. `expected=None` means that the key must not exist; its
+        first entry has seqno 0. Returns False, and writes nothing, if the newest seqno is another one.
         """
 
     def truncate(self, key: str, seqno: int) -> int:
-        """Remove all entries before `seqno`; how many. The newest entry always stays.
+        """Remove all entries before `seqno`; return how many. The newest entry always stays.
 
         Raises:
-            UsageError: there is no such key, or `seqno` lies beyond its newest entry.
+            UsageError: there is no such key, or `seqno` is greater than that of its newest entry.
         """
 
     def delete(self, key: str) -> bool:
-        """Remove the key and all its entries; whether it was there."""
+        """Delete the key and all its entries; return whether it existed."""
 
     def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Take back of a damaged key what is sound; None: nothing is wrong, or there is no such key.
+        """Repair a damaged key from those of its entries that are intact.
 
-        For repairs: it reads all. Nothing is thrown away, and entries that are lost are given up only here.
+        Reads the whole key, so it is meant for repairs only. The damaged bytes are kept. No other call
+        gives up entries that are lost.
 
         Args:
-            key: of a log.
-            starts: seqnos of states that a reader can begin from, beside that of entry 0. What is left
-                holds one of them.
+            key: the key to repair.
+            starts: seqnos of states that a reader can begin from, besides entry 0. The repaired key holds
+                one of them.
+
+        Returns:
+            What was repaired; None if nothing is wrong, or if there is no such key.
 
         Raises:
-            CorruptionError: nothing of it is sound. It stays as it is.
+            CorruptionError: no entry is intact. The key is left as it is.
         """
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """The keys that start with `prefix`, ascending. For administration: it may be slow."""
+        """List the keys that start with `prefix`, ascending. May be slow: meant for administration."""
 
     def close(self) -> None:
-        """Give up handles. May be repeated; the log is not used afterwards."""
+        """Release handles. May be repeated. The log must not be used afterwards."""

@@ -1,8 +1,8 @@
-"""A reader of one object that a layer looks through.
+"""A reader of one object that calls a hook for each read.
 
-Owns the file behaviour (seek, tell, close). Must not know what the layer does at each read: it is handed in.
+Owns the rest of the file interface (seek, tell, close). Must not know what the hook does.
 
-INVARIANT: every byte that is read passes through the hook of the layer.
+INVARIANT: every byte is read through the hook.
 """
 
 import io
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 ReadHook = Callable[[BinaryIO, int], bytes]
-"""Reads up to so many bytes (all that are left if negative) from the reader below."""
+"""Called with the inner reader and a size; reads up to `size` bytes from it, or all if `size` is negative."""
 
 
 class _ReadThrough(io.RawIOBase):
@@ -53,5 +53,5 @@ class _ReadThrough(io.RawIOBase):
 
 
 def read_through(inner: BinaryIO, hook: ReadHook) -> BinaryIO:
-    """A reader that reads by `hook(inner, size)` and is otherwise `inner`; closing it closes `inner`."""
+    """A reader that reads by `hook(inner, size)` and passes on the rest to `inner`, also `close`."""
     return cast(BinaryIO, _ReadThrough(inner, hook))

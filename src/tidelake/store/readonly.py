@@ -1,11 +1,11 @@
-"""Stores that are only read: of a lake where nothing may be written, or nothing is to be.
+"""Stores for a lake that is opened for reading only.
 
-Owns the refusal of every write, and how a version log is read without SQLite touching a file: SQLite makes
-files beside a database also for reading, and where it cannot, it gives what was there before the newest
-commits. Writes nothing at all, neither into the lake nor elsewhere.
+Owns the refusal of every write, and a way to read a version log without SQLite opening its files: SQLite
+creates files next to a database even to read it, and where it cannot create them, it silently leaves out the
+newest commits. This module writes no file, neither in the lake nor elsewhere.
 """
 
-# ruff: noqa: ARG002 - a write is refused, whatever is to be written
+# ruff: noqa: ARG002 - a refused write does not use its arguments
 
 import os
 import stat
@@ -112,10 +112,11 @@ class ReadOnlyVersionLog:
 
 
 class CopiedVersionLog(SqliteVersionLog):
-    """A log of a directory, of which each database is read whole, with its write-ahead log, into memory.
+    """A log in a directory, read by copying each database and its write-ahead log into memory.
 
-    A look reads both files, and decodes them if they are not as before: some megabytes at most, of a log that
-    is maintained. It sees every entry that was acknowledged before it began. REQUIRES: nobody writes by it.
+    Every call reads both files, and decodes them if they have changed: a few megabytes at most, if the log is
+    maintained. A call sees every entry that was acknowledged before it began. REQUIRES: only its methods for
+    reading are called.
     """
 
     def __init__(self, root: str, base: str | None = None) -> None:
@@ -129,7 +130,7 @@ class CopiedVersionLog(SqliteVersionLog):
 
     def _copied(self, key: str, handle: KeyHandle) -> Database | None:
         damage: CorruptionError | None = None
-        # SUBTLE: whoever writes meanwhile may give us half of a frame, which looks like damage.
+        # SUBTLE: a frame that another process is just writing looks like damage, so we look again.
         for _ in range(_ATTEMPTS):
             path = self._find(key)
             if path is None:
@@ -145,7 +146,7 @@ class CopiedVersionLog(SqliteVersionLog):
                 damage = error
         if damage is not None:
             raise damage
-        raise StoreUnavailable(f"cannot read key {key!r}: it changed each time that it was read")
+        raise StoreUnavailable(f"cannot read key {key!r}: it changed during every attempt to read it")
 
     def _opened(self, path: str, key: str, handle: KeyHandle, files: Files) -> Database:
         witness, pages, log = files
@@ -161,7 +162,7 @@ class CopiedVersionLog(SqliteVersionLog):
 
 
 def _files(path: str, key: str) -> Files | None:
-    """The witness, the database and its write-ahead log as of one moment; None: they changed meanwhile."""
+    """The witness, the database and its write-ahead log as of one moment; None if they changed meanwhile."""
     try:
         witness = _content(witness_of(path))
         before = _content(path + "-wal", wal.HEADER_BYTES)
@@ -170,8 +171,8 @@ def _files(path: str, key: str) -> Files | None:
         after = _content(path + "-wal", wal.HEADER_BYTES)
         if pages is None or before != after:
             return None
-        # SUBTLE: of one generation all that came into the database meanwhile is in the log. Without a log
-        # nobody writes pages, unless there was one in between.
+        # SUBTLE: while the log stays in one generation, it still holds all pages that were copied into the
+        # database meanwhile. If there was no log before or after, the database must not have changed.
         if not before and (log or _content(path) != pages):
             return None
     except OSError as error:
@@ -180,7 +181,7 @@ def _files(path: str, key: str) -> Files | None:
 
 
 def _content(path: str, most: int | None = None) -> bytes | None:
-    """The bytes of a file, or the first of them; None if it is not there, or is none."""
+    """The bytes of a file, at most `most`; None if it does not exist or is not a regular file."""
     try:
         descriptor = open_descriptor(path, _CAREFULLY)
     except FileNotFoundError:

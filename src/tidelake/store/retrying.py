@@ -1,10 +1,10 @@
-"""Layers that try again.
+"""Layers that retry failed calls.
 
-Owns the pauses, the deadline, and which operation may be repeated after which error. Must not know which
-store is below.
+Owns the pauses, the deadline, and which operation may be repeated after which error. Must not know the store
+inside.
 
-INVARIANT: an error that says "certainly not" leaves this layer only if no attempt of the call may have had
-its effect; a compare-and-set of unknown outcome is never sent twice (its caller decides it from the log).
+INVARIANT: this layer raises `StoreUnavailable` only if no attempt of the call can have had an effect. A
+compare-and-set with unknown outcome is never sent again; its caller reads the log to find out.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 
 def draw_from(ids: IdSource) -> Callable[[], float]:
-    """Numbers in [0, 1), each made from a fresh id: no state, so a forked child does not repeat them."""
+    """Random numbers in [0, 1), made from fresh ids. There is no state that a forked child would repeat."""
     return lambda: int(ids.fresh()[:8], 16) / 2**32
 
 
 class Retry:
     """Repeats an operation with exponential pauses and full jitter until a deadline.
 
-    The `n`-th pause is drawn evenly from `[0, min(PAUSE_S_MAX, PAUSE_S_MIN * 2**n))`, after M. Brooker,
-    "Exponential Backoff and Jitter" (2015). A pause that would cross the deadline is not begun.
+    The `n`-th pause is uniform in `[0, min(PAUSE_S_MAX, PAUSE_S_MIN * 2**n))`, after M. Brooker,
+    "Exponential Backoff and Jitter" (2015). A pause that would end after the deadline is not begun.
     """
 
     def __init__(self, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
@@ -39,15 +39,15 @@ class Retry:
         self._draw = draw
 
     def read(self, operation: Callable[[], T]) -> T:
-        """Repeat an operation without effect: after either error, and re-raise the last one."""
+        """Repeat an operation that changes nothing, after either error; at last, raise the last error."""
         return self._repeat(operation, has_effect=False)
 
     def write(self, operation: Callable[[], T]) -> T:
-        """Repeat an idempotent operation. Once an attempt was unknown, so is the failure of the call."""
+        """Repeat an idempotent write. After an unknown outcome, every failure is `OutcomeUnknown`."""
         return self._repeat(operation, has_effect=True)
 
     def send(self, operation: Callable[[], T]) -> T:
-        """Repeat an operation that must take effect once: only while it certainly did not happen."""
+        """Repeat a write that must take effect once: only after errors that exclude an effect."""
         return self._repeat(operation, has_effect=True, is_repeatable=False)
 
     def _repeat(self, operation: Callable[[], T], *, has_effect: bool, is_repeatable: bool = True) -> T:
@@ -69,7 +69,7 @@ class Retry:
             pause_s_max = min(PAUSE_S_MAX, 2 * pause_s_max)
 
     def iterate(self, start: Callable[[], Iterator[T]], name_of: Callable[[T], str]) -> Iterator[T]:
-        """Repeat an ascending listing: after an error it starts anew and skips what was given already."""
+        """Repeat an ascending listing: after an error, list again and skip the items already yielded."""
         last = ""
         items: Iterator[T] | None = None
 
@@ -92,9 +92,9 @@ class Retry:
 
 
 class RetryingBlobStore:
-    """A `BlobStore` that tries again.
+    """A `BlobStore` that retries.
 
-    A `delete` that was repeated after an unknown outcome may answer False for what it removed itself.
+    A `delete` that was repeated after an unknown outcome may return False although it deleted the object.
     """
 
     def __init__(self, inner: BlobStore, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
@@ -108,8 +108,8 @@ class RetryingBlobStore:
     def put(self, name: str, data: bytes) -> None:
         """Put if absent; see `BlobStore.put`.
 
-        After an unknown outcome, an object of that name with the same bytes is taken as ours. That costs
-        one more call, and whoever put the same bytes there, they are there.
+        If the outcome was unknown and an object of this name and with these bytes exists, the put has
+        succeeded: it does not matter which process put it. Finding out costs one more call.
         """
         is_unknown = False
 
@@ -127,7 +127,7 @@ class RetryingBlobStore:
         self._retry.write(attempt)
 
     def delete(self, name: str) -> bool:
-        """Remove; see `BlobStore.delete`."""
+        """Delete an object; see `BlobStore.delete`."""
         return self._retry.write(lambda: self._inner.delete(name))
 
     def prune(self, folder: str) -> None:
@@ -135,11 +135,11 @@ class RetryingBlobStore:
         self._retry.write(lambda: self._inner.prune(folder))
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`. The deadline holds for each step."""
+        """List objects; see `BlobStore.list`. The deadline applies to each step of the iterator."""
         return self._retry.iterate(lambda: self._inner.list(prefix), lambda info: info.name)
 
     def open(self, name: str) -> BinaryIO:
-        """A reader whose reads are repeated at their position; see `BlobStore.open`."""
+        """Open a reader; each of its reads is retried at its position. See `BlobStore.open`."""
         return read_through(self._retry.read(lambda: self._inner.open(name)), self._read)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class RetryingBlobStore:
         try:
             return self._inner.get(name) == data
         except BlobNotFound as error:
-            raise OutcomeUnknown(f"object {name!r} came and went while it was written") from error
+            raise OutcomeUnknown(f"object {name!r} was put and deleted while it was written") from error
 
     def _read(self, inner: BinaryIO, size: int) -> bytes:
         position = inner.tell()
@@ -163,9 +163,9 @@ class RetryingBlobStore:
 
 
 class RetryingVersionLog:
-    """A `VersionLog` that tries again.
+    """A `VersionLog` that retries.
 
-    A `truncate` or `delete` that was repeated after an unknown outcome may not count what it removed itself.
+    A `truncate` or `delete` that was repeated after an unknown outcome may not report what it removed itself.
     """
 
     def __init__(self, inner: VersionLog, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
@@ -181,10 +181,10 @@ class RetryingVersionLog:
         return self._retry.read(lambda: self._inner.scan(key, start, limit))
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Append iff the head is `expected`, repeated only while it certainly did not happen.
+        """Append iff the head is `expected`; repeated only after errors that exclude an effect.
 
         Raises:
-            OutcomeUnknown: at once. Sent again it would meet its own entry and answer False.
+            OutcomeUnknown: at once. A second attempt could find its own entry and return False.
         """
         return self._retry.send(lambda: self._inner.compare_and_set(key, expected, data))
 
@@ -201,7 +201,7 @@ class RetryingVersionLog:
         return self._retry.write(lambda: self._inner.mend(key, starts))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys; see `VersionLog.keys`. The deadline holds for each step."""
+        """List keys; see `VersionLog.keys`. The deadline applies to each step of the iterator."""
         return self._retry.iterate(lambda: self._inner.keys(prefix), lambda key: key)
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""What can be got out of the files of a damaged log.
+"""Recovers entries from the files of a damaged log.
 
-Owns the ways to read them, and what counts as proof that an entry is as it was written. Changes none of the
-files. Must not know where they are from, nor what the entries mean.
+Owns the ways to read these files, and what proves that an entry is as it was written. Does not change the
+files. Must not know where they come from, nor what the entries mean.
 
-A write-ahead log is laid over the database frame by frame, as SQLite would, but also past a frame that is
-damaged: most pages are written again by later frames. Whether that has worked the links of the entries tell.
+The write-ahead log is applied to the database frame by frame, as SQLite does, but also past a damaged frame:
+most pages are written again by later frames. The links of the entries show whether the result is right.
 """
 
 import os
@@ -19,7 +19,7 @@ from tidelake.store.protocols import Entry
 from tidelake.store.witness import LINK_BYTES, Acknowledged, link
 
 _PAGE_BYTES = 4096
-# Where the header of a database says that it has a write-ahead log: two numbers, which are 2 then.
+# The two bytes of the header of a database that say whether it has a write-ahead log; 2 means that it has.
 _MODE = slice(18, 20)
 _READ_ERRORS = (sqlite3.Error, UnicodeDecodeError, OverflowError)
 
@@ -29,8 +29,8 @@ class Row:
     """An entry as it was found.
 
     Attributes:
-        data: of it.
-        link: of it; empty if it has none.
+        data: its data.
+        link: its link; empty if it has none.
     """
 
     data: bytes
@@ -39,11 +39,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Salvaged:
-    """Entries without a hole, of which each but the first is known to continue the one before.
+    """Contiguous entries. Each except the first is known to continue the previous one.
 
     Attributes:
-        entries: in their order.
-        links: of each; empty for those from before there were any.
+        entries: the entries, ascending.
+        links: the link of each entry; empty for entries of a format without links.
     """
 
     entries: tuple[Entry, ...]
@@ -51,7 +51,7 @@ class Salvaged:
 
     @property
     def head(self) -> int:
-        """Seqno of the newest one."""
+        """Seqno of the newest entry."""
         return self.entries[-1].seqno
 
 
@@ -62,14 +62,14 @@ def salvage(
     starts: Collection[int],
     scratch: str,
 ) -> Salvaged | None:
-    """The entries up to the newest that can be shown to be there; None: there are none.
+    """Recover the run of entries that ends with the newest provable entry; None if no entry is provable.
 
     Args:
         database: path of the database.
         write_ahead: path of its write-ahead log.
-        acknowledged: what its witness says.
-        starts: seqnos of states that a reader can begin from, beside that of entry 0.
-        scratch: path of a file that may be made.
+        acknowledged: the content of its witness.
+        starts: seqnos of states that a reader can begin from, besides entry 0.
+        scratch: path of a temporary file that may be created.
     """
     best: Salvaged | None = None
     for pages, is_proven in _images(_read(database), write_ahead):
@@ -85,7 +85,7 @@ def salvage(
 
 
 def _images(base: bytes, write_ahead: str) -> Iterable[tuple[bytes, bool]]:
-    """The database as it may have been, and whether that is proven by its frames alone."""
+    """Possible contents of the database, each with whether its frames alone prove it."""
     try:
         with wal.open_wal(write_ahead) as file:
             raw = os.pread(file, 32, 0)
@@ -109,7 +109,7 @@ def _images(base: bytes, write_ahead: str) -> Iterable[tuple[bytes, bool]]:
 def _laid(
     base: bytes, frames: Iterable[wal.Frame], page_bytes: int, page_at: Callable[[int], bytes]
 ) -> bytes:
-    # Each page was in the database or came by a frame: a higher number is damage.
+    # Every page was in the database or in a frame, so a higher page number is damage.
     several = list(frames)
     most = len(base) // page_bytes + len(several)
     pages = {frame.page: frame.start + 24 for frame in several if 0 < frame.page <= most}
@@ -123,7 +123,7 @@ def _laid(
 
 
 def _rows(image: bytes, scratch: str) -> dict[int, Row]:
-    """The rows that can be read, from both ends."""
+    """The rows that can be read: in ascending order, then in descending order, up to any damage."""
     content = bytearray(image)
     content[_MODE] = b"\x01\x01"
     found: dict[int, Row] = {}
@@ -153,7 +153,7 @@ def _rows(image: bytes, scratch: str) -> dict[int, Row]:
 
 
 def _runs(rows: dict[int, Row], acknowledged: Acknowledged | None) -> Iterable[Salvaged]:
-    """The longest pieces in which each entry continues the one before, as far as that one is known."""
+    """The longest runs of entries in which each entry continues the previous one, if that is known."""
     run: list[Entry] = []
     links: list[bytes] = []
     for seqno in sorted(rows):
@@ -173,7 +173,7 @@ def _runs(rows: dict[int, Row], acknowledged: Acknowledged | None) -> Iterable[S
 
 
 def _link_before(rows: dict[int, Row], seqno: int) -> bytes | None:
-    """The link that the entry before has, as it was found; None: it is not known."""
+    """The link of the previous entry as it was found; None if it is not known."""
     if seqno == 0:
         return b""
     before = rows.get(seqno - 1)
@@ -181,7 +181,7 @@ def _link_before(rows: dict[int, Row], seqno: int) -> bytes | None:
 
 
 def _continues(rows: dict[int, Row], seqno: int, here: bytes, acknowledged: Acknowledged | None) -> bool:
-    """Whether a link is that of its entry, or the next one, or the witness, says that it should have been."""
+    """Whether the link `here` is confirmed: by the entry itself, by the next entry, or by the witness."""
     if here == rows[seqno].link or (acknowledged is not None and acknowledged == Acknowledged(seqno, here)):
         return True
     after = rows.get(seqno + 1)
@@ -189,7 +189,7 @@ def _continues(rows: dict[int, Row], seqno: int, here: bytes, acknowledged: Ackn
 
 
 def _is_possible(run: Salvaged, acknowledged: Acknowledged | None) -> bool:
-    """Whether a run has not another entry in the place of the one that was acknowledged."""
+    """Whether a run does not contradict the witness."""
     first = run.entries[0].seqno
     if acknowledged is None or not first <= acknowledged.seqno <= run.head:
         return True
@@ -197,7 +197,7 @@ def _is_possible(run: Salvaged, acknowledged: Acknowledged | None) -> bool:
 
 
 def _is_witnessed(run: Salvaged, acknowledged: Acknowledged | None) -> bool:
-    """Whether the entry that was acknowledged is the newest of a run."""
+    """Whether the newest entry of a run is the acknowledged one."""
     if acknowledged is None or run.head != acknowledged.seqno:
         return False
     return run.links[-1] == acknowledged.link

@@ -1,9 +1,9 @@
-"""Files that are being written: beside the objects, but not yet objects.
+"""Temporary files, for objects that are being written.
 
 Owns the folder `~tmp` of a store. Must not know under which name a file will be published.
 
-INVARIANT: a file in here either belongs to a living writer, who holds a lock on it, or is left over from a
-crash and is removed by the next process that writes here.
+INVARIANT: a file in this folder is either locked by the process that writes it, or was left by a crash. The
+next process that writes here removes files that a crash left.
 """
 
 import itertools
@@ -17,10 +17,10 @@ FOLDER = "~tmp"
 
 
 class Scratch:
-    """Makes files that are complete and flushed before anyone sees them."""
+    """Creates files that are complete and flushed before they are published."""
 
     def __init__(self, root: str, files: Files, base: str | None = None) -> None:
-        """Make files in a folder of `root`; no symbolic link below `base` (default: the root) is followed."""
+        """Use the folder `~tmp` of `root`. No symbolic link below `base` (default: the root) is followed."""
         self.folder = os.path.join(root, FOLDER)
         self._base = root if base is None else base
         self._files = files
@@ -29,11 +29,11 @@ class Scratch:
 
     @contextmanager
     def written(self, data: bytes) -> Iterator[str]:
-        """The path of a flushed file with `data`, removed at the end (publish it by a link).
+        """The path of a flushed file that holds `data`. Publish it by a hard link: it is removed at the end.
 
         Raises:
-            OSError: it could not be written; nothing is left over.
-            SymbolicLink: the folder is one, or is reached by one.
+            OSError: it could not be written; no file is left.
+            SymbolicLink: the folder is a symbolic link, or is below one.
         """
         refuse_links(self._files, self._base, self.folder)
         self._sweep_once()
@@ -55,31 +55,31 @@ class Scratch:
             path = os.path.join(self.folder, f"{os.getpid()}-{next(self._numbers)}")
             try:
                 descriptor = self._files.create(path)
-            except FileNotFoundError:  # the folder; its root is there
+            except FileNotFoundError:  # the folder is missing; the root exists
                 with suppress(FileExistsError):
                     self._files.mkdir(self.folder)
                 continue
-            except FileExistsError:  # left over from a process of the same number, or of another machine
+            except FileExistsError:  # left by an earlier process with this pid, or from another machine
                 continue
             if self._files.lock(descriptor) and is_file_at(self._files, descriptor, path):
                 return descriptor, path
-            self._files.close(descriptor)  # swept away before we had the lock, or just about to be
+            self._files.close(descriptor)  # another process swept it before we had the lock, or is about to
 
     def _sweep_once(self) -> None:
         if self._swept_by == os.getpid():
             return
         self._swept_by = os.getpid()
-        with suppress(FileNotFoundError):  # nothing was written here yet
+        with suppress(FileNotFoundError):  # nothing has been written here yet
             for name, _ in self._files.scan(self.folder):
                 self._sweep(os.path.join(self.folder, name))
 
     def _sweep(self, path: str) -> None:
-        # Gone: its writer was quicker. Not ours: its user sweeps it.
+        # Not found: its writer has just removed it. Not permitted: it belongs to another user, who sweeps it.
         with suppress(FileNotFoundError, PermissionError):
             descriptor = self._files.open(path)
             try:
-                # Locked: its writer lives.
-                # SUBTLE: while we opened it, its writer may have ended and another one taken the name.
+                # If it is locked, its writer is alive.
+                # SUBTLE: since we opened it, its writer may have ended and another file taken the name.
                 if self._files.lock(descriptor) and is_file_at(self._files, descriptor, path):
                     self._files.unlink(path)
             finally:

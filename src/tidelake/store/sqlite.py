@@ -1,23 +1,23 @@
 """A version log in SQLite: one database per key.
 
-Owns the files of a key, the one table, and the order of the steps of a write. Must not try anything
-again, nor know what the entries mean.
+Owns the files of a key, and the order of the steps of a write. Must not retry anything, nor know what the
+entries mean.
 
-    <root>/<key, its / written as ~>/lock          held by whoever writes
-                                     <id>.db       the entries; at most one
-                                     <id>.db-wal, <id>.db-shm
-                                     <id>.witness  what is known to be in it
-                                     <id>.new      a database that is being made
-                                     <id>.db.damaged, <id>.db-wal.damaged   what was mended
+    <root>/<key, with / written as ~>/lock          locked by the process that writes
+                                      <id>.db       the database of the entries; at most one
+                                      <id>.db-wal, <id>.db-shm
+                                      <id>.witness  the newest acknowledged entry (`tidelake.store.witness`)
+                                      <id>.new      a database that is being created
+                                      <id>.db.damaged, <id>.db-wal.damaged   kept by a repair
 
-INVARIANT: a key exists iff its folder has a `.db`, which has at least one entry from the moment it is there.
-It has a witness only while it exists: where there is a witness alone, the database was lost.
-Nothing is opened or removed by way of a symbolic link below the root: SQLite would write beside what that
-leads to.
+INVARIANT: a key exists iff its folder has a `.db` file, which holds at least one entry as soon as it is
+visible. A witness exists only while its key exists: a witness without a database means that the database was
+lost. Nothing is opened or removed through a symbolic link below the root, because SQLite would create its
+files next to the target of the link.
 
-SUBTLE: a database never takes the file name of an earlier one (hence the ids). A connection that another
-process still has to a deleted database removes the write-ahead log by its name when it closes, and would
-remove the log of the successor.
+SUBTLE: a new database never reuses the file name of an earlier one, hence the ids. When another process
+closes its connection to a deleted database, SQLite removes the write-ahead log by name. With a reused name,
+that would be the log of the new database.
 """
 
 import errno
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 _DAMAGED = ".damaged"
 _OF_PAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB)
-# What comes of damaged files: the last two from what SQLite gives, and from the text of its own errors.
+# Errors that damaged files cause. The last two: when Python converts what SQLite returns, or its messages.
 _RAW = (sqlite3.Error, UnicodeDecodeError, OverflowError)
 
 
@@ -68,12 +68,12 @@ class SqliteVersionLog:
     """A `VersionLog` in a directory of a local file system.
 
     Args:
-        root: the directory; made by the first write if it is missing.
-        ids: where the names of new databases come from.
-        flush: what makes a directory durable (SQLite flushes its files itself).
-        connections_max: keys that are kept open; each takes four or five file descriptors.
+        root: the directory; created by the first write if it is missing.
+        ids: source of names for new databases.
+        flush: makes a directory durable (SQLite flushes its own files).
+        connections_max: most keys that are kept open; each takes four or five file descriptors.
         base: no symbolic link below it is followed; default: the root.
-        locks: whether SQLite opens files, and locks them.
+        locks: whether SQLite opens the files itself, and so locks them.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SqliteVersionLog:
         self.root = os.path.abspath(root)
         self._base = self.root if base is None else os.path.abspath(base)
         self._ids = ids or RandomIds()
-        self._files = SystemFiles(flush)  # SQLite itself knows no others
+        self._files = SystemFiles(flush)  # SQLite cannot use simulated files
         self._folders = Folders(self.root, self._files)
         self._pool = ConnectionPool(connections_max, locks=locks)
 
@@ -107,7 +107,7 @@ class SqliteVersionLog:
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
         """Append iff the head is `expected`, with one flush; see `VersionLog.compare_and_set`."""
         check_expected(check_name(key), expected)
-        with self._reading(key) as database:  # a stale caller is told so without waiting for its turn
+        with self._reading(key) as database:  # a stale caller gets its answer without waiting for the lock
             if (None if database is None else database.head_seqno()) != expected:
                 return False
         with self._writing(key, create=expected is None) as handle:
@@ -129,7 +129,7 @@ class SqliteVersionLog:
             return self._commit(key, handle, lambda database: database.truncate(seqno))
 
     def delete(self, key: str) -> bool:
-        """Remove the key; see `VersionLog.delete`."""
+        """Delete the key; see `VersionLog.delete`."""
         check_name(key)
         with self._writing(key, create=False) as handle:
             if handle is None:
@@ -138,7 +138,7 @@ class SqliteVersionLog:
             self._database(key, self._names(key))
             is_gone = False
             try:
-                # The witness first, and for good: where it is alone, the database was lost.
+                # The witness goes first, durably: a witness without a database means a lost database.
                 is_there = self._unlink(key, is_witness)
                 is_gone = self._unlink(key, _is_database)
                 self._clean(key)
@@ -148,7 +148,7 @@ class SqliteVersionLog:
             return is_there or is_gone
 
     def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Take back what is sound, into a database of its own; see `VersionLog.mend`."""
+        """Copy the intact entries into a new database; see `VersionLog.mend`."""
         check_name(key)
         with self._writing(key, create=False) as handle:
             if handle is None:
@@ -175,7 +175,7 @@ class SqliteVersionLog:
                 raise unavailable("mend key", key, error) from error
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys, by reading each folder; see `VersionLog.keys`."""
+        """List keys in ascending order; reads the folder of each. See `VersionLog.keys`."""
         check_prefix(prefix)
         try:
             names = [folder.replace("~", "/") for folder in os.listdir(self.root)]
@@ -188,35 +188,35 @@ class SqliteVersionLog:
                 yield key
 
     def close(self) -> None:
-        """Close the connections, after the operations that run."""
+        """Close the connections, after waiting for running operations."""
         self._pool.close()
 
     def _folder(self, key: str) -> str:
         return os.path.join(self.root, key.replace("/", "~"))
 
     def _is_there(self, key: str) -> bool:
-        # What stands behind a link is not looked at; but nobody may think that the key is gone.
+        # A symbolic link is not followed, but its key is listed, so that it is not taken for deleted.
         return self._files.islink(self._folder(key)) or any(map(_is_of_key, self._names(key)))
 
     def _find(self, key: str) -> str | None:
-        """The path of the database that the key has now; None without the key.
+        """The path of the current database of a key; None if the key does not exist.
 
         Raises:
-            CorruptionError: it has a witness, and no database.
+            CorruptionError: the key has a witness but no database.
         """
         names = self._names(key)
         path = self._database(key, names)
         if path is not None:
             return path
         if any(map(is_witness, names)) and any(map(is_witness, names := self._names(key))):
-            # SUBTLE: looked at again, for a listing is no snapshot, and the key may just be made anew.
+            # SUBTLE: listed again, since a listing is not atomic and the key may be just being created anew.
             if any(map(_is_database, names)):
                 return self._find(key)
             raise damaged(key, self._folder(key), "its database is missing")
         return None
 
     def _database(self, key: str, names: list[str]) -> str | None:
-        """The path of the database among the files of a key, none of which may be a link."""
+        """The path of the database among the files of a key; refuses symbolic links."""
         self._refuse_links(self._folder(key))
         found = next(filter(_is_database, names), None)
         if found is None:
@@ -235,7 +235,7 @@ class SqliteVersionLog:
             raise unavailable("read key", key, error) from error
 
     def _unlink(self, key: str, which: Callable[[str], bool]) -> bool:
-        """Remove the files of a kind, durably; whether there were any."""
+        """Remove the files whose names `which` accepts, durably; return whether there were any."""
         names = list(filter(which, self._names(key)))
         for name in names:
             os.unlink(os.path.join(self._folder(key), name))
@@ -253,7 +253,7 @@ class SqliteVersionLog:
 
     @contextmanager
     def _checked(self, key: str, handle: KeyHandle) -> Iterator[None]:
-        """A block that reads; after an error whoever comes next looks at all of it again."""
+        """Translate the errors of a read. They close the database, so that the next call checks it again."""
         try:
             yield
         except _RAW as error:
@@ -265,7 +265,7 @@ class SqliteVersionLog:
 
     @contextmanager
     def _writing(self, key: str, *, create: bool) -> Iterator[KeyHandle | None]:
-        """The handle of a key while no other thread or process writes to it; `None` without its folder."""
+        """Hold the write lock of a key; yields its handle, or `None` if its folder does not exist."""
         with self._pool.writing(key) as handle, self._locked(key, create=create) as is_locked:
             if not is_locked:
                 yield None
@@ -275,8 +275,8 @@ class SqliteVersionLog:
 
     @contextmanager
     def _locked(self, key: str, *, create: bool) -> Iterator[bool]:
-        # SUBTLE: `delete` removes the lock file as well, so the file that we waited for may be another one
-        # than the file of that name now.
+        # SUBTLE: `delete` removes the lock file too, so the file that we have locked may not be the one that
+        # has this name now.
         path = os.path.join(self._folder(key), "lock")
         while True:
             self._refuse_links(path)
@@ -286,7 +286,7 @@ class SqliteVersionLog:
                 descriptor = _lock(path)
             except FileNotFoundError:
                 if create:
-                    continue  # a delete took the folder away again
+                    continue  # a delete has just removed the folder
                 descriptor = None
             except OSError as error:
                 raise unavailable("lock key", key, error) from error
@@ -301,7 +301,7 @@ class SqliteVersionLog:
                 os.close(descriptor)
 
     def _connect(self, key: str, handle: KeyHandle) -> Database | None:
-        """The database that the key has now, opened by a handle; `None` without the key."""
+        """The current database of a key, opened in its handle; `None` if the key does not exist."""
         if handle.database is not None and os.path.exists(handle.database.path):
             return handle.database
         handle.drop()
@@ -311,7 +311,7 @@ class SqliteVersionLog:
         try:
             handle.database = open_database(path, key)
         except _RAW as error:
-            if not os.path.exists(path):  # deleted meanwhile
+            if not os.path.exists(path):  # deleted since it was listed
                 return None
             raise self._refused("open", key, error) from error
         except OSError as error:
@@ -319,7 +319,7 @@ class SqliteVersionLog:
         return handle.database
 
     def _create(self, key: str, data: bytes) -> None:
-        """Make the database aside with its first entry, then give it its name. REQUIRES: the lock file."""
+        """Create the database with its first entry under a temporary name; rename it. REQUIRES: the lock."""
         path, first = os.path.join(self._folder(key), self._ids.fresh()), link(b"", 0, data)
         is_visible = False
         try:
@@ -337,10 +337,10 @@ class SqliteVersionLog:
             raise (unknown if is_visible else unavailable)("create key", key, error) from error
 
     def _mended(self, key: str, damage: CorruptionError, starts: Collection[int]) -> Mended:
-        """Put a database of what is sound in the place of a damaged one. REQUIRES: the lock file.
+        """Replace a damaged database by one of the intact entries. REQUIRES: the lock.
 
-        SUBTLE: there is a witness all the time, so that a key whose database has just been set aside is
-        damaged, and not gone. Whoever comes next goes on from what was set aside.
+        SUBTLE: a witness exists at every step, so that a key whose database has just been renamed counts as
+        damaged and not as deleted. If the process dies there, the next repair reads the renamed files.
         """
         folder, names = self._folder(key), self._names(key)
         stem = next((name.removesuffix(".db") for name in names if _is_database(name)), None)
@@ -376,26 +376,27 @@ class SqliteVersionLog:
         return Mended(damage.reason, found.entries[0].seqno, found.head, known, old + _DAMAGED)
 
     def _clean(self, key: str) -> None:
-        # What a crash left over. REQUIRES: the lock file, and that the key has no database.
+        # Removes what a crash left. REQUIRES: the lock, and that the key has no database.
         for name in os.listdir(self._folder(key)):
             if name != "lock":
                 os.unlink(os.path.join(self._folder(key), name))
 
     def _remove_folder(self, key: str) -> None:
-        # REQUIRES: the lock file, which ends with this.
+        # REQUIRES: the lock, whose file is removed here.
         os.unlink(os.path.join(self._folder(key), "lock"))
         try:
             os.rmdir(self._folder(key))
         except OSError as error:
-            # Whoever waited for the lock goes on with a new one, and may already make the key again.
+            # A process that waited for this lock makes a new lock file, and may already create the key again.
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
 
     def _refused(self, action: str, key: str, error: Exception) -> TidelakeError:
         """The error for a read, or for a write that failed before its COMMIT; raise it `from error`.
 
-        SUBTLE: where the disk does not give a page, SQLite says what it says of a damaged one. So the files
-        are read once more: a disk that is away for a moment must not make anybody restore a copy.
+        SUBTLE: SQLite reports a page that the disk cannot read with the same codes as a damaged page. So the
+        files are read again: a disk that is briefly away must not be reported as damage, for then the user
+        might restore an old backup.
         """
         path = self._find(key) or self._folder(key)
         if isinstance(error, sqlite3.Error) and primary_code(error) in _OF_PAGES:
@@ -431,7 +432,7 @@ class SqliteVersionLog:
         return result
 
     def _flush_once(self, key: str, handle: KeyHandle, database: Database) -> None:
-        # Whoever made the database may have died before it flushed the folder, or after its last commit.
+        # The process that created the database may have died before it flushed the folder or a last commit.
         if not handle.flushed:
             try:
                 self._folders.flush(self._folder(key))
@@ -450,7 +451,7 @@ def _is_of_key(name: str) -> bool:
 
 
 def _lock(path: str) -> int:
-    """A descriptor of the lock file, locked; waits in line. Closing it releases the lock."""
+    """Open and lock the lock file; waits for the lock. Closing the descriptor releases it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

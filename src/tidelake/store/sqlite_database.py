@@ -1,10 +1,10 @@
 """One SQLite database: the entries of one key.
 
-Owns the statements, the settings and the format of the file, and what is checked before an entry is believed.
-Must not know where the file is, who else writes to it, nor which error its caller makes of a `sqlite3.Error`.
+Owns the SQL statements, the settings, the format of the file, and the checks before an entry is returned.
+Must not know where the file is, what else writes to it, nor how a `sqlite3.Error` is reported to the user.
 
-INVARIANT: the seqnos in the table are contiguous, and there is at least one; each entry has a running hash,
-its link, which continues that of the entry before. Entries of format 1 have none.
+INVARIANT: the table has at least one entry, and its seqnos are contiguous. Each entry has a link: a running
+hash of the log up to this entry, made from the link of the previous one. Entries of format 1 have none.
 """
 
 import errno
@@ -28,20 +28,20 @@ _UNLINKED = 1
 _APPLICATION = 0x71DE1A4E
 _INT64_MAX = 2**63 - 1
 _READ_BYTES = 1 << 20
-_BUSY_TIMEOUT_S = 10.0  # for what the lock file does not cover: recovery after a crash, a foreign reader
+_BUSY_TIMEOUT_S = 10.0  # for waits that the lock file does not cover: recovery, other programs
 _WITNESS = ".witness"
-# Where the file says by which version it is written and read; 2 is a write-ahead log.
+# The bytes of the header with the versions for writing and reading; 2 means a write-ahead log.
 _VERSIONS = slice(18, 20)
 
 
 def make_database(path: str, entries: Iterable[tuple[int, bytes | None, bytes]]) -> None:
-    """Make a complete and flushed database of seqnos, links and data; nothing else stays open."""
+    """Create a complete and flushed database from (seqno, link, data) rows, and close it."""
     connection = _connect(path, "rwc")
     try:
         connection.execute("BEGIN")
         connection.execute(f"PRAGMA application_id = {_APPLICATION}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
-        # The link comes first: behind large data it would be read through all of it.
+        # The link comes before the data: to reach a column, SQLite reads all pages of the columns before it.
         connection.execute("CREATE TABLE entries (seqno INTEGER PRIMARY KEY, link BLOB, data BLOB NOT NULL)")
         connection.executemany("INSERT INTO entries (seqno, link, data) VALUES (?, ?, ?)", entries)
         connection.execute("COMMIT")
@@ -60,30 +60,30 @@ def witness_of(path: str) -> str:
 
 
 def is_witness(name: str) -> bool:
-    """Whether a file is the witness of a database."""
+    """Whether a file name is that of a witness."""
     return name.endswith(_WITNESS)
 
 
 def note(path: str, acknowledged: Acknowledged) -> None:
-    """Write the witness of a database that nobody else writes to, and that is durable."""
+    """Write the witness of a database. REQUIRES: the database is durable, and its write lock is held."""
     with closing(_witness(path)) as witness:
         witness.write(acknowledged)
 
 
 def noted(path: str) -> Acknowledged | None:
-    """What the witness of a database says."""
+    """Read the witness of a database."""
     with closing(_witness(path)) as witness:
         return witness.read()
 
 
 def open_database(path: str, key: str) -> "Database":
-    """Open a database that `make_database` made, once it is seen that it has lost nothing.
+    """Open a database that `make_database` created, after checking that it has lost nothing.
 
     Raises:
-        CorruptionError: it is not one of ours, or it has lost what was acknowledged. Nothing was changed.
-        FormatTooNew: a newer Tidelake made it.
-        sqlite3.Error: it cannot be opened; it is never made.
-        OSError: its files cannot be looked at.
+        CorruptionError: Tidelake did not write it, or it has lost acknowledged entries. Nothing was changed.
+        FormatTooNew: a newer Tidelake wrote it.
+        sqlite3.Error: it cannot be opened. A missing file is not created.
+        OSError: its files cannot be examined.
     """
     has_wal = _check_files(path, key)
     witness = _witness(path)
@@ -92,8 +92,8 @@ def open_database(path: str, key: str) -> "Database":
             lost = wal.lost(path + "-wal")
             if lost is not None:
                 raise damaged(key, path, lost)
-            # SUBTLE: SQLite deletes the write-ahead log when the last connection closes, and with it what may
-            # be got out of it. A connection that only reads cannot.
+            # SUBTLE: when its last connection closes, SQLite deletes the write-ahead log, and with it what a
+            # repair could recover. So the first check uses a read-only connection, which cannot delete it.
             with closing(_connect(path, "ro")) as connection:
                 Database(connection, path, key, witness).check()
         connection = _connect(path, "rw")
@@ -110,12 +110,12 @@ def open_database(path: str, key: str) -> "Database":
 
 
 def open_image(path: str, key: str, pages: bytes, witness: bytes) -> "Database":
-    """Open the bytes of a database, of which nothing is in a write-ahead log any more. It can only be read.
+    """Open a database from its bytes, for reading only. Its write-ahead log is already merged into them.
 
     Args:
-        path: of the file that they are from.
-        key: of the entries.
-        pages: of the database.
+        path: path of the file that the bytes were read from.
+        key: key of the entries.
+        pages: the bytes of the database.
         witness: the bytes of its witness, read before those of the database.
 
     Raises:
@@ -123,7 +123,7 @@ def open_image(path: str, key: str, pages: bytes, witness: bytes) -> "Database":
     """
     if pages[_VERSIONS] != b"\2\2":
         raise damaged(key, path, "it has no journal_mode=WAL")
-    # In memory there is no write-ahead log, and SQLite opens nothing that says so.
+    # SQLite refuses an in-memory database whose header asks for a write-ahead log, so the header is changed.
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         connection.text_factory = bytearray
@@ -138,7 +138,7 @@ def open_image(path: str, key: str, pages: bytes, witness: bytes) -> "Database":
 
 
 class _Seen(Witness):
-    """What a witness said when it was read."""
+    """A witness whose content was read beforehand."""
 
     def __init__(self, acknowledged: Acknowledged | None) -> None:
         super().__init__("", "")
@@ -149,10 +149,10 @@ class _Seen(Witness):
 
 
 class Database:
-    """An open database. One thread at a time.
+    """An open database. Used by one thread at a time.
 
     Attributes:
-        path: of its file.
+        path: path of its file.
     """
 
     def __init__(
@@ -175,8 +175,8 @@ class Database:
         self._appended: Acknowledged | None = None
 
     def check(self) -> None:
-        """Look whether it is one of ours, and has all that its witness knows of; see `open_database`."""
-        acknowledged = self._witness.read()  # before the entries: others append meanwhile
+        """Check that Tidelake wrote it and that it agrees with its witness; see `open_database`."""
+        acknowledged = self._witness.read()  # read first, since others may append meanwhile
         application, version = self._pragma("application_id"), self._pragma("user_version")
         if application != _APPLICATION:
             raise self.damaged(f"it has application_id={application!r}, not {_APPLICATION:#x}")
@@ -230,7 +230,7 @@ class Database:
         return found
 
     def append(self, expected: int | None, data: bytes) -> bool:
-        """Add the entry after `expected` iff that is the newest. REQUIRES: a transaction for writing."""
+        """Append an entry iff the newest seqno is `expected`. REQUIRES: a write transaction."""
         if not self._linked:
             self._begin_links()
         row = self.connection.execute(
@@ -249,21 +249,21 @@ class Database:
         return True
 
     def acknowledge(self) -> None:
-        """Note in the witness what was appended. REQUIRES: it is durable, and nobody else writes yet."""
+        """Write the appended entry to the witness. REQUIRES: it is durable, and the write lock is held."""
         appended, self._appended = self._appended, None
         if appended is not None:
             self._witness.write(appended)
 
     def truncate(self, seqno: int) -> int:
-        """Remove the entries before `seqno`; how many. REQUIRES: a transaction for writing."""
+        """Remove the entries before `seqno`; return how many. REQUIRES: a write transaction."""
         check_truncation(self._key, self.head_seqno(), seqno)
         return self.connection.execute("DELETE FROM entries WHERE seqno < ?", (max(seqno, 0),)).rowcount
 
     def settle(self, flush: Flush) -> None:
-        """Make durable what a recovery may have taken for committed. To be done before the first write.
+        """Flush the commits that a recovery has found in the write-ahead log. Call it before the first write.
 
-        SUBTLE: whoever wrote it may have died before its flush. If what comes next were durable without it, a
-        power cut would leave what `wal.lost` takes for damage.
+        SUBTLE: the process that wrote these commits may have died before it flushed them. If a later commit
+        were durable and these were not, `wal.lost` would report damage after a power cut.
         """
         if self._has_wal:
             with suppress(FileNotFoundError), wal.open_wal(self.path + "-wal") as file:
@@ -271,12 +271,12 @@ class Database:
             self._has_wal = False
 
     def close(self) -> None:
-        """Close it; an open transaction is rolled back."""
+        """Close the database; an open transaction is rolled back."""
         self._witness.close()
         self.connection.close()
 
     def damaged(self, reason: str) -> CorruptionError:
-        """The error that names this file."""
+        """The error that reports this file as damaged."""
         return damaged(self._key, self.path, reason)
 
     def _entries(self, start: int, limit: int | None) -> list[Entry]:
@@ -293,13 +293,13 @@ class Database:
         before = self._link_of(start - 1) if start > 0 and self._linked else None
         for seqno, linked, data in rows:
             if found and seqno != found[-1].seqno + 1:
-                raise self.damaged(f"there is no entry {found[-1].seqno + 1}, and there is an entry {seqno}")
+                raise self.damaged(f"entry {found[-1].seqno + 1} is missing before entry {seqno}")
             found.append(self._entry(seqno, data, linked, before if found or seqno == start else None))
             before = self._link(seqno, linked)
         return found
 
     def _entry(self, seqno: int, data: object, linked: object, before: bytes | None) -> Entry:
-        """An entry, if it continues the one before, whose link is `before`; None: that is not known."""
+        """Check the link of an entry; `before` is the link of the previous entry, None if unknown."""
         if seqno < 0 or type(data) is not bytes:
             raise self.damaged(f"its entry {seqno} holds {type(data).__name__}, not bytes")
         here, last = self._link(seqno, linked), b"" if seqno == 0 else before
@@ -308,7 +308,7 @@ class Database:
         return Entry(seqno, data)
 
     def _link_of(self, seqno: int) -> bytes | None:
-        """The link of an entry, empty if it has none; None if it is not there."""
+        """The link of an entry, empty if it has none; None if there is no such entry."""
         row = self.connection.execute("SELECT link FROM entries WHERE seqno = ?", (seqno,)).fetchone()
         return None if row is None else self._link(seqno, row[0])
 
@@ -316,11 +316,11 @@ class Database:
         if found is None:
             return b""
         if type(found) is not bytes or len(found) != LINK_BYTES:
-            raise self.damaged(f"the link of its entry {seqno} is no such thing")
+            raise self.damaged(f"the link of its entry {seqno} is not {LINK_BYTES} bytes")
         return found
 
     def _begin_links(self) -> None:
-        """Make a database of format 1 one of this format, unless another process has done so."""
+        """Upgrade a database from format 1, unless another process has done so."""
         if self._pragma("user_version") == _UNLINKED:
             self.connection.execute("ALTER TABLE entries ADD COLUMN link BLOB")
             self.connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -337,10 +337,10 @@ class Database:
 
 
 def read_through(path: str) -> None:
-    """Read the bytes of a database and of its write-ahead log, and forget them.
+    """Read all bytes of a database and of its write-ahead log, to find out whether the disk can read them.
 
     Raises:
-        OSError: the disk does not give them.
+        OSError: it cannot.
     """
     for name in (path, path + "-wal"):
         with suppress(FileNotFoundError), open(name, "rb", buffering=0) as file:
@@ -353,13 +353,13 @@ def _witness(path: str) -> Witness:
 
 
 def _check_files(path: str, key: str) -> bool:
-    """Check that the files of a database are files; whether it has a write-ahead log.
+    """Check that the files of a database are regular files; return whether it has a write-ahead log.
 
-    SUBTLE: they are not opened for that. Closing a file takes away all locks that this process has on it.
+    SUBTLE: the files are not opened, because closing a file releases all locks that this process has on it.
 
     Raises:
-        CorruptionError: one of them is something else, or the database is empty. SQLite would wait for the
-            other end of a pipe, write where a link leads to, and delete the write-ahead log of an empty one.
+        CorruptionError: one of them is not a regular file, or the database is empty. SQLite would block on a
+            pipe, follow a symbolic link, and delete the write-ahead log of an empty database.
     """
     has_wal = False
     for name in (path, path + "-wal", path + "-shm"):
@@ -368,7 +368,7 @@ def _check_files(path: str, key: str) -> bool:
         except FileNotFoundError:
             continue
         if not stat.S_ISREG(found.st_mode):
-            raise damaged(key, name, "it is no file")
+            raise damaged(key, name, "it is not a regular file")
         if name == path and not found.st_size:
             raise damaged(key, name, "it is empty")
         has_wal = has_wal or (name.endswith("-wal") and found.st_size > 0)
@@ -381,9 +381,9 @@ def _connect(path: str, mode: str) -> sqlite3.Connection:
         uri=True,
         timeout=_BUSY_TIMEOUT_S,
         isolation_level=None,
-        check_same_thread=False,  # the lock of the handle sees to it
+        check_same_thread=False,  # the lock of the handle makes it one thread at a time
     )
-    # Text is damage here, and need not be decoded to see that.
+    # The table has no text, so text is damage: it is not decoded.
     connection.text_factory = bytearray
     try:
         connection.execute("PRAGMA synchronous = FULL")

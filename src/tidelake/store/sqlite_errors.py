@@ -1,8 +1,8 @@
-"""What an error of SQLite means to the caller.
+"""The mapping from errors of SQLite to errors of Tidelake.
 
-Owns the mapping from result codes to our errors. Must not open a database.
+Owns the mapping of result codes. Must not open a database.
 
-INVARIANT: only a failed COMMIT leaves the outcome unknown; all that fails before it did not happen.
+INVARIANT: only a failed COMMIT leaves the outcome unknown. A write that fails earlier has no effect.
 """
 
 import os
@@ -11,7 +11,7 @@ import sqlite3
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, TidelakeError, UsageError
 from tidelake.store.disk import unavailable
 
-# Our statements are fixed, so what SQLite cannot make sense of is the file.
+# Our statements never vary, so if SQLite rejects one, the file is at fault.
 _DAMAGED = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -25,7 +25,7 @@ _DAMAGED = (
     sqlite3.SQLITE_INTERNAL,
 )
 _NOT_COMMITTED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
-# What a connection takes at most: the database, its write-ahead log, the index of that, and a folder.
+# File descriptors that a connection needs at most: database, write-ahead log, its index, and a folder.
 _DESCRIPTORS = 5
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "no space left on device; free space and try again",
@@ -35,28 +35,28 @@ _REMEDIES = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """The result code without its extension; `SQLITE_MISUSE` for errors of the Python module itself."""
+    """The primary result code; `SQLITE_MISUSE` for errors that the Python module raises itself."""
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:
-        # Opening makes a small file beside the database, also for reading; it finds no room.
+        # Also for reading, SQLite creates a `-shm` file next to the database: the disk has no space for it.
         return sqlite3.SQLITE_FULL
     return sqlite3.SQLITE_MISUSE if code is None else int(code) & 0xFF
 
 
 def damaged(key: str, path: str, reason: str) -> CorruptionError:
-    """The error that names the key and the file that is damaged."""
-    return CorruptionError(key, f"{path}: {reason}; `tidelake fsck --repair` takes back what is sound")
+    """The error that names the damaged key and its file."""
+    return CorruptionError(key, f"{path}: {reason}; `tidelake fsck --repair` recovers what is intact")
 
 
 def before_commit(action: str, key: str, path: str, error: Exception) -> TidelakeError:
     """The error for a read, or for a write that failed before its COMMIT; raise it `from error`."""
-    if not isinstance(error, sqlite3.Error):  # of what SQLite gave, or of the text of its own error
+    if not isinstance(error, sqlite3.Error):  # Python could not convert what SQLite returned
         return damaged(key, path, str(error))
     code = primary_code(error)
     if code in _DAMAGED or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHORT_READ:
         return damaged(key, path, str(error))
     if code == sqlite3.SQLITE_TOOBIG or isinstance(error, sqlite3.DataError):
-        if action not in ("write", "create"):  # nothing that large was ever written
+        if action not in ("write", "create"):  # such data is never written, so it is damage
             return damaged(key, path, str(error))
         return UsageError(f"cannot {action} key {key!r}: the data is too large: {error}")
     if code == sqlite3.SQLITE_CANTOPEN and (refused := _no_descriptors()) is not None:
@@ -66,7 +66,7 @@ def before_commit(action: str, key: str, path: str, error: Exception) -> Tidelak
 
 
 def _no_descriptors() -> OSError | None:
-    """What the system says if it opens fewer files than SQLite needs, which says only that it failed."""
+    """The system error if this process cannot open as many files as SQLite needs; SQLite does not name it."""
     taken: list[int] = []
     try:
         taken.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS))
@@ -81,9 +81,10 @@ def _no_descriptors() -> OSError | None:
 def at_commit(action: str, key: str, path: str, error: sqlite3.Error) -> TidelakeError:
     """The error for a failed COMMIT; raise it `from error`.
 
-    SUBTLE: a full disk is certain although it shows only here. The frame that commits is written last, and
-    a write cut short leaves it without its checksum; the next transaction writes over it. A failed flush
-    is not certain: the frame may be whole, and a recovery after a crash would take it.
+    SUBTLE: a full disk is reported only at COMMIT, and still means that nothing was committed: the commit
+    frame is written last, a partial write leaves it without a valid checksum, and the next transaction
+    overwrites it. After a failed flush the outcome is unknown: the frame may be complete, and then a recovery
+    after a crash would apply it.
     """
     if primary_code(error) in _NOT_COMMITTED:
         return before_commit(action, key, path, error)

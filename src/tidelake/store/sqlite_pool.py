@@ -1,14 +1,14 @@
-"""The open SQLite connections of this process: few, and none across a fork.
+"""The open SQLite connections of this process: a bounded number, and none across a fork.
 
-Owns which keys have a connection and who may use it. Must not know a statement or a file layout.
+Owns which keys have a connection, and its locks. Must not know SQL statements or file layouts.
 
 INVARIANT: no connection is open at the moment of a fork.
 
-SUBTLE: closing before the fork is the only safe order. That a child does not touch what it inherited
-and opens its own is not enough: SQLite keeps a table of open files and of the locks it holds on them per
-process, the child inherits the table without the locks, and so its own connections believe in locks that
-nobody holds; the parent then deletes the write-ahead log under them. Tried with SQLite 3.40: of 50
-acknowledged entries 49 were gone. Hence the fork hooks below; the first log that is made sets them.
+SUBTLE: connections must be closed before the fork. It is not enough that a child opens connections of its
+own. SQLite keeps a table, per process, of open files and of the locks that it holds on them. The child
+inherits this table but not the locks, so its new connections rely on locks that are not held, and the parent
+deletes the write-ahead log while the child uses it. A trial with SQLite 3.40 lost 49 of 50 acknowledged
+entries. Hence the fork hooks below, which the first log of a process installs.
 """
 
 import os
@@ -21,20 +21,20 @@ from weakref import WeakSet
 from tidelake.errors import Closed, StoreUnavailable
 from tidelake.store.sqlite_database import Database
 
-_guard = threading.Lock()  # of the books of all pools, and held across a fork
+_guard = threading.Lock()  # guards the handles of all pools; held across a fork
 _pools: "WeakSet[ConnectionPool]" = WeakSet()
 _hooked = False
 
 
-# Descriptors of databases that could not be closed, by device and inode; see `close_descriptor`.
+# Descriptors of databases that must stay open, by device and inode; see `close_descriptor`.
 _kept: dict[tuple[int, int], list[int]] = {}
 
 
 def close_descriptor(descriptor: int) -> None:
-    """Close a descriptor of a database that was opened beside SQLite.
+    """Close a descriptor from `open_descriptor`, or keep it for later.
 
-    SUBTLE: closing a file takes away all locks that this process has on it, those of SQLite included. So
-    where this process has logs open for writing, one descriptor of each such file stays open.
+    SUBTLE: closing a file releases all locks that this process has on it, also those of SQLite. So while this
+    process has a log open for writing, the descriptor stays open and is used again.
     """
     with _guard:
         if not any(pool.locks for pool in _pools):
@@ -45,7 +45,7 @@ def close_descriptor(descriptor: int) -> None:
 
 
 def open_descriptor(path: str, flags: int) -> int:
-    """A descriptor of a database for reading, to be given back to `close_descriptor`."""
+    """Open a database file for reading, without SQLite. Close it by `close_descriptor`."""
     with _guard:
         try:
             found = os.lstat(path)
@@ -56,10 +56,11 @@ def open_descriptor(path: str, flags: int) -> int:
 
 
 class KeyHandle:
-    """What this process holds open for one key.
+    """The open connection of this process for one key, and its locks.
 
-    `writer` is held for a whole write, also while it waits for other processes; `lock` while the connection
-    is used. Whoever needs both takes `writer` first. Holding either keeps the handle from being retired.
+    `writer` is held for a whole write, also while it waits for other processes; `lock` is held while the
+    connection is used. A thread that needs both takes `writer` first. A handle is not retired while either
+    is held.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class KeyHandle:
         self.retired = False
 
     def drop(self) -> None:
-        """Close the database; an open transaction is rolled back."""
+        """Close the connection; an open transaction is rolled back."""
         database, self.database = self.database, None
         self.flushed = False
         if database is not None:
@@ -78,10 +79,10 @@ class KeyHandle:
 
 
 class ConnectionPool:
-    """Handles by key; those that were used longest ago are closed when there are more than `limit`."""
+    """Handles by key. Above `limit`, the least recently used ones are closed."""
 
     def __init__(self, limit: int, *, locks: bool = True) -> None:
-        # Whether SQLite has locks on files for its connections.
+        # Whether SQLite opens and locks files for these connections.
         self.locks = locks
         self._limit = limit
         self._handles: OrderedDict[str, KeyHandle] = OrderedDict()
@@ -110,13 +111,13 @@ class ConnectionPool:
                     return
 
     def close(self) -> None:
-        """Close all connections, after the operations that run."""
+        """Close all connections, after waiting for running operations."""
         with _guard:
             self._closed = True
             self.retire_all()
 
     def retire_all(self) -> None:
-        """Close all connections, after the operations that run. REQUIRES: `_guard` is held."""
+        """Close all connections, after waiting for running operations. REQUIRES: `_guard` is held."""
         while self._handles:
             _, handle = self._handles.popitem()
             with handle.writer, handle.lock:
@@ -140,7 +141,7 @@ class ConnectionPool:
     def _adopt(self) -> None:
         if self._handles:
             raise StoreUnavailable(
-                "the process was forked behind Python's back with connections open: open the lake "
+                "the process was forked with connections open, and not by Python: open the lake "
                 "in the child only, or fork by os.fork or multiprocessing",
                 False,
             )
@@ -164,7 +165,7 @@ class ConnectionPool:
 
 
 def _register(pool: ConnectionPool) -> None:
-    global _hooked  # noqa: PLW0603 - once per process, and only when the first log is made
+    global _hooked  # noqa: PLW0603 - set once per process, by its first log
     with _guard:
         _pools.add(pool)
         if not _hooked:

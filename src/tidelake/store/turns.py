@@ -1,11 +1,11 @@
-"""Turns: of several processes of one machine that want to do the same work, one does it.
+"""Turns: advisory locks, so that one of several processes of a machine does a piece of work.
 
-Owns the files that say whose turn it is. Must not know what is done in a turn.
+Owns the lock files. Must not know what is done in a turn.
 
-INVARIANT: a turn is a courtesy, and nobody waits for one. Nothing is right only because of it; where none
-can be kept, everybody has it.
+INVARIANT: no process waits for a turn, and correctness never depends on one. If a turn cannot be locked, the
+work is done without.
 
-    <root>/<key, its / written as ~>/<name>.turn     locked by whoever has the turn; empty
+    <root>/<key, with / written as ~>/<name>.turn     empty; locked by the process that has the turn
 """
 
 import os
@@ -21,30 +21,33 @@ class Turns(Protocol):
     """Turns by key and name."""
 
     def take(self, key: str, name: str) -> AbstractContextManager[bool]:
-        """A context that says whether the turn is ours; False if another one has it. No store call.
+        """Try to take a turn for the time of the block. No store call.
 
         Args:
-            key: of the version log.
-            name: of the turn; ASCII letters.
+            key: key of the version log.
+            name: name of the turn; ASCII letters.
+
+        Yields:
+            True if the turn was taken; False if another process or thread has it.
         """
 
 
 class NoTurns:
-    """For stores of one process, or of many machines: everybody goes at once."""
+    """No locks, for stores of one process or of many machines: every process does the work."""
 
     @contextmanager
-    def take(self, key: str, name: str) -> Iterator[bool]:  # noqa: ARG002 - as the Protocol has it
-        """Always ours; see `Turns.take`."""
+    def take(self, key: str, name: str) -> Iterator[bool]:  # noqa: ARG002 - the Protocol
+        """Yield True; see `Turns.take`."""
         yield True
 
 
 class FileTurns:
-    """Turns by locks on files, which end with their process.
+    """Turns by locks on files. The end of a process releases its locks.
 
     Args:
-        root: the folder of the version log: a turn's file goes with its key.
-        files: where it is.
-        base: no symbolic link below it is followed; default: the folder.
+        root: the folder of the version log. The file of a turn is deleted with its key.
+        files: the file system.
+        base: no symbolic link below it is followed; default: the root.
     """
 
     def __init__(self, root: str, files: Files = SYSTEM_FILES, base: str | None = None) -> None:
@@ -60,11 +63,11 @@ class FileTurns:
             refuse_links(self._files, self._base, path)
             is_ours = held.enter_context(locked(self._files, path))
         except (OSError, SymbolicLink):
-            # No such key any more, a full disk, no permission, a link, or no locks: it will show where it
-            # matters.
+            # A deleted key, a full disk, no permission, a symbolic link, or no support for locks: the work
+            # itself will report what matters.
             is_ours = True
         try:
             yield is_ours
         finally:
-            with suppress(OSError):  # likewise
+            with suppress(OSError):  # as above
                 held.close()

@@ -1,6 +1,6 @@
-"""Local files without a name: nobody else sees them, and they are gone with the process, however it ends.
+"""Local files without a name: no other process sees them, and they vanish with the process, however it ends.
 
-Owns where they are, and how much of the disk they leave free. Must not know what is in them.
+Owns where these files are, and how much of the disk they leave free. Must not know what is in them.
 """
 
 import shutil
@@ -10,21 +10,22 @@ from typing import IO, TypeVar
 
 T = TypeVar("T")
 
-# So much of the disk is left to others.
+# One part in so many of the disk is left free.
 _FREE_SHARE = 10
 
 
 def unnamed(write: Callable[[IO[bytes]], bool], read: Callable[[str], T]) -> T | None:
-    """A file that is written, and then read.
+    """Write a file, then read it.
 
-    It is in the directory of temporary files (`TMPDIR`), and goes when nothing of it is mapped any more.
+    It is in the directory of temporary files (`TMPDIR`). Its space is freed when it is no longer mapped.
 
     Args:
-        write: writes it, at least one byte, and says whether that is complete.
-        read: is given a path that leads to it during the call.
+        write: writes the file, at least one byte; returns whether it is complete.
+        read: gets a path that leads to the file during the call.
 
     Returns:
-        What was read; None if it is not complete, or the operating system refused: there is no room.
+        What `read` returned; None if the file is not complete, or the operating system raised an error, for
+        example because the disk is full.
     """
     try:
         with tempfile.TemporaryFile(prefix="tidelake-") as file:
@@ -37,7 +38,7 @@ def unnamed(write: Callable[[IO[bytes]], bool], read: Callable[[str], T]) -> T |
 
 
 def spare_bytes() -> int:
-    """How much may be written before less than a tenth of the disk is free."""
+    """How many bytes can be written while a tenth of the disk stays free; 0 if that is not known."""
     try:
         disk = shutil.disk_usage(tempfile.gettempdir())
     except OSError:

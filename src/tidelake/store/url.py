@@ -1,15 +1,15 @@
-"""From the reference to a lake to its stores.
+"""Open the stores of a lake, given its path or URL.
 
-Owns which references there are, the marker that makes a directory a lake, and the order of the layers.
-Must not know what is kept in the stores.
+Owns the kinds of URLs, the marker file that makes a directory a lake, and the order of the layers. Must not
+know what is kept in the stores.
 
     <root>/tidelake.json    the marker: {"format": 1, "lake": "<id>"}
     <root>/blobs/           objects
     <root>/log/             version log
     <root>/~tmp/            the marker while it is being written
 
-INVARIANT: the marker is the first thing in a directory, and put there at most once; where it is missing,
-nothing of a lake was ever written.
+INVARIANT: the marker is written before anything else, and at most once. Where it is missing, nothing of a
+lake was ever written.
 """
 
 import json
@@ -47,7 +47,7 @@ MARKER = "tidelake.json"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
-_memory_lakes: "dict[str, Stores]" = {}  # process-wide on purpose: the same name is the same lake
+_memory_lakes: "dict[str, Stores]" = {}  # shared by the whole process: the same name gives the same lake
 _memory_lock = threading.Lock()
 
 
@@ -56,9 +56,9 @@ class Stores:
     """The stores of one lake.
 
     Attributes:
-        blobs: objects.
-        log: a list of entries for each shard.
-        turns: who does work that several processes want to do.
+        blobs: the objects.
+        log: the version log, with a key for each shard.
+        turns: advisory locks between the processes of a machine.
         read_only: whether all writes are refused.
     """
 
@@ -68,18 +68,18 @@ class Stores:
     read_only: bool = False
 
     def close(self) -> None:
-        """Close both; may be repeated."""
+        """Close both stores; may be repeated."""
         self.blobs.close()
         self.log.close()
 
 
 def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
-    """An absolute reference that means the same in another process: `file:///…` or `memory://name`.
+    """The absolute URL of a lake, the same for all processes: `file:///…` or `memory://name`.
 
-    Paths are taken relative to the current directory; symbolic links are kept.
+    A path is relative to the current directory; symbolic links are kept.
 
     Raises:
-        UsageError: there is no such kind of store.
+        UsageError: the path or URL is malformed, or its scheme is not supported.
     """
     text = os.fspath(path_or_url)
     found = _SCHEME.match(text)
@@ -104,17 +104,17 @@ def normalize_url(path_or_url: "str | os.PathLike[str]") -> str:
 def open_stores(
     url: "str | os.PathLike[str]", config: Config, env: Env, *, create: bool, read_only: bool = False
 ) -> Stores:
-    """The stores of the lake at `url`, with all layers. With `create`, a missing lake is made.
+    """Open the stores of the lake at `url`, with all layers. With `create`, a missing lake is created.
 
-    With `read_only`, or where this user may not write, all writes are refused, and nothing is written.
+    With `read_only`, or if this user may not write there, all writes are refused and nothing is written.
 
     Cost: one or two store calls.
 
     Raises:
-        NotALake: there is no lake, and none may be made there.
-        FormatTooNew: a newer Tidelake made it.
+        NotALake: there is no lake, and none was or could be created.
+        FormatTooNew: a newer Tidelake created the lake.
         CorruptionError: its marker is damaged.
-        StoreUnavailable: it cannot be reached or written to.
+        StoreUnavailable: the directory cannot be read or written.
     """
     url = normalize_url(url)
     if url.startswith("memory://"):
@@ -136,7 +136,7 @@ def open_stores(
 
 
 def _is_writable(folder: str) -> bool:
-    """Whether this user may write into a folder; also if it is not there."""
+    """Whether this user may write into a folder; True if there is no such folder."""
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
 
 
@@ -145,10 +145,10 @@ def _read_only(stores: Stores, url: str) -> Stores:
 
 
 def file_url(url: str, name: str) -> str | None:
-    """Where other programs of the machine, or of those that share its directory, find an object of a lake.
+    """The location of an object, for other programs with access to the directory of the lake.
 
     Returns:
-        `file://` and a path as it is, with no character escaped; None if objects are no files.
+        `file://` followed by the path, without escapes; None if the lake is not in a directory.
     """
     if not url.startswith("file://"):
         return None
@@ -156,10 +156,10 @@ def file_url(url: str, name: str) -> str | None:
 
 
 def _layered(stores: Stores, config: Config, env: Env) -> Stores:
-    """The layers, from the store outwards: metered, retrying.
+    """Wrap stores in the layers: metered inside, retrying outside.
 
-    Metered is innermost: an attempt that is repeated costs another request, so the counters show what the
-    store was asked and not what the caller wanted. There is no cache; one would go outside of both.
+    Each retry is one more request to the store, so the metered layer is inside: its counters show requests to
+    the store, not calls of the caller. There is no cache; it would go outside both.
     """
     log = MeteredVersionLog(stores.log, env.recorder)
     return Stores(
@@ -186,7 +186,7 @@ def _open_memory(url: str, *, create: bool) -> Stores:
 
 
 def _check_directory(root: str, store: BlobStore, ids: IdSource, *, create: bool) -> None:
-    """See to it that `root` is a lake."""
+    """Check that `root` is a lake; with `create`, make it one."""
     try:
         names = set(os.listdir(root))
     except FileNotFoundError:
@@ -198,7 +198,7 @@ def _check_directory(root: str, store: BlobStore, ids: IdSource, *, create: bool
     except OSError as error:
         raise unavailable("open lake", root, error) from error
     if MARKER not in names and not _has_marker(store):
-        # SUBTLE: looked at again since `listdir` is no snapshot; another process may just be creating.
+        # SUBTLE: the marker is looked for again, since another process may just have created the lake.
         if names - {SCRATCH_FOLDER}:
             raise NotALake(f"{root!r} holds other files and no lake: choose an empty directory")
         if not create:
@@ -219,15 +219,15 @@ def _put_marker(store: BlobStore, lake: str) -> None:
     try:
         store.put(MARKER, json.dumps({"format": FORMAT, "lake": lake}).encode())
     except BlobExists:
-        return  # another process was first; its lake is as good as ours
+        return  # another process created the lake first; it is the same lake
 
 
 def check_marker(path: str, data: bytes) -> str:
-    """The id of the lake that a marker names.
+    """Check the marker of a lake; return the id of the lake.
 
     Raises:
-        FormatTooNew: a newer Tidelake wrote it.
-        CorruptionError: it is damaged.
+        FormatTooNew: a newer Tidelake wrote the marker.
+        CorruptionError: the marker is damaged.
     """
     try:
         marker = json.loads(data)

@@ -1,17 +1,19 @@
-"""A look into a write-ahead log of SQLite before SQLite recovers it.
+"""Detects damage in a write-ahead log of SQLite that the recovery of SQLite would not report.
 
-Owns the layout of that file (https://www.sqlite.org/fileformat2.html, section 4) and what can be proven from
-its bytes. Must not know what the pages hold. Writes nothing.
+Owns the layout of that file (https://www.sqlite.org/fileformat2.html, section 4) and what its bytes prove.
+Must not know what the pages hold. Writes nothing.
 
-Recovery ends at the first frame that is not sound, and says nothing of what lies behind it. That is right
-for the frames of a transaction that was never acknowledged: after a power cut any of them may be missing, and
-those of a transaction that failed are written over from their beginning by the next one, so that its last
-frames may stay. A frame that continues the checksum of a frame *that commits* is different: whoever wrote it
-had seen that commit. So all that lies before such a pair of frames was durable once, and an unsound frame
-there is damage.
+A frame is *valid* if it belongs to the current generation of the file and its checksum continues that of the
+frame before it. The recovery of SQLite stops at the first invalid frame and silently ignores the rest. That
+is right if the rest was never acknowledged: after a power cut any frame of such a transaction may be missing,
+and the next transaction overwrites the frames of a failed one from their start, so its last may remain.
 
-What this cannot tell from a torn end: damage in the last transaction of all, and in the last bytes of the one
-before. The witness can (`tidelake.store.witness`).
+But a valid frame that directly follows a *commit* frame proves that this commit had succeeded: the frame
+belongs to a later transaction. So everything before such a pair of frames was durable once, and an invalid
+frame there is damage.
+
+This does not detect damage in the last transaction, nor in the end of the one before it: that looks like an
+interrupted write. The witness detects it (`tidelake.store.witness`).
 """
 
 import itertools
@@ -38,15 +40,15 @@ Sum = tuple[int, int]
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame.
+    """One frame of the write-ahead log: a page, and a header.
 
     Attributes:
-        start: its first byte in the file.
+        start: position of the frame in the file, in bytes.
         page: number of the page that it holds.
-        commits: the size of the database in pages, if it ends a transaction; otherwise 0.
-        salt: says to which generation of the file it belongs.
-        sum: as it is stored.
-        follows: whether that continues the sum of the frame before it.
+        commits: size of the database in pages if the frame commits a transaction; otherwise 0.
+        salt: identifies the generation of the file that the frame belongs to.
+        sum: its stored checksum.
+        follows: whether this checksum continues that of the previous frame.
     """
 
     start: int
@@ -62,11 +64,11 @@ class Header:
     """The header of the file.
 
     Attributes:
-        page_bytes: size of a page.
-        big_endian: the order of bytes in the words that are summed.
-        salt: of the frames that count.
-        sum: that the first frame continues.
-        sound: whether it is as it was written.
+        page_bytes: size of a page in bytes.
+        big_endian: whether checksums read the bytes as big-endian words.
+        salt: salt of the current generation; frames with another salt are left from earlier ones.
+        sum: checksum that the first frame continues.
+        sound: whether the header is intact. If not, the other attributes are defaults.
     """
 
     page_bytes: int
@@ -77,18 +79,19 @@ class Header:
 
 
 def lost(path: str) -> str | None:
-    """Why recovery would lose transactions that were durable; None: it loses none, as far as can be proven.
+    """Why the recovery of SQLite would lose durable transactions; None if no loss can be proven.
 
-    Costs a read of the file and its sums, some ten milliseconds a megabyte, however many beside it write.
+    Cost: reads the file once, or twice if the first look finds damage, and computes the checksums: about ten
+    milliseconds per megabyte. Other processes may write to the log meanwhile.
 
     Raises:
-        OSError: it cannot be read, or is no file.
+        OSError: the file cannot be read.
     """
     first = _look(path)
     if first is None:
         return None
-    # SUBTLE: another process may have written here while we read. What was committed when we saw the proof is
-    # whole when we look again, unless it is damaged, or the file began anew.
+    # SUBTLE: another process may have written to the file while we read it. If the invalid frame was only
+    # half written then, it is valid in the second look, or the file has started a new generation.
     again = _look(path)
     if again is None or again.header != first.header or again.unsound > first.committed:
         return None
@@ -100,7 +103,7 @@ def lost(path: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Frames by number: the first that is not sound, and the last commit behind it that somebody has seen."""
+    """A proof of damage, by frame numbers: the first invalid frame, and the last proven commit after it."""
 
     header: bytes
     unsound: int
@@ -110,7 +113,7 @@ class _Proof:
 
 def _described(proof: _Proof) -> str:
     place = f"byte {proof.start} of its write-ahead log"
-    return f"the bytes from {place} on are damaged, and what was acknowledged lies behind them"
+    return f"it is damaged from {place} on, and acknowledged entries come after that"
 
 
 def _look(path: str) -> _Proof | None:
@@ -124,12 +127,12 @@ def _look(path: str) -> _Proof | None:
 
 
 def _proof(raw: bytes, header: Header, found: Iterator[Frame]) -> _Proof | None:
-    # Without a sound header no frame counts.
+    # With a damaged header, recovery ignores all frames.
     unsound = None if header.sound else (-1, 0)
     committed: int | None = None
     before: Frame | None = None
     for number, frame in enumerate(found):
-        # Nor is the salt known, but of one generation two frames agree.
+        # The salt is not known then, but two frames of one generation have the same.
         salt = header.salt if header.sound or before is None else before.salt
         counts = frame.follows and frame.salt == salt and frame.page > 0
         if unsound is None:
@@ -142,10 +145,10 @@ def _proof(raw: bytes, header: Header, found: Iterator[Frame]) -> _Proof | None:
 
 @contextmanager
 def open_wal(path: str) -> Iterator[int]:
-    """A descriptor of a write-ahead log, for reading.
+    """Open a write-ahead log for reading.
 
     Raises:
-        FileNotFoundError: there is none, or something else that is no file.
+        FileNotFoundError: there is none, or it is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -157,7 +160,7 @@ def open_wal(path: str) -> Iterator[int]:
 
 
 def recovered(header: Header, found: list[Frame]) -> list[Frame]:
-    """The frames that SQLite takes: all that are sound, up to the last one that commits."""
+    """The frames that SQLite would apply: the valid ones from the start, up to the last that commits."""
     if not header.sound:
         return []
     sound = itertools.takewhile(lambda one: one.follows and one.salt == header.salt and one.page > 0, found)
@@ -168,7 +171,7 @@ def recovered(header: Header, found: list[Frame]) -> list[Frame]:
 
 
 def proven(header: Header, found: list[Frame]) -> int:
-    """How many frames from the first on were durable, though some are damaged; 0: that is not shown."""
+    """How many frames, from the start, were durable although some are damaged; 0 if none can be proven."""
     proof = _proof(b"", header, iter(found))
     if proof is None:
         return 0
@@ -180,7 +183,7 @@ def proven(header: Header, found: list[Frame]) -> int:
 
 
 def read_header(data: bytes) -> Header | None:
-    """The header in the first bytes of a file; None: there are too few."""
+    """Read the header from the first bytes of a file; None if there are too few bytes."""
     if len(data) < _HEADER.size:
         return None
     magic, version, page_bytes, _, *salt_and_sum = _HEADER.unpack(data)
@@ -196,18 +199,18 @@ def read_header(data: bytes) -> Header | None:
 
 
 def lost_in(log: bytes) -> str | None:
-    """Why recovery would lose transactions that were durable, by the bytes of a file; see `lost`."""
+    """As `lost`, for a write-ahead log that was read into memory."""
     header = read_header(log[: _HEADER.size])
     found = None if header is None else _proof(log[: _HEADER.size], header, frames(log, header))
     return None if found is None else _described(found)
 
 
 def carried_over(pages: bytes, log: bytes) -> bytes:
-    """A database with what was committed to its write-ahead log, as recovery would make it.
+    """Apply a write-ahead log to a database, as the recovery of SQLite would.
 
     Args:
-        pages: the file of the database, some of which may already be as in the log.
-        log: the file of the write-ahead log.
+        pages: bytes of the database file. Some pages may already be as in the log.
+        log: bytes of the write-ahead log.
     """
     header = read_header(log[: _HEADER.size])
     taken = [] if header is None else recovered(header, list(frames(log, header)))
@@ -223,7 +226,7 @@ def carried_over(pages: bytes, log: bytes) -> bytes:
 
 
 def frames(file: int | bytes, header: Header) -> Iterator[Frame]:
-    """The frames of an open file, or of its bytes, in their order, also those that do not count."""
+    """All frames of a write-ahead log (a descriptor or its bytes) in file order, also invalid ones."""
     size = _FRAME.size + header.page_bytes
     start, before = _HEADER.size, header.sum
     while True:
@@ -243,11 +246,11 @@ def frames(file: int | bytes, header: Header) -> Iterator[Frame]:
 
 
 def _sums(data: bytes, size: int, starts: list[Sum], *, big_endian: bool) -> list[Sum]:
-    """What each frame's sum has to be, given the sum that it continues.
+    """The checksum that each frame must have, given the checksum that it continues.
 
-    The sum of a sequence of words is the last two of t(k) = t(k-1) + t(k-2) + word(k), modulo 2^32. Here the
-    same step of all frames is one step of a large number that has 64 bits for each of them, which is thirty
-    times as fast as frame by frame.
+    The checksum of a sequence of words is the last two terms of t(k) = t(k-1) + t(k-2) + word(k) modulo 2^32.
+    This function computes the term k of all frames at once, in integers with 64 bits for each frame: thirty
+    times faster than frame by frame.
     """
     count, words = len(starts), array("I", data)
     if big_endian:
@@ -257,7 +260,7 @@ def _sums(data: bytes, size: int, starts: list[Sum], *, big_endian: bool) -> lis
     even1, even2, odd1, odd2 = (
         _lanes([one[i] for one in starts[half::2]]) for half in (0, 1) for i in (0, 1)
     )
-    # Of the header of a frame only the first two words are summed.
+    # Of a frame header, the checksum covers only the first two words.
     for word in (0, 1, *range(_FRAME.size // words.itemsize, per_frame)):
         column = int.from_bytes(view[word::per_frame].tobytes(), "little")
         even1, even2 = even2, (even1 + even2 + (column & lanes)) & lanes
