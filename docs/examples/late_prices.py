@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A price list that is corrected afterwards
 #
-# Prices arrive day by day. On the fifth day somebody finds that a price of the third was wrong. This notebook
+# Prices arrive day by day. On the fifth day we find that a price of the third was wrong. This notebook
 # follows the list with a stream, corrects it, and asks what was charged too much, without reading the list
 # twice. Run it cell by cell, or as a script, in a directory of its own: it makes `shop` and some files there.
 
