@@ -1,6 +1,7 @@
-"""One durable collection: the only place with loops over I/O.
+"""One durable collection. This is the only layer with loops over I/O.
 
-Here stand the handle and what it is made of: machine and history commit and read states, lease and keeper
-hold what is read. Above it, from the bottom: `runs` (rows of runs, in and out, in any process), `upkeep`
-(what nobody waits for), `writing` and `reading` (what users ask for), `checking` (a whole shard).
+The modules of this folder are the handle and its parts: `machine` commits commands, `history` reads and
+writes states, `lease` and `keeper` hold what is being read. The subfolders build on them, from the bottom:
+`runs` (read and write the rows of runs, in any process), `upkeep` (background work), `writing` and `reading`
+(what users call), `checking` (checks and copies of a whole shard).
 """

@@ -1,10 +1,11 @@
-"""Which allocator Arrow uses while a merge runs.
+"""Chooses the allocator that Arrow uses while a merge runs.
 
 Owns the one change to Arrow's process-wide default; must not know what is allocated. Invariant: once
 the last merge of the process has ended, the default is what it was before the first.
 
-Chunks pass from thread to thread. mimalloc, Arrow's own choice, keeps what another thread frees until
-its owner comes by again: three times what was in use, measured. jemalloc keeps a third of that, as fast.
+A merge passes chunks from thread to thread. mimalloc, Arrow's default, keeps memory that another thread frees
+until the owning thread allocates again: three times what was in use, as measured. jemalloc keeps a third of
+that, and is as fast.
 """
 
 import threading
@@ -15,14 +16,14 @@ import pyarrow as pa
 
 _lock = threading.Lock()
 _running: list[pa.MemoryPool] = []
-"""For every merge that runs, the default from before the first of them."""
+"""For each running merge, the default allocator from before the first of them."""
 
 
 @contextmanager
 def lean_memory() -> Iterator[None]:
-    """Let Arrow allocate from jemalloc where it has been built with it, until the last block is left.
+    """Let Arrow allocate from jemalloc, if it was built with it, until the last such block is left.
 
-    Buffers know where they came from, so other threads may go on allocating and freeing.
+    A buffer knows its allocator, so other threads may allocate and free meanwhile.
     """
     with _lock:
         _running.append(_running[0] if _running else pa.default_memory_pool())

@@ -1,4 +1,4 @@
-"""A command on its way: who asks, what was decided, and the answer.
+"""The request to carry out a command, or to refresh: the handle that asks, the decision, and the answer.
 
 Must not know how commands are decided or committed.
 """
@@ -20,9 +20,9 @@ class Done(Generic[R]):
     """A command's result, and the work that is now due.
 
     Attributes:
-        result: of the command.
-        rollup_due: opening the shard has become dearer than it need be. Of commands that were committed
-            together one is told.
+        result: the result of the command.
+        rollup_due: whether the caller should write a rollup, which makes opening the shard cheaper. Only one
+            of the commands that were committed together is told so.
         merges_due: merges that the levels of the spine have decided on.
     """
 
@@ -33,7 +33,7 @@ class Done(Generic[R]):
 
 @dataclass(frozen=True)
 class Failed:
-    """A command that raised an error of its own, instead of being refused."""
+    """The outcome of a command that raised an unexpected error instead of being refused."""
 
     error: Exception
 
@@ -42,25 +42,25 @@ Decided: TypeAlias = Outcome[R] | Failed
 
 
 class Handle(Protocol):
-    """Whose command it is."""
+    """The handle that a command comes from."""
 
     def named(self, error: TidelakeError) -> TidelakeError:
-        """An error of a state, with the name that its user knows."""
+        """The error with the name of the shard that its user knows."""
 
     def seen(self) -> Known | None:
-        """The newest state that it has seen."""
+        """The newest version that it has seen."""
 
     def adopt(self, known: Known) -> Known:
-        """Let it know a newer state."""
+        """Take over a newer version."""
 
 
 class Asked(Request, Generic[R]):
-    """A command of one thread.
+    """The request of one thread to carry out a command.
 
     Attributes:
-        machine: of the handle that asks.
-        command: that is asked for.
-        attempt: the commit that it is in, from before the commit is tried until it is settled.
+        machine: the machine of the handle that asks.
+        command: the command.
+        attempt: the commit attempt that it is part of, from before the attempt until its outcome is known.
     """
 
     def __init__(self, machine: Handle, command: Command[R], *, alone: bool) -> None:
@@ -70,7 +70,7 @@ class Asked(Request, Generic[R]):
         self._done: Done[R] | None = None
 
     def answer(self, decided: Decided[R], *, rollup_due: bool) -> bool:
-        """Give the answer, which is true from now on; whether a rollup is left for others to write."""
+        """Answer the request. Returns whether a rollup is due that another request has to write."""
         match decided:
             case NoOp(result):
                 self._done = Done(result, rollup_due)
@@ -84,7 +84,7 @@ class Asked(Request, Generic[R]):
         return rollup_due and (self._done is None or self.gone)
 
     def fail(self, error: Exception) -> None:
-        """Tell of an error that all hear of who were to be committed together."""
+        """End the request with an error that all requests of the round get."""
         self.attempt = None
         super().fail(error)
 
@@ -96,7 +96,7 @@ class Asked(Request, Generic[R]):
 
 
 class Look(Request):
-    """A wish to know the newest state."""
+    """The request of one thread to refresh the newest state."""
 
     def __init__(self, machine: Handle) -> None:
         super().__init__()

@@ -1,16 +1,16 @@
-"""Doing once what several threads ask for at the same time: commits to a shard, looks at it, relief of it.
+"""Group commit: does once what several threads ask for at the same time, such as commits and refreshes.
 
-The first to come leads, at once and alone. Whoever comes while it is at work waits; when it is done, the one
-that waited longest leads, and takes along all that wait. What a thread gets was begun after it asked. Must
-not know what is done.
+The first thread to arrive leads: it carries out its request at once. Threads that arrive meanwhile wait. When
+the leader is done, the thread that waited longest leads, and carries out all waiting requests with its own.
+So the work that answers a request always began after the request was made. Must not know what the work is.
 
-With a clock, a leader waits for as many as came together of late, no longer than it takes to carry them out:
-those that were answered together mostly ask again together. Whoever is alone never waits.
+With a clock, a leader first waits until as many threads are there as came together lately, at most as long
+as the work took: threads that were answered together usually ask again together. A lone thread never waits.
 
-Source: flat combining (Hendler et al., SPAA 2010), which databases know as group commit.
+Source: flat combining (Hendler et al., SPAA 2010), known to databases as group commit.
 
-INVARIANT: while somebody waits somebody leads. A thread that ends its call, in whatever way, leads no more
-and is not waited for. No lock is held while others are called.
+INVARIANT: while a thread waits, another one leads. A thread whose call has ended, in whatever way, does not
+lead, and no thread waits for it. No lock is held while `carry_out` runs.
 """
 
 import copy
@@ -26,14 +26,14 @@ _GATHER_S_MAX, _GATHER_LOOK_S = 0.05, 0.0005
 
 
 class Request:
-    """What one thread asks for.
+    """The request of one thread.
 
     Attributes:
-        alone: it is carried out with no other.
-        answered: nothing is left to do for it.
-        gone: its thread waits no longer.
-        gate: open when the thread is to go on; None: it never had to wait.
-        error: that its thread is to raise.
+        alone: whether it must be carried out alone.
+        answered: whether it is done, with a result or an error.
+        gone: whether its thread no longer waits.
+        gate: a lock that is released when the thread may go on; None: it did not have to wait.
+        error: the error that its thread is to raise.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
@@ -43,14 +43,14 @@ class Request:
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        """Tell of an error that all hear of who were to be carried out together."""
+        """End the request with an error that all requests of the round get."""
         self.error = error if self.gate is None else _copied(error)
         self.answered = True
 
     def check(self) -> None:
         """Raise the error, if there is one."""
-        # An error knows the frames that it has passed, so nothing in them may lead to it: nobody would ever
-        # forget what they hold.
+        # The traceback of an error refers to the frames it passed. If a frame referred to the error, that
+        # cycle would keep alive what the frames hold.
         error, self.error = self.error, None
         if error is not None:
             try:
@@ -60,11 +60,11 @@ class Request:
 
 
 class Combiner:
-    """Threads that ask for the same kind of thing, in one process. Thread-safe, and of use in a fork.
+    """Combines the requests of threads of one process. Thread-safe; still works after a fork.
 
     Args:
-        clock: for one whose leader may wait for others; None: it does not.
-        size_max: requests that are carried out together, at most.
+        clock: lets a leader wait for other threads; None: it does not wait.
+        size_max: at most this many requests are carried out together.
     """
 
     def __init__(self, clock: Clock | None = None, size_max: int = 256) -> None:
@@ -73,19 +73,19 @@ class Combiner:
         self._usual, self._took_s = 1, 0.0
 
     def run(self, request: A, carry_out: Callable[[Sequence[A]], None]) -> None:
-        """Have a request answered: by this thread, with others that wait, or by another one.
+        """Get a request answered: by this thread, together with waiting ones, or by another thread.
 
         Args:
-            request: of this thread.
-            carry_out: answers all that it is given. What it raises is for this thread; those that it has not
-                answered then are given to another one.
+            request: the request of this thread.
+            carry_out: answers all requests that it is given. If it raises, this thread raises that error, and
+                the requests that are not answered are left to another thread.
 
         Raises:
             Exception: the request failed.
         """
         line = self._line
         if line.pid != os.getpid():
-            # In a fork the threads that lead and wait are the parent's.
+            # After a fork, the threads that lead and wait exist in the parent only.
             line = self._line = _Line()
         taken: list[A] = []
         try:
@@ -101,7 +101,7 @@ class Combiner:
         request.check()
 
     def _gather(self, line: "_Line", leader: Request) -> None:
-        """Wait for as many as came together of late, but no longer than carrying them out took."""
+        """Wait for as many requests as came together lately, but at most as long as the last round took."""
         if self._clock is None or self._usual < 2 or leader.alone:
             return
         deadline_s = self._clock.monotonic_s() + min(self._took_s, _GATHER_S_MAX)
@@ -109,7 +109,8 @@ class Combiner:
             self._clock.sleep(_GATHER_LOOK_S)
 
     def _timed(self, taken: Sequence[A], carry_out: Callable[[Sequence[A]], None]) -> None:
-        # Where few follow many, as a merge that is alone between two rounds, the many come again.
+        # A small round after a large one, such as a merge alone between two rounds, lowers this only by half:
+        # the many threads usually come again.
         self._usual = max(len(taken), (self._usual + len(taken)) // 2)
         if self._clock is None or self._usual < 2:
             carry_out(taken)
@@ -120,7 +121,7 @@ class Combiner:
 
 
 class _Line:
-    """Who leads, and who waits, in the order in which they came."""
+    """The request that leads, and those that wait, in order of arrival."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -129,7 +130,7 @@ class _Line:
         self._waiting: list[Request] = []
 
     def enter(self, request: Request) -> "threading.Lock | None":
-        """Lead (None), or wait at a gate."""
+        """Join the line. Returns None if this request leads, else the gate to wait at."""
         with self._lock:
             if self._leader is None:
                 self._leader = request
@@ -140,11 +141,11 @@ class _Line:
             return request.gate
 
     def count(self) -> int:
-        """How many would be carried out together now."""
+        """The number of requests that would be carried out together now."""
         return 1 + len(self._waiting)
 
     def take(self, leader: A, size_max: int) -> list[A]:
-        """Those that are carried out together, of whom one leads."""
+        """Take the requests to carry out together: the leader's and waiting ones."""
         if leader.alone:
             return [leader]
         with self._lock:
@@ -153,7 +154,7 @@ class _Line:
         return [leader, *taken]  # type: ignore[list-item] # all are of one kind
 
     def leave(self, request: Request, taken: Sequence[Request]) -> None:
-        """End a call: those that were answered go on, and if it led, the next one leads."""
+        """End a call: let the answered requests go on, and if this one led, let the next one lead."""
         with self._lock:
             request.gone = True
             left = [one for one in (*taken, *self._waiting) if not one.answered and not one.gone]
@@ -168,11 +169,11 @@ class _Line:
 
 
 def _copied(error: Exception) -> Exception:
-    """An error for one of several threads that raise it: each writes into what it raises."""
+    """A copy of an error for one of several threads that raise it: raising changes the error's traceback."""
     try:
         copied = copy.copy(error)
     except Exception:
-        # Of a store, perhaps, which makes its errors in a way of its own.
+        # Some errors, perhaps those of a store's library, cannot be copied.
         return error
     copied.__cause__ = error
     return copied

@@ -1,11 +1,11 @@
-"""The history of a shard: its log of deltas and its rollups, read and written.
+"""The history of a shard: reads and writes its log of deltas and its rollups.
 
-The first entry of a log is a whole state; every later one is a delta. A rollup is a whole state in a
-blob, and each delta names the newest rollup as of its state. Opening takes the head of the log,
-that rollup, and one scan of what came since: three store calls, however long the history.
+The first entry of a log is a whole state; every later entry is a delta. A rollup is a whole state in a blob,
+and each delta names the newest rollup as of its state. To open a shard, read the head of the log, the rollup
+that it names, and one scan of the entries since: three store calls, however long the history.
 
-Meanwhile others may write a newer rollup, delete the old one and truncate the log up to it: whoever opens
-then starts over, and whoever refreshes opens anew. A log that has vanished was one of a dropped shard.
+Meanwhile other processes may write a newer rollup, delete the old one and truncate the log up to it. Then
+`open` starts over, and `refresh` opens anew. A log that has vanished was that of a dropped shard.
 
 INVARIANT: entries are contiguous, and each fits the state before it; anything else is corruption.
 """
@@ -28,11 +28,11 @@ _SILENCE_S_MAX = 2.0
 
 @dataclass(frozen=True)
 class Known:
-    """A state, and what it takes to open it.
+    """A version of the state that was read from the log, and the cost of opening it.
 
     Attributes:
-        state: as of its seqno.
-        delta_bytes: length of the log entries since the newest rollup was added.
+        state: the state as of its seqno.
+        delta_bytes: total size in bytes of the log entries since the newest rollup was added.
     """
 
     state: ShardState
@@ -50,10 +50,10 @@ class History:
     def open(self) -> Known | None:
         """The newest state, or None if there is no such shard. Three store calls.
 
-        Where a rollup grows old and is deleted meanwhile, it goes on with the one after it.
+        If the rollup is replaced and deleted meanwhile, this starts over with the newer one.
 
         Raises:
-            CollectionDropped: it is a tombstone that is being deleted.
+            CollectionDropped: the shard is a tombstone that is being deleted.
             CorruptionError, FormatTooNew: the stored bytes cannot be used.
         """
         missing, tried = "", None
@@ -65,7 +65,8 @@ class History:
                 return self._first(head)
             newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
             if newest.base == tried:
-                # What is collected is not the newest one: the newest entry would name another by now.
+                # The newest entry still names the missing rollup. A newest rollup is never collected, so this
+                # one is lost.
                 name = f"{self.shard_id} rollup"
                 raise CorruptionError(name, f"named by the log but missing: {missing}")
             tried = newest.base
@@ -81,15 +82,15 @@ class History:
             missing = f"no entry {newest.base.seqno} to start from"
 
     def dropped_ms(self) -> int | None:
-        """When the shard was dropped, if it is a tombstone that is not quite deleted. One store call.
+        """When the shard was dropped, if it is a tombstone that still exists; else None. One store call.
 
-        All entries of a tombstone say it. One whose forks let go was dropped earlier than the last one says.
+        This is the time of the last entry. If forks let go of the tombstone since, the drop was earlier.
         """
         head = self._stores.log.head(self.shard_id)
         return None if head is None else self._ended_ms(head)
 
     def is_alive(self) -> bool:
-        """Whether there is such a shard, and it is no tombstone. One store call."""
+        """Whether the shard exists and is not a tombstone. One store call."""
         head = self._stores.log.head(self.shard_id)
         return head is not None and self._ended_ms(head) is None
 
@@ -100,7 +101,7 @@ class History:
         return newest.committed_ms if newest.dropped else None
 
     def _open_from(self, base: Rollup) -> Known | None:
-        """The state from a rollup on; None if the log has been truncated past it, or deleted, by now."""
+        """The newest state, read from a rollup on; None if the log was truncated past it or deleted since."""
         first = 0 if base == FIRST else base.seqno + 1
         if base == FIRST:
             entries = self._stores.log.scan(self.shard_id, first)
@@ -112,7 +113,7 @@ class History:
         if (state.shard_id, state.seqno) != (self.shard_id, base.seqno):
             raise CorruptionError(name, f"holds {state.shard_id}@{state.seqno}, expected seqno {base.seqno}")
         entries = self._stores.log.scan(self.shard_id, first)
-        # The entry that added the rollup comes after the state in it, so there is at least that one.
+        # There is at least the entry that added the rollup, as it comes after the state in the rollup.
         if not entries or entries[0].seqno != first:
             return None
         return self._followed(Known(state, 0), entries)
@@ -124,15 +125,16 @@ class History:
         return Known(state, len(entry.data))
 
     def refresh(self, known: Known) -> Known:
-        """The newest state, from an older one. One scan, which finds the known entry if there is none newer.
+        """The newest state, starting from an older one. One scan.
 
-        A shard whose log has vanished is a tombstone; and a tombstone only forgets its forks: without them it
-        costs no call.
+        A shard whose log has vanished is a tombstone. A tombstone changes only while it has forks to forget,
+        so refreshing a tombstone without forks costs no call.
         """
         if known.state.dropped and not known.state.forks:
             return known
         seqno = known.state.seqno
-        # From the known entry on: as long as the shard is there, so is its newest entry.
+        # Scan from the known entry, not after it: an empty scan then means that the shard is gone, since the
+        # newest entry is never removed while the shard exists.
         entries = self._stores.log.scan(self.shard_id, seqno)
         if not entries:
             self._check_vanished(seqno)
@@ -146,10 +148,10 @@ class History:
         return self._extended(known, newer, deltas)
 
     def _check_vanished(self, seqno: int) -> None:
-        """Check that a log without an entry that was there is gone as a whole. One store call.
+        """Check that a log which lacks a known entry is gone as a whole. One store call.
 
         Raises:
-            CorruptionError: it is still there, and has lost its newest entries.
+            CorruptionError: the log still exists, and has lost its newest entries.
         """
         head = self._stores.log.head(self.shard_id)
         if head is not None and head.seqno < seqno:
@@ -157,7 +159,7 @@ class History:
             raise CorruptionError(self.shard_id, message)
 
     def _reopened(self, known: Known) -> Known:
-        """The newest state, where the log was truncated past what this process knew."""
+        """The newest state, after the log was truncated past what this process knew, or repaired."""
         try:
             opened = self.open()
         except CollectionDropped:
@@ -176,10 +178,11 @@ class History:
         return known
 
     def create(self, state: ShardState) -> Known:
-        """Write the first state unless the shard exists; the newest state of whoever was first.
+        """Write the first state unless the shard exists. Returns the newest state either way.
 
         Raises:
-            InternalError: the state breaks a rule, as one of a fork or copy might. Nothing was written.
+            InternalError: the state breaks a rule, as that of a fork or copy might. Nothing was written.
+            OutcomeUnknown: the shard may or may not have been created.
         """
         check_state(state)
         data = codec.encode_state(state)
@@ -187,7 +190,7 @@ class History:
             if self._stores.log.compare_and_set(self.shard_id, None, data):
                 return Known(state, len(data))
         except OutcomeUnknown:
-            # Whether it was ours does not matter: creating an equal shard twice is one creation.
+            # It does not matter which process created it: creating an equal shard twice is one creation.
             self._env.recorder.count("shard.create.unknown")
         present = self.open()
         if present is None:
@@ -195,15 +198,15 @@ class History:
         return present
 
     def commit(self, known: Known, delta: Delta, after: ShardState) -> Known | None:
-        """Append a delta; None if another one was first.
+        """Append a delta; None if another commit was first.
 
-        SUBTLE: when the store does not say whether it wrote, the log is read: once the seqno is taken, the
-        nonce tells by whom. While it is free the first attempt may still be on its way, so the same bytes
-        are offered again, which the expected seqno lets in once at most.
+        SUBTLE: when the store does not say whether it wrote, read the log. If the seqno is taken, the nonce
+        in the entry tells whether it is ours. If it is free, the first attempt may still be on its way, so
+        offer the same bytes again: the expected seqno lets them in at most once.
 
         Raises:
-            OutcomeUnknown: the store stayed silent, or the entry was collected, or the shard was dropped and
-                deleted, before it could be read.
+            OutcomeUnknown: the store did not answer, or the entry was collected, or the shard was dropped and
+                deleted, before the entry could be read.
         """
         data = codec.encode_delta(delta)
         try:
@@ -213,13 +216,13 @@ class History:
         return advanced(known, delta, len(data), after) if won else None
 
     def resume(self, known: Known, delta: Delta, after: ShardState) -> Known | None:
-        """As `commit`, of a delta that another thread may have committed when it was interrupted."""
+        """As `commit`, for a delta that another thread may have committed before it was interrupted."""
         data = codec.encode_delta(delta)
         won = self._decided(known.state.seqno, delta.seqno, data)
         return advanced(known, delta, len(data), after) if won else None
 
     def _decided(self, expected: int, seqno: int, data: bytes) -> bool:
-        """Whether an entry that was offered, and may be in, is in."""
+        """Whether an entry is in the log after a write of unknown outcome. Writes it if the seqno is free."""
         pause_s = 0.01
         while True:
             self._env.recorder.count("shard.commit.unknown")
@@ -235,14 +238,14 @@ class History:
                 if pause_s > _SILENCE_S_MAX:
                     raise
             except TidelakeError as error:
-                # Said of this attempt; the first one may be in all the same.
+                # The error is about this attempt; the first one may be in nevertheless.
                 raise OutcomeUnknown(f"entry {seqno} of shard {self.shard_id} may be in: {error}") from error
 
     def _is_ours(self, seqno: int, data: bytes) -> bool | None:
-        """Whether the entry of a seqno is these very bytes; None if the seqno is free.
+        """Whether the entry of a seqno has exactly these bytes; None if the seqno is free.
 
-        SUBTLE: it is free only if the entry before it is the newest one. A log that was deleted has no
-        entry at all, and waiting for one would have no end.
+        SUBTLE: the seqno is free only if the entry before it is the newest one. A deleted log has no entry at
+        all; treating that as free would retry for ever.
         """
         found = self._stores.log.scan(self.shard_id, seqno - 1, 2)
         here = next((entry for entry in found if entry.seqno == seqno), None)
@@ -260,10 +263,10 @@ class History:
         return None
 
     def write_rollup(self, state: ShardState) -> Rollup:
-        """Store a whole state as a blob. The state's log does not name it yet.
+        """Store a whole state as a blob, which the log does not name yet. One `put`.
 
         Raises:
-            InternalError: the state breaks a rule. Nothing was written: whoever opens the shard starts from
+            InternalError: the state breaks a rule. Nothing was written: the shard can still be opened from
                 the rollup before.
         """
         check_state(state)
@@ -277,6 +280,6 @@ class History:
 
 
 def advanced(known: Known, delta: Delta, size_bytes: int, after: ShardState | None = None) -> Known:
-    """What is known after one more entry of the log."""
+    """The version after one more log entry. `after` is its state, if the caller has computed it."""
     state = apply(known.state, delta) if after is None else after
     return Known(state, 0 if delta.rolled_up else known.delta_bytes + size_bytes)

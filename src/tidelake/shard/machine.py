@@ -1,14 +1,15 @@
-"""The one loop in which every command runs.
+"""The loop in which every command runs.
 
-Take the newest known state, compute the transition, check the rules over (before, after), compare and
-set; done, or refresh and go round. A refusal or no-op is believed only on a fresh state. Commands that
-arrive together, through handles of one lake, are decided one after the other, each on what those before it
-make of the state, and committed by one compare-and-set (`tidelake.shard.combining`). Reads do not wait for
-them. Those of several processes meet at the compare-and-set.
+Take the newest known state, compute the transition, check the rules over (before, after), and compare-and-set
+the log; if another commit was first, refresh and try again. A refusal or no-op is returned only if it was
+decided on a fresh state. Commands that arrive together, through handles of one lake, are decided one after
+the other, each on the state that those before it produce, and committed by one compare-and-set
+(`tidelake.shard.combining`). Reads do not wait for them. Commands of different processes compete at the
+compare-and-set.
 
-INVARIANT: nothing is committed on a tombstone but what says again that it is one, which is how it forgets
-its forks; so the last entry of its log says so.
-INVARIANT: no answer is given before all that it was decided on is durable.
+INVARIANT: every commit on a tombstone leaves it a tombstone (it may only forget forks), so the last entry of
+its log says that it is one.
+INVARIANT: no command is answered before every commit that its answer was decided on is durable.
 """
 
 import os
@@ -41,15 +42,16 @@ R = TypeVar("R")
 
 
 class Together:
-    """What the handles of one lake on one shard do together.
+    """Work that the handles of one lake on one shard do together: one combiner for each kind of work.
 
     Attributes:
-        commits: commands.
-        looks: at the newest state.
-        reliefs: merges that must come before an append.
-        gathers: of staged batches, before more are staged.
-        newest: a state that one of them has seen; none has committed a newer one.
-        command: what a command is carried out in, from its first call to its answer; a lake may refuse it.
+        commits: commits of commands.
+        looks: reads of the newest state.
+        reliefs: merges that must be done before an append.
+        gathers: drains of staged batches, before more are staged.
+        newest: a state that a handle has seen; no handle has committed a newer one.
+        command: a context manager around each command, from its first call to its answer. A lake that is
+            closed refuses commands here.
     """
 
     def __init__(
@@ -63,13 +65,13 @@ class Together:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A commit, and what is decided by it.
+    """An attempt to commit a round of commands.
 
     Attributes:
-        known: what it is tried on.
-        delta: a step for each command that writes; None: none does.
-        after: the state that it makes.
-        decided: all commands of the round.
+        known: the version that it is based on.
+        delta: the entry to write, with a step for each command that writes; None: no command writes.
+        after: the state after the commit.
+        decided: all commands of the round with their outcomes.
     """
 
     known: Known
@@ -79,17 +81,17 @@ class _Attempt:
 
 
 class Machine:
-    """Runs commands on one shard. Thread-safe, and of use in a fork.
+    """Runs commands on one shard. Thread-safe; still works after a fork.
 
     Args:
-        history: of the shard.
+        history: the history of the shard.
         config: settings.
         env: the clock and ids of this process.
-        together: with whom; default: with nobody.
+        together: shared with other handles on the shard; default: not shared.
 
     Attributes:
-        title: what messages call the shard.
-        together: with whom it works.
+        title: the name of the shard in messages.
+        together: as the argument.
     """
 
     def __init__(self, history: History, config: Config, env: Env, together: Together | None = None) -> None:
@@ -103,18 +105,18 @@ class Machine:
 
     def _begin(self) -> None:
         self._adopting = threading.Lock()
-        # Last: whoever finds it up to date uses these locks.
+        # Set last: a thread that sees the current pid uses these locks.
         self._pid = os.getpid()
 
     def _check_process(self) -> None:
-        """In a fork, take no lock that a thread of the parent has and will never give back."""
+        """After a fork, make new locks: a thread of the parent may have held the old ones."""
         if self._pid != os.getpid():
             self._begin()
 
     def refresh(self) -> ShardState:
         """The newest state. One log scan, three calls the first time. Waits for no command.
 
-        Of several threads that wait for one scan the next one serves all.
+        Threads that ask while a scan runs share the next scan.
 
         Raises:
             CollectionNotFound: there is no such shard.
@@ -136,14 +138,14 @@ class Machine:
             look.answered = True
 
     def _newest(self, asking: Sequence[Look | Asked[Any]]) -> Known | None:
-        """The newest state that one of several handles has seen, which this one then knows as well."""
+        """The newest state that any of these handles has seen; this handle adopts it."""
         for known in (self.together.newest, *(asked.machine.seen() for asked in asking)):
             if known is not None:
                 self.adopt(known)
         return self._known
 
     def adopt(self, known: Known) -> Known:
-        """Take a state that was read or made, unless a newer one is known; the newest."""
+        """Take over a version that was read or committed, unless a newer one is known. Returns the newest."""
         self._check_process()
         with self._adopting:
             if self._known is None or self._known.state.seqno < known.state.seqno:
@@ -151,12 +153,12 @@ class Machine:
             return self._known
 
     def run(self, command: Command[R], *, alone: bool = False) -> Done[R]:
-        """Carry out a command. One log write if it commits and nobody else was first.
+        """Carry out a command. One log write if it commits and no other commit was first.
 
         Args:
-            command: to carry out. Beside others it is decided on a state that no reader ever sees, of the
-                seqno of the newest one that they do.
-            alone: with no other, since its answer depends on that state or its seqno.
+            command: the command. In a round with others it is decided on an intermediate state that no reader
+                sees, which has the seqno of the newest state that readers do see.
+            alone: carry it out in a round of its own, since its answer depends on that state or its seqno.
 
         Raises:
             TidelakeError: the command was refused on the newest state; nothing was written.
@@ -178,7 +180,7 @@ class Machine:
             _fail(waiting, error)
 
     def _resume(self, attempt: _Attempt) -> None:
-        """Settle what another thread had begun when it was interrupted."""
+        """Finish an attempt that another thread had begun when it was interrupted."""
         if attempt.delta is None:
             return
         try:
@@ -206,7 +208,7 @@ class Machine:
             fresh = True
 
     def _attempt(self, known: Known, waiting: Sequence[Asked[Any]]) -> _Attempt:
-        """Decide commands, each on what those before it make of the state."""
+        """Decide commands, each on the state that those before it produce."""
         before = state = known.state
         now_ms = max(self._env.clock.now_ms(), before.committed_ms)
         decided: list[tuple[Asked[Any], Decided[Any]]] = []
@@ -216,7 +218,7 @@ class Machine:
             decided.append((asked, outcome))
             if edits is not None:
                 steps.append(edits)
-                # Those that follow make the same version.
+                # All commands of the round become one version, so each sees the seqno before it.
                 state = replace(after, seqno=before.seqno)
         if not steps:
             return _Attempt(known, None, before, tuple(decided))
@@ -232,7 +234,7 @@ class Machine:
         return _Attempt(known, delta, replace(state, seqno=delta.seqno), tuple(decided))
 
     def _settled(self, attempt: _Attempt, known: Known | None) -> None:
-        """Answer commands that were decided, if they were committed, or that on this very state."""
+        """Answer the commands of an attempt that was committed, or that wrote nothing. None: it was not."""
         for asked, _ in attempt.decided:
             asked.attempt = None
         if known is None:
@@ -241,7 +243,7 @@ class Machine:
         rollup_due = self._rollup_due(known)
         for asked, outcome in attempt.decided:
             asked.machine.adopt(known)
-            # One of them writes it.
+            # One of the commands writes the rollup.
             rollup_due = asked.answer(outcome, rollup_due=rollup_due)
 
     def seen(self) -> Known | None:
@@ -249,10 +251,10 @@ class Machine:
         return self._known
 
     def preview(self, command: Command[R]) -> R | None:
-        """What a command would answer without writing; None if it would write. Usually no store call.
+        """The result of a command that would write nothing; None if it would write. Usually no store call.
 
         Raises:
-            TidelakeError: it is refused on the newest state.
+            TidelakeError: the command is refused on the newest state.
         """
         if isinstance(command(self.known().state, self._env.clock.now_ms()), Commit):
             return None
@@ -266,16 +268,17 @@ class Machine:
                 raise self.named(error)
 
     def named(self, error: TidelakeError) -> TidelakeError:
-        """An error of a state, which knows the shard by its id only, as people know it."""
+        """The error with the shard's title in place of its id, which is all that a state knows."""
         if isinstance(error, CollectionDropped | CollectionInGroup):
             return type(error)(self.title)
         return error
 
     def _rollup_due(self, known: Known) -> bool:
-        """Whether a rollup pays.
+        """Whether a rollup is due.
 
-        Due when the deltas since the last one have outgrown it, so that all rollups together cost no
-        more than the deltas do; and when the state has shrunk to less than half of what it stores.
+        It is due when the deltas since the last rollup are larger than that rollup, so that all rollups
+        together cost no more than the deltas do; and when the spine has shrunk to less than half of the
+        batches in the last rollup.
         """
         if known.state.dropped:
             return False
@@ -285,7 +288,7 @@ class Machine:
         return known.delta_bytes >= max(least, last.size_bytes) or (shrunk and last.size_bytes >= least)
 
     def known(self) -> Known:
-        """The newest state that this process has seen, and what it takes to open it."""
+        """The newest version that this handle has seen. No store call, except for the first."""
         if self._known is None:
             self.refresh()
         if self._known is None:
@@ -294,7 +297,7 @@ class Machine:
 
 
 def _step(asked: Asked[Any], state: ShardState, now_ms: int) -> tuple[Decided[Any], Edits | None, ShardState]:
-    """What becomes of one command on a state: its outcome, what it writes, and the state after it."""
+    """Decide one command on a state: its outcome, what it writes (None: nothing), and the state after it."""
     try:
         outcome = asked.command(state, now_ms)
         if not isinstance(outcome, Commit):
@@ -305,7 +308,7 @@ def _step(asked: Asked[Any], state: ShardState, now_ms: int) -> tuple[Decided[An
         after = _after(state, edits, now_ms)
         check_step(state, after, edits)
     except Exception as error:
-        # Its own, which does no harm to others.
+        # Fails this command only, not the others of the round.
         return Failed(error), None, state
     return outcome, edits, after
 

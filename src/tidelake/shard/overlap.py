@@ -1,14 +1,14 @@
-"""Overlap: an iterator that runs ahead of its reader, and jobs that run beside their caller.
+"""Threads that work for a caller: iterators that run ahead of their reader, and background jobs.
 
-Owns the start and the end of all threads whose work somebody waits for (what goes on by itself is started by
-the `Spawner` of `tidelake.env`); must not know what they carry. Invariant: the reader of `prefetch` sees the
+Owns the start and the end of all threads that a caller waits for (the `Spawner` of `tidelake.env` starts
+threads that live on their own); must not know what they do. Invariant: the reader of `prefetch` sees the
 same items, then the same exception or end, as without the thread; once the generator is closed, exhausted
 or collected, the thread has ended and the source is closed. A `Background` runs every job that it takes to
 its end, and hands every error to its caller.
 
-Threads start when there is work, belong to one process, and are never kept across a fork. Inside of
-`sequential()` none is started at all: for a debugger, and for runs that must repeat exactly. Where the system
-has no thread left for this process, the caller does the work, as inside of `sequential()`.
+Threads start when there is work, belong to one process, and are never kept across a fork. Inside
+`sequential()` no thread starts at all: for a debugger, and for runs that must repeat exactly. If the system
+has no thread left for this process, the caller does the work, as inside `sequential()`.
 """
 
 import os
@@ -32,10 +32,10 @@ _in_sequence: ContextVar[bool] = ContextVar("tidelake-sequential", default=False
 
 @contextmanager
 def sequential() -> Generator[None]:
-    """Let everything here run in the thread of its caller, at the moment it is asked for.
+    """Run everything of this module in the thread of its caller, at the moment the result is asked for.
 
-    Answers and errors stay the same; only speed is lost. Holds for what the current thread (more exactly:
-    its context) begins inside of the block. Useful with a debugger, whose steps then follow one another.
+    Answers and errors stay the same; only speed is lost. Applies to what the current thread (more exactly:
+    its context) starts inside the block. Useful with a debugger, which then steps through one thread.
     """
     token = _in_sequence.set(True)
     try:
@@ -54,13 +54,13 @@ def _started(thread: threading.Thread) -> bool:
 
 
 class _End:
-    """The source is exhausted, or failed."""
+    """Marks the end of a source, which is exhausted or failed."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
     def over(self) -> list[Any]:
-        """Nothing; raises what the source raised."""
+        """Raise the error of the source; an empty list if it has none."""
         if self.error is not None:
             raise self.error
         return []
@@ -71,14 +71,14 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
 
     Args:
         source: iterated by the thread only. If it is a generator, it is closed there.
-        depth: items held besides the one that the source is making.
+        depth: number of items held, besides the one that the source is making.
 
     Yields:
         The items of `source`, in order.
 
     Raises:
-        Exception: whatever the source raised, after the items before it.
-        UsageError: it is read in a fork, where the thread is not.
+        Exception: the error of the source, after the items before it.
+        UsageError: it is read in a fork, where the thread does not exist.
     """
     if _in_sequence.get():
         yield from source
@@ -98,14 +98,14 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
                     if stopped.is_set():
                         break
                     try:
-                        # Not in a variable: it would be held until the next one is there.
+                        # Not in a variable: that would hold the item until the next one is there.
                         ready.put(next(items))
                     except StopIteration:
                         break
             finally:
                 _close(items)
         except BaseException as caught:
-            # Not lost: the reader raises it.
+            # The reader raises it.
             error = caught
         ready.put(_End(error))
 
@@ -115,7 +115,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         item = ready.get()
         if isinstance(item, _End):
             return item.over()
-        # Room first: the thread makes the next item while the reader works on this one.
+        # Release first, so that the thread makes the next item while the reader works on this one.
         room.release()
         return [item]
 
@@ -124,21 +124,21 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T]:
         yield from source
         return
     try:
-        # Not in a variable: it would be held until the reader asks for the next one.
+        # Not in a variable: that would hold the item until the reader asks for the next one.
         while one := take():
             yield one.pop()
     finally:
-        # In a fork there is no thread to stop, and its locks are as they were at that moment.
+        # In a fork there is no thread to stop, and its locks are as they were at the fork.
         if os.getpid() == pid:
             stopped.set()
             room.release()
-            # The collector may close an abandoned generator in any thread, this very one included.
+            # The garbage collector may close an abandoned generator in any thread, even in this one.
             if thread is not threading.current_thread():
                 thread.join()
 
 
 class Job(Generic[T]):
-    """What a `Background` was given to do."""
+    """A job of a `Background`."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work: Callable[[], T] | None = work
@@ -153,11 +153,11 @@ class Job(Generic[T]):
         return self._ended.is_set()
 
     def result(self) -> T:
-        """What it returned; waits for that.
+        """The result of the job; waits for it.
 
         Raises:
-            UsageError: in a fork, unless it had ended before.
-            BaseException: whatever it raised.
+            UsageError: called in a fork, and the job had not ended before the fork.
+            BaseException: the error of the job.
         """
         if not self.done and os.getpid() != self._pid:
             raise UsageError("background work does not survive a fork: wait for it where it was begun")
@@ -173,27 +173,27 @@ class Job(Generic[T]):
             if self._work is not None:
                 self._answer.append(self._work())
         except BaseException as error:
-            # Not lost: whoever asks for the result, or submits the next job, gets it.
+            # `result`, and the next `submit`, raise it.
             self._error = error
         finally:
-            # What the work holds in memory goes before there is room for the next job.
+            # Free the memory that the work holds before the next job may start.
             self._work = None
         return self._error
 
 
 class Background:
-    """Runs at most `depth` jobs at once, each in a thread that ends with it.
+    """Runs at most `depth` jobs at once, each in a thread of its own.
 
-    For one caller at a time. Threads that are under way when the caller is interrupted run to their end;
-    `close` waits for them.
+    For one caller at a time. If the caller is interrupted, the running jobs go on to their end; `close` waits
+    for them.
     """
 
     def __init__(self, depth: int, stalled: Callable[[], None]) -> None:
         """Start nothing yet.
 
         Args:
-            depth: jobs at once.
-            stalled: called when a job has to wait for room.
+            depth: number of jobs at once.
+            stalled: called when a job has to wait until another one ends.
         """
         self._room = threading.Semaphore(depth)
         self._stalled = stalled
@@ -203,15 +203,15 @@ class Background:
 
     @property
     def foreign(self) -> bool:
-        """Whether this process is a fork of the one that made it: its threads are not here."""
+        """Whether this process is a fork of the one that made it, so that its threads do not exist here."""
         return os.getpid() != self._pid
 
     def submit(self, work: Callable[[], T]) -> Job[T]:
-        """Start a job, or wait until there is room for it.
+        """Start a job; waits while `depth` jobs are running.
 
         Raises:
-            UsageError: in a fork.
-            BaseException: whatever an earlier job raised; this one was not started then.
+            UsageError: called in a fork.
+            BaseException: the error of an earlier job; this job was not started then.
         """
         if self.foreign:
             raise UsageError("background work does not survive a fork: start it in the process that uses it")
@@ -245,27 +245,27 @@ class Background:
         if self.foreign:
             return
         for thread in self._threads:
-            # The collector may close an abandoned owner in any thread, a job's own included.
+            # The garbage collector may close an abandoned owner in any thread, even in that of a job.
             if thread is not threading.current_thread():
                 thread.join()
         self._threads = set()
 
 
 def mapped(work: Callable[[S], T], items: Iterable[S], threads: int) -> Generator[T]:
-    """What some work makes of each item, in their order; up to `threads` of them are worked on at once.
+    """As `map(work, items)`, in the same order, with up to `threads` items worked on at once.
 
     Args:
-        work: called in a thread of its own for each item; by the caller if there is only one.
+        work: called for each item in a thread of its own; by the caller if there is only one item.
         items: iterated by the caller.
-        threads: at least 1: then all of it is done by the caller.
+        threads: at least 1. With 1 the caller does all the work.
 
     Raises:
-        BaseException: whatever the work raised, after what it made of the items before, or earlier.
+        BaseException: the error of the work, possibly before the results of earlier items were yielded.
     """
     left = iter(items)
     some = deque(islice(left, 2))
     few = len(some) < 2
-    # Taken out as they are worked on: a list would hold the first items until the last one is done.
+    # Popped as they are worked on: a list would hold the first items until the last one is done.
     given = chain((some.popleft() for _ in range(len(some))), left)
     if threads == 1 or few:
         yield from map(work, given)
@@ -285,10 +285,10 @@ def mapped(work: Callable[[S], T], items: Iterable[S], threads: int) -> Generato
 
 @contextmanager
 def beside(work: Callable[[], object]) -> Generator[None]:
-    """Do something beside a block, which ends when both have ended.
+    """Run `work` in a thread while the block runs; leaving the block waits for both.
 
     Raises:
-        BaseException: whatever the block raised, else what the work did.
+        BaseException: the error of the block, else that of the work.
     """
     background = Background(1, lambda: None)
     job = background.submit(work)
@@ -303,15 +303,15 @@ def beside(work: Callable[[], object]) -> Generator[None]:
 
 @contextmanager
 def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list[Iterator[T]]]:
-    """Iterate several sources ahead of their reader, by a few threads together, one item ahead each.
+    """Iterate several sources ahead of their reader, one item ahead each, with a few shared threads.
 
     Args:
         sources: each is iterated by one thread at a time. Generators are closed at the end.
-        threads: at most so many.
+        threads: the most threads to use.
 
     Yields:
-        As many iterators: each the items of its source, in order, then what the source raised. Once the
-        block is left, the threads have ended and the sources are closed.
+        One iterator for each source: its items in order, then the error that the source raised, if any. Once
+        the block is left, the threads have ended and the sources are closed.
     """
     crew = _Crew([_Lane(iter(source)) for source in sources])
     wanted = 0 if _in_sequence.get() else min(threads, len(sources))
@@ -335,24 +335,24 @@ def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list
 
 
 def _close(items: Iterator[T]) -> None:
-    """End a generator; other iterators have no end to be told of."""
+    """Close a generator; other iterators need no close."""
     close = getattr(items, "close", None)
     if close is not None:
         close()
 
 
 class _Lane(Generic[T]):
-    """One source, and what was read of it."""
+    """One source, and the items that were read ahead."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self.items = items
         self.ready: deque[T | _End] = deque()
-        # Whether a thread is at it, or it has come to its end.
+        # Whether a thread is reading it, or it is at its end.
         self.taken = False
 
 
 class _Crew(Generic[T]):
-    """Threads that read on wherever nothing is ready; one lock guards all lanes."""
+    """Threads that read the next item of any lane that has none ready. One lock guards all lanes."""
 
     def __init__(self, lanes: list[_Lane[T]]) -> None:
         self.lanes = lanes
@@ -367,22 +367,22 @@ class _Crew(Generic[T]):
             except StopIteration:
                 item = _End(None)
             except BaseException as caught:
-                # Not lost: the reader raises it.
+                # The reader raises it.
                 item = _End(caught)
             with self._changed:
                 lane.ready.append(item)
                 lane.taken = isinstance(item, _End)
                 self._changed.notify_all()
-            # Else it would be held until there is something else to do.
+            # Otherwise the item would be held until there is other work.
             del item
 
     def read(self, lane: _Lane[T]) -> Iterator[T]:
-        # Not in a variable: every run would hold the batch that it gave last.
+        # Not in a variable: every lane would hold the last item that it yielded.
         while one := self._take(lane):
             yield one.pop()
 
     def _take(self, lane: _Lane[T]) -> list[T]:
-        """The next item of a lane, or none at its end."""
+        """The next item of a lane; an empty list at its end."""
         with self._changed:
             while not lane.ready:
                 self._changed.wait()

@@ -1,7 +1,7 @@
-"""Records of other layers than the state, as bytes and back, in any thread.
+"""Decodes records of types outside the state, such as tasks and batches. Thread-safe.
 
-Owns which types are known already; what a record is made of is `tidelake.state.codec`. INVARIANT: a type is
-learned by one thread, and is decoded after that only.
+Owns the set of types that are registered with `tidelake.state.codec`, which owns the format. INVARIANT: one
+thread registers a type, and no thread decodes the type before that is done.
 """
 
 import threading
@@ -16,7 +16,7 @@ _learned: set[type] = set()
 
 
 def decoded(kind: str, data: bytes, type_: type[T], name: str) -> T:
-    """As `tidelake.state.codec.decode_record`, of any type."""
+    """As `tidelake.state.codec.decode_record`, for any type: registers the type at its first use."""
     if type_ not in _learned:
         with _turn:
             learn(type_)

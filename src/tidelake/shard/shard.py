@@ -1,9 +1,9 @@
 """A shard: one durable collection of updates, and the commands on it.
 
-The handle is cheap; it keeps the newest state it has seen. All methods may be called from several
-threads. It speaks of times and frontiers; `tidelake.lake` adds names and friendlier arguments.
-Appends are in `append.py`, reads in `query.py`, readers in `reader.py`, merges in `compactor.py` and
-`maintain.py`, clean-up in `collector.py`.
+The handle is cheap; it keeps the newest state it has seen. All methods may be called from several threads.
+Arguments are times and frontiers; `tidelake.lake` adds names and friendlier arguments. Appends are in
+`append.py`, reads in `query.py`, readers in `reader.py`, merges in `compactor.py` and `maintain.py`, and
+garbage collection in `collector.py`.
 """
 
 import warnings
@@ -43,13 +43,15 @@ from tidelake.store.url import Stores
 
 @dataclass
 class Collected:
-    """What a handle remembers of the collections that it made, so that it need not look again at once.
+    """When a handle last collected garbage, so that it does not look again too soon.
+
+    The times are those of the monotonic clock, in seconds; None: not yet.
 
     Attributes:
-        tried_s: when it last looked for garbage, by the clock that never goes back; None: not yet.
-        listed_s: when it last listed the uploads. Likewise.
-        floor: uploads below it, that nothing names, are deleted.
-        aged_s: when it last looked whether uploads and tokens have grown too old. Likewise.
+        tried_s: when it last looked for garbage.
+        listed_s: when it last listed the uploads.
+        floor: uploads below this seqno that no state names are deleted already.
+        aged_s: when it last looked for uploads and tokens that are too old.
         dated: whether it has looked for tokens that an earlier version wrote without their day.
     """
 
@@ -62,12 +64,12 @@ class Collected:
 
 @dataclass(frozen=True)
 class Look:
-    """A state of a shard, and what it is to be seen through.
+    """A state of a shard, and the decisions of its group to read it with.
 
     Attributes:
-        state: as it stands in the log.
-        view: what its group had decided for it before that; None: it is in none.
-        group: the state of the group that the view is of; None: there is none, or none any more.
+        state: the state as it is in the log.
+        view: what its group had decided for it before `state` was read; None: it is in no group.
+        group: the state of the group that `view` was taken from; None: there is no group, or no longer one.
     """
 
     state: ShardState
@@ -79,11 +81,11 @@ class Shard:
     """One shard of a lake.
 
     Attributes:
-        stores: where its bytes are.
+        stores: the stores that hold its bytes.
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
-        collected: by this handle.
-        keeper: of the holds of readers; handles on one lake share it.
+        collected: when this handle last collected garbage.
+        keeper: renews the leases of readers; the handles of one lake share it.
     """
 
     def __init__(
@@ -118,14 +120,19 @@ class Shard:
         together: Together | None = None,
         agreed: Agreed | None = None,
     ) -> "Shard":
-        """Make a shard, or open it if it is there with an equal schema and unit of time.
+        """Create a shard, or open it if it exists with an equal schema and unit of time.
 
-        It goes by the settings `agreed` of its lake, or, of the first one of a lake, by those of the spec.
-
-        Its commands are committed `together` with those of the other handles on it that have the same one.
+        Args:
+            stores: the stores of the lake.
+            env: the clock, ids and recorder of this process.
+            spec: id, schema, unit of time and settings of the shard.
+            keeper: renews the leases of readers; default: a new one.
+            together: shared with other handles on the shard, whose commands are then committed together.
+            agreed: the settings that all shards of the lake share; default: those of the spec, for the first
+                shard of a lake.
 
         Raises:
-            IncompatibleSchema: it is there with others; names both.
+            IncompatibleSchema: the shard exists with another schema or unit of time; names both.
         """
         history = History(spec.shard_id, stores, env)
         first = commands.initial(
@@ -153,11 +160,11 @@ class Shard:
         keeper: Keeper | None = None,
         together: Together | None = None,
     ) -> "Shard":
-        """Open a shard that exists; see `create`. Three store calls.
+        """Open an existing shard; see `create`. Three store calls.
 
         Raises:
-            CollectionNotFound: it does not.
-            CollectionDropped: it is a tombstone.
+            CollectionNotFound: the shard does not exist.
+            CollectionDropped: the shard is a tombstone.
         """
         history = History(shard_id, stores, env)
         machine = Machine(history, config, env, together)
@@ -169,27 +176,27 @@ class Shard:
 
     @property
     def spec(self) -> ShardSpec:
-        """The reference with which another process works on the same shard, as of the newest known state.
+        """The spec with which another process can work on the same shard, as of the newest known state.
 
-        It changes with every state: take it once for what belongs together.
+        It changes with every state: read it once for each operation.
         """
         state, spec = self.known(), self._spec
         if spec.seqno != state.seqno:
             spec = replace(spec, seqno=state.seqno)
             if len(state.schemas) != len(spec.schemas):
                 spec = replace(spec, schema_id=state.schema_id, schemas=_schemas(state))
-            # Another thread may put the one of a moment ago here; then it is made again.
+            # Another thread may overwrite this with an older spec; then the next call makes it again.
             self._spec = spec
         return spec
 
     @property
     def together(self) -> Together:
-        """What it shares with the other handles of its lake."""
+        """What it shares with the other handles on the shard in this lake object."""
         return self._machine.together
 
     @property
     def title(self) -> str:
-        """What messages call it: its id, or the name that it was given."""
+        """The name of the shard in messages: its id, or the name that it was given."""
         return self._machine.title
 
     @title.setter
@@ -201,15 +208,14 @@ class Shard:
         return self.carry_out(command, alone=alone).result
 
     def carry_out(self, command: Command[R], *, alone: bool = False) -> Done[R]:
-        """Carry out a command, with others that arrive at the same time unless it is to be `alone`.
+        """Carry out a command, together with others that arrive at the same time unless `alone`.
 
-        Then write a rollup if one is due.
-
-        A rollup only makes opening cheaper. If it fails, the command is in all the same, and says so;
-        the rollup stays due for whoever commits next.
+        Then write a rollup if one is due. A rollup only makes opening cheaper. If writing it fails, the
+        command is committed nevertheless and its result is returned; the rollup stays due for the next
+        commit.
 
         Returns:
-            The result, and the merges that are due because of it: they are not begun here.
+            The result, and the merges that have become due: they are not started here.
         """
         with self.together.command():
             done = self._machine.run(command, alone=alone)
@@ -224,15 +230,15 @@ class Shard:
         return done
 
     def named(self, error: TidelakeError) -> TidelakeError:
-        """An error of a state, which knows the shard by its id only, as people know it."""
+        """The error with the shard's title in place of its id, which is all that a state knows."""
         return self._machine.named(error)
 
     def preview(self, command: Command[R]) -> R | None:
-        """The result that a command would have without a write; None if it would write. Raises if refused."""
+        """The result of a command that would write nothing; None if it would write. Raises if refused."""
         return self._machine.preview(command)
 
     def write_rollup(self) -> bool:
-        """Store the newest known state whole, so that opening is cheap; whether it became the newest."""
+        """Store the newest known state as a rollup, which makes opening cheap; whether it was added."""
         if self.known().dropped:
             return False
         rollup = self._history.write_rollup(self._machine.known().state)
@@ -257,16 +263,16 @@ class Shard:
         return state
 
     def known(self) -> ShardState:
-        """The newest state that this handle has seen. No store call, but for the first."""
+        """The newest state that this handle has seen. No store call, except for the first."""
         return self._machine.known().state
 
     def readable(self, *, with_writers: bool = False) -> ShardState:
-        """The newest state as readers see it, with all that transactions have decided for it.
+        """The newest state as readers see it, with everything that transactions have decided for it.
 
-        One log scan; of a collection in a group two.
+        One log scan; two if the collection is in a group.
 
         Args:
-            with_writers: with what the group knows of its writers as well, which costs O(writers).
+            with_writers: also take in what the group knows about its writers, which costs O(writers).
 
         Raises:
             CollectionDropped: the shard is a tombstone.
@@ -282,11 +288,11 @@ class Shard:
         return readable
 
     def look(self) -> Look:
-        """The newest state, and that of its group which it is to be seen through. Costs as `readable`.
+        """The newest state, and the decisions of its group to read it with. Costs as `readable`.
 
         Raises:
             CollectionDropped: the shard is a tombstone.
-            CorruptionError: the log of the group has lost what it acknowledged.
+            CorruptionError: the log of the group has lost acknowledged entries.
         """
         stay = ("", 0)
         while True:
@@ -298,19 +304,19 @@ class Shard:
                 return Look(state, view, group)
             if view is not None and stay == (state.group, state.joined):
                 raise _lost(state, view.seqno)
-            # It came in meanwhile. Whoever looks at the group now sees that.
+            # The collection joined this group after the group was read: read the group again.
             stay = (state.group, state.joined)
 
     def view(self) -> View | None:
-        """What its group has decided for it, to look at states with that are read afterwards.
+        """What its group has decided for it, for reading states that are read after this call.
 
-        Read first, since then whatever is decided is either found in the shard, waiting to be applied, or
-        applied. One log scan; of a collection in no group none.
+        Read it before the state: then every decision in it is either applied in the state, or what it decides
+        is staged there. One log scan; none if the collection is in no group.
         """
         return self._seen_group()[1]
 
     def _seen_group(self) -> tuple[ShardState | None, View | None]:
-        """The newest state of its group, unless that is gone, and what it has decided for this shard."""
+        """The newest state of its group (None: it is gone), and what the group has decided for this shard."""
         id_ = self.known().group
         if not id_:
             return None, None
@@ -321,9 +327,9 @@ class Shard:
         return None if group.dropped else group, transactions.view(group, self.spec.shard_id)
 
     def settle(self) -> ShardState:
-        """Write down what transactions have decided for it, and the times that are closed by that.
+        """Commit to the shard what transactions have decided for it, and close the times that this closes.
 
-        Two log scans and a log write, of a collection in a group; otherwise a scan. The newest state.
+        Returns the newest state. Two log scans and a log write if it is in a group; else one scan.
         """
         look = self.look()
         if look.view is not None:
@@ -331,14 +337,14 @@ class Shard:
         return self.known()
 
     def last_readable(self) -> ShardState:
-        """What `readable` gave last. No store call, but for the first."""
+        """The last result of `readable`, or a newer known state. No store call, except for the first."""
         known, last = self.known(), self._readable
         if last is None:
             return self.readable()
         return known if not known.group and known.seqno > last.seqno else last
 
     def grouped(self) -> ShardState | None:
-        """The newest state of its group; None: it is in none. Two log scans."""
+        """The newest state of its group; None if it is in none. Two log scans."""
         group = self.alive().group
         if not group:
             return None
@@ -355,16 +361,16 @@ class Shard:
         return self._group
 
     def evolve(self, schema: Schema) -> int:
-        """Make a schema the newest one, which this handle then knows; its id. One log write, if it differs.
+        """Make a schema the newest one, and return its id. One log write if it differs from the newest.
 
         Raises:
-            IncompatibleSchema: it cannot follow the newest one, with the reason. Nothing was written.
+            IncompatibleSchema: it cannot follow the newest schema; gives the reason. Nothing was written.
         """
         seen = self.known().schema_id
         return self.run(partial(schemas.evolve, schema=schema, seen=seen))
 
     def advance_since(self, since: Frontier) -> Frontier:
-        """Let history before `since` be folded, as far as the holds of readers allow; where it is now."""
+        """Allow history before `since` to be folded, as far as holds allow. Returns the `since` of now."""
         return self.run(partial(holds.advance_since, since=since))
 
 
@@ -373,10 +379,12 @@ def _schemas(state: ShardState) -> dict[int, Schema]:
 
 
 def check_group(state: ShardState, group: ShardState) -> None:
-    """Check that a group, which was read after a collection, knows what the collection knows of it.
+    """Check that the state of a group is not older than what the collection's state says about the group.
+
+    The group must have been read after the collection.
 
     Raises:
-        CorruptionError: its log has lost what it acknowledged.
+        CorruptionError: the log of the group has lost acknowledged entries.
     """
     if state.group == group.shard_id and not group.dropped and state.joined > group.seqno:
         raise _lost(state, group.seqno)
@@ -391,10 +399,13 @@ def _lost(state: ShardState, seqno: int) -> CorruptionError:
 
 
 def _check_orphan(state: ShardState) -> None:
-    """Whoever ends a group has taken all of its collections out, but for one that came in too late.
+    """Check that no staged rows wait for a group that is gone.
+
+    Before a group is deleted, all of its collections are taken out. Only a collection that joined too late
+    still names it, and that has nothing staged.
 
     Raises:
-        CorruptionError: something is staged here that awaits what the group decides.
+        CorruptionError: staged rows here wait for a decision of the group.
     """
     if state.group and next(state.staged.awaiting(), None) is not None:
         raise CorruptionError(
@@ -403,5 +414,5 @@ def _check_orphan(state: ShardState) -> None:
 
 
 def keeper_of(env: Env, config: Config) -> Keeper:
-    """One that looks often enough for the holds of readers."""
+    """A keeper that renews often enough for the leases of readers."""
     return Keeper(env, min(config.lease_s, config.garbage_age_s) / 3)

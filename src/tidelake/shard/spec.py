@@ -1,4 +1,4 @@
-"""What a process needs to know to work on a shard's rows: a reference, never a live handle.
+"""A reference to a shard, with which any process can read and write its rows. It is not a live handle.
 
 A `ShardSpec` goes to Spark workers inside tasks. It names the lake by its URL; credentials, if any,
 come from the worker's own environment.
@@ -18,16 +18,16 @@ from tidelake.store.url import Stores, open_stores
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """Where a shard is, and how its rows look.
+    """The place of a shard, and the schemas of its rows.
 
     Attributes:
-        url: of the lake.
-        shard_id: of the shard in it.
+        url: URL of the lake.
+        shard_id: id of the shard in the lake.
         domain: unit of its times.
-        schema_id: of the schema to read and write under.
-        schemas: all that were registered, by id: parts may have been written under any of them.
+        schema_id: id of the schema to read and write under.
+        schemas: all registered schemas by id: parts may have been written under any of them.
         config: settings of the lake.
-        seqno: of the newest state that was known: uploads say so in the names of their parts.
+        seqno: seqno of the newest known state. Uploads put it into the names of their parts.
     """
 
     url: str
@@ -40,34 +40,34 @@ class ShardSpec:
 
     @property
     def schema(self) -> Schema:
-        """To read and write under."""
+        """The schema to read and write under."""
         return self.schemas[self.schema_id]
 
     @property
     def newest(self) -> bool:
-        """Whether the schema is the newest one known."""
+        """Whether `schema` is the newest known one."""
         return self.schema_id == max(self.schemas)
 
     @property
     def live(self) -> frozenset[int]:
-        """Ids of the columns that were not dropped."""
+        """Ids of the columns of the newest schema: those that were not dropped."""
         return frozenset(column.id for column in self.schemas[max(self.schemas)].columns)
 
     @property
     def optional(self) -> frozenset[str]:
-        """Names of the columns that tables from before a change of the schema lack."""
+        """Names of the columns that a table may lack, because it was made before a change of the schema."""
         return may_be_missing(self.schemas, self.schema)
 
     @property
     def dropped(self) -> frozenset[str]:
-        """Names of the columns that only tables from before a change of the schema have."""
+        """Names of the columns that were dropped, which a table from before that may still have."""
         return dropped(self.schemas, self.schema)
 
     def written_under(self, schema_id: int) -> Schema:
-        """The schema of a part.
+        """The schema that a part was written under, by its id.
 
         Raises:
-            InternalError: whoever made this spec did not know it.
+            InternalError: this spec does not have the schema.
         """
         if schema_id not in self.schemas:
             raise InternalError(f"schema {schema_id} of a part is not among {sorted(self.schemas)}")
@@ -78,9 +78,9 @@ class ShardSpec:
 
         Raises:
             UsageError: there is no such schema.
-            IncompatibleSchema: its columns have changed so that today's rows do not fit it.
+            IncompatibleSchema: the columns have changed since so that current rows do not fit the schema.
         """
-        # In a list, since anything may come here.
+        # In a list, since the argument may be unhashable.
         if schema_id not in list(self.schemas):
             raise UsageError(f"schema_id={schema_id!r} is none of the schemas 0 to {max(self.schemas)}")
         reason = why_not_readable_as(self.schemas[max(self.schemas)], self.schemas[schema_id])

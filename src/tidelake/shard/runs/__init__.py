@@ -1,1 +1,1 @@
-"""Runs as rows: what is read of them, what is written, and a task for both in any process."""
+"""Reads and writes the rows of runs, in any process: a task carries all that this takes."""

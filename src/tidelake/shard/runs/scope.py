@@ -1,7 +1,8 @@
-"""What of its runs a read looks at: a range or a set of keys, and the rows that satisfy a predicate.
+"""The scope of a read: a range or a set of keys, and a predicate on rows.
 
-Owns what is left out before it is fetched, by key bounds and statistics, and what after it is decoded. Must
-not know how runs are read and merged. Invariant: what is left out is in no answer to the read.
+Owns what a read skips: parts and row groups before they are fetched, by key bounds and statistics, and rows
+after they are decoded. Must not know how runs are read and merged. Invariant: what is skipped is in no answer
+to the read.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,12 +22,12 @@ from tidelake.shard.spec import ShardSpec
 
 @dataclass(frozen=True)
 class Source:
-    """A run, and the bounds outside of which its rows are to be dropped.
+    """A run, and the bounds of its batch. If the run is truncated, rows outside the bounds are dropped.
 
     Attributes:
         run: the parts.
-        lower: of the batch that the run belongs to.
-        upper: of that batch.
+        lower: lower of the batch that the run belongs to.
+        upper: upper of that batch.
     """
 
     run: Run
@@ -41,14 +42,15 @@ class Source:
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys from `start` up to but without `stop`, encoded; None is without bound."""
+    """Encoded keys from `start` up to but without `stop`; None: no bound."""
 
     start: bytes | None = None
     stop: bytes | None = None
 
     def may_hold(self, part: Part) -> bool:
-        """Whether the part's key bounds reach into the range."""
-        # A truncated upper bound is at or after every key of the part, a lower one at or before.
+        """Whether the part's key bounds overlap the range."""
+        # Bounds may be truncated: the upper one is still at or after every key of the part, the lower one
+        # at or before.
         before = self.start is not None and part.key_upper is not None and part.key_upper < self.start
         after = self.stop is not None and part.key_lower >= self.stop
         return not (before or after)
@@ -59,13 +61,13 @@ class KeyRange:
 
 
 class Scope:
-    """Keys and a predicate, for parts of any schema of a shard.
+    """A set of keys and a predicate, for parts of any schema of a shard.
 
     Attributes:
-        keys: the range of those that are in `among` and may satisfy the predicate.
-        among: the keys that are asked for; None: all.
+        keys: the range of the keys that are in `among` and may satisfy the predicate.
+        among: the keys that are asked for; None: all keys.
         where: the predicate; None: every row satisfies it.
-        only_keys: whether all rows of the keys in `among` are of it, and no others.
+        only_keys: whether exactly the rows of the keys in `among` are in scope.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Scope:
         self.only_keys = among is not None and where is None and keys in (None, KeyRange())
         self.keys = keys or KeyRange()
         if among is not None:
-            # What follows the last key next, since no key is a prefix of another.
+            # The least bytes after the last key, since no key is a prefix of another.
             past = among.last + b"\x00"
             self.keys = KeyRange(later(self.keys.start, among.first), earlier(self.keys.stop, past))
         self._spec = spec
@@ -90,7 +92,7 @@ class Scope:
             self._filter = Filter(where, spec.schema)
 
     def may_hold(self, part: Part) -> bool:
-        """Whether the part may hold rows of it, by what the state says of the part."""
+        """Whether the part may hold rows in scope, judged by the key bounds and statistics in the state."""
         pruning = self._pruning(part)
         return (
             self.keys.may_hold(part)
@@ -99,12 +101,12 @@ class Scope:
         )
 
     def row_groups(self, part: Part) -> Callable[[pq.FileMetaData], list[bool]] | None:
-        """What says of each row group of a part whether it may hold such rows; None: all may."""
+        """A function that says which row groups of a part may hold rows in scope; None: all may."""
         pruning = self._pruning(part)
         return None if pruning is None else pruning.row_groups
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that satisfy the predicate, of rows under the schema to read under, in their order."""
+        """The rows of a batch, which has the schema to read under, that satisfy the predicate, in order."""
         return batch if self.where is None else self._filter(batch)
 
     def _pruning(self, part: Part) -> Pruning | None:
@@ -118,7 +120,7 @@ class Scope:
 
 
 def matching(needed: Iterable[Source], scope: Scope) -> list[Source]:
-    """Of some runs the parts that may hold rows of the scope."""
+    """The given runs, reduced to the parts that may hold rows in scope."""
     return [
         Source(Run(parts, source.run.truncated), source.lower, source.upper)
         for source in needed

@@ -1,10 +1,10 @@
-"""Keys that cut what is read into about equal shares.
+"""Finds keys that cut an answer into about equal shares.
 
-Taken from the sparse index of the parts (first key of every row group), so that shares are about equally many
-stored bytes; or from the rows themselves, where there are too few row groups to tell. Must not know what
+They come from the sparse index of the parts (the first key of every row group), so that shares have about the
+same number of stored bytes; or from the rows themselves if there are too few row groups. Must not know what
 the shares are for.
 
-INVARIANT: cuts ascend, and no cut is the least key: with as many keys as shares, none of these is empty.
+INVARIANT: cuts ascend, and no cut is the least key, so that no share is empty if there are enough keys.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -23,20 +23,20 @@ from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
-# With fewer row groups in a share it may differ by a third from the others: then the rows are looked at.
+# With fewer row groups in a share, shares may differ by a third: then the rows are read instead.
 _GROUPS_MIN = 4
-# As many keys are kept of the rows, for each share.
+# Number of keys that are sampled from the rows, for each share.
 _SAMPLES = 64
 
 
 def group_keys(blobs: BlobStore, needed: Iterable[Source], within: KeyRange) -> list[tuple[bytes, int]]:
-    """First keys of the row groups of some runs, ascending, with their stored bytes. Reads every index."""
+    """First keys of the runs' row groups, ascending, with their stored bytes. Reads each part's index."""
     parts = (part for source in needed for part in source.run.parts)
     return sorted(group for part in parts for group in group_sizes(blobs, part) if within.holds(group[0]))
 
 
 def group_sizes(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
-    """First keys of the row groups of a part, with their sizes."""
+    """First keys of the row groups of a part, with their sizes in bytes. Reads its index."""
     if part.inline is not None:
         return [(part.key_lower, part.size_bytes)]
     with blobs.open(part.name) as file:
@@ -45,11 +45,11 @@ def group_sizes(blobs: BlobStore, part: Part) -> list[tuple[bytes, int]]:
 
 
 def quantiles(weighted: Sequence[tuple[bytes, int]], count: int) -> list[bytes]:
-    """Keys between at most `count` about equal shares.
+    """Keys that cut into at most `count` about equal shares.
 
     Args:
-        weighted: keys, ascending, with what begins there.
-        count: of shares.
+        weighted: keys, ascending, each with the weight of the rows from it up to the next key.
+        count: number of shares.
     """
     total = sum(weight for _, weight in weighted)
     cuts: list[bytes] = []
@@ -70,9 +70,9 @@ def share_keys(
     *,
     selection: Selection,
 ) -> list[bytes]:
-    """Keys, encoded and ascending, between `count` about equal shares of an answer; fewer if it has few keys.
+    """Encoded keys, ascending, that cut an answer into `count` about equal shares; fewer if it has few keys.
 
-    Reads the index of every part; and where there are few row groups, all keys of the answer.
+    Reads the index of every part; if there are few row groups, also all keys of the answer.
     """
     if count == 1 or not needed:
         return []
@@ -85,7 +85,7 @@ def share_keys(
 
 
 def _sampled(batches: Generator[pa.RecordBatch], schema: Schema, most: int) -> list[bytes]:
-    """Every so-manieth key of rows, at most twice `most` of them, evenly."""
+    """Every n-th key of the rows, with n so that at most 2 * `most` keys are kept."""
     keys: list[bytes] = []
     step, seen = 1, 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""The rows of one run: as stored, after rewrite and truncation, under the schema to read under.
+"""Streams the rows of one run: rewritten, truncated, and under the schema to read under.
 
-Owns what is decoded of its parts, and what is done to each row on its own. Must not know that there are other
-runs.
+Owns which row groups of its parts are decoded, and what is done to each row on its own. Must not know that
+there are other runs.
 """
 
 from collections.abc import Collection, Generator, Sequence
@@ -23,22 +23,22 @@ from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
-# A batch of many runs is not smaller than this share of a chunk: decoding costs something for each.
+# When many runs are read, each of their batches is at least this fraction of a chunk: every batch has a cost.
 SHARES_MAX = 16
-# Of the memory of a merge, what one chunk is: it is there as slices of the runs, joined, sorted and on its
+# A chunk is this fraction of a merge's memory: it exists as slices of the runs, joined, sorted, and on its
 # way to the writer, and every run is read ahead.
 _CHUNK_SHARE = 32
 
 
 def chunk_limits(config: Config) -> tuple[int, int]:
-    """How many rows, and bytes of them, are merged at once."""
+    """The most rows, and the most bytes, that are merged at once."""
     return config.merge_chunk_rows, config.merge_memory_bytes // _CHUNK_SHARE
 
 
 def streams(
     spec: ShardSpec, blobs: BlobStore, of: Sequence[Source], scope: Scope, runs: int
 ) -> list[Generator[pa.RecordBatch]]:
-    """The rows of each of some runs, in order; of `runs` that are read side by side."""
+    """A stream of the rows of each run in `of`, in order. In all, `runs` runs are read at once."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     shares = max(1, min(runs, SHARES_MAX))
     batch_rows, batch_bytes = max(64, chunk_rows // shares), chunk_bytes // shares
@@ -48,18 +48,18 @@ def streams(
 def stream(
     spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
-    """The rows of one run, in order, after rewrite and truncation, under the schema to read under."""
+    """The rows of one run, in order: rewritten, truncated, and under the schema to read under."""
     by_schema = {
         id_: Projection.of(spec.written_under(id_), spec.schema, spec.domain, spec.live)
         for id_ in {part.schema_id for part in source.run.parts}
-        # Under an older schema even its own parts have values that were dropped since.
+        # To read under an older schema, even its own parts are projected: they have values dropped since.
         if id_ != spec.schema_id or not spec.newest
     }
     prefixes = [projection.prefix for projection in by_schema.values() if projection.prefix is not None]
     with closing(
         seen(spec, blobs, source, scope, by_schema, batch_rows=batch_rows, batch_bytes=batch_bytes)
     ) as found:
-        # Parts of one run that differ in their schema have different keys, and keys are in every prefix.
+        # Parts of one run that differ in schema have no key in common, and every prefix includes the key.
         yield from in_order(found, min(prefixes)) if prefixes else found
 
 
@@ -74,16 +74,16 @@ def seen(
     batch_bytes: int,
     columns: Collection[str] | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of one run as stored, after rewrite and truncation, with the columns to read.
+    """The rows of one run in stored order: rewritten, truncated, with the columns to read.
 
-    Rows that nobody wants go before equal ones are summed: they are equal to none that is wanted.
+    Rows out of scope are dropped here, before equal rows are summed: no row out of scope equals one in scope.
     """
     for part in source.run.parts:
         lower, upper = (source.lower, source.upper) if source.run.truncated else (None, None)
         decoded = _decoded(
             spec, blobs, part, scope, batch_rows=batch_rows, batch_bytes=batch_bytes, columns=columns
         )
-        # Not in a loop, whose variables would hold a batch of every run that waits to be read on.
+        # Not a loop: its variables would hold a batch of every run while the run waits to be read further.
         viewed = map(
             partial(view, domain=spec.domain, rewrite=part.rewrite, lower=lower, upper=upper), decoded
         )
@@ -107,7 +107,7 @@ def _decoded(
     batch_bytes: int,
     columns: Collection[str] | None,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of a part as they were written, of a range of keys, without row groups that nobody wants."""
+    """The rows of a part as written, in the range of keys, without the row groups that the scope skips."""
     keys = scope.keys
     schema = spec.written_under(part.schema_id)
     if part.inline is not None:
@@ -126,7 +126,7 @@ def _decoded(
         row_groups=scope.row_groups(part),
         columns=columns,
     )
-    # For who looks rows up only: merges write what they read, and read what has checksums.
+    # Look-ups only: a merge writes what it reads, so it must read the stored part, which has checksums.
     kept = scope.only_keys and columns is None and worth_keeping(part, spec.config)
     cache = cache_of(spec) if kept else None
     size = {"batch_rows": batch_rows, "batch_bytes": batch_bytes}
@@ -148,7 +148,7 @@ def _rows_among(spec: ShardSpec, blobs: BlobStore, part: Part, among: KeySet) ->
 
 
 def whole(spec: ShardSpec, blobs: BlobStore, part: Part) -> Whole:
-    """A part, for a cache to unpack."""
+    """A part with the functions that a cache needs to unpack it."""
     return Whole(
         identity(spec, part),
         part,

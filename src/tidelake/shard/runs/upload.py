@@ -1,7 +1,7 @@
-"""Bringing rows in: tables of updates become runs of parts, in the blob store or inline.
+"""Writes rows: turns tables of updates into runs of parts, in the blob store or inline.
 
-Parts are uploaded before any state names them; a crash in between leaves blobs that nobody names,
-which collection finds.
+Parts are uploaded before any state names them. A crash in between leaves blobs that no state names, which
+garbage collection finds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,9 +36,10 @@ _GROUP_SHARE = 256
 
 
 def normalized(spec: ShardSpec, updates: object, time: Time | None = None) -> pa.Table:
-    """Updates from outside, checked and canonical, with the columns of the spec's schema.
+    """Updates from a user, checked and made canonical, with the columns of the spec's schema.
 
-    They may come from before a change of the schema: what they lack then is null. Errors as `normalize`.
+    They may have been made before a change of the schema: columns that they lack become null. Errors as
+    `normalize`.
     """
     return normalize(
         updates, spec.schema, spec.domain, time=time, optional=spec.optional, dropped=spec.dropped
@@ -56,8 +57,8 @@ def write_run(
 ) -> Run | None:
     """Store sorted, consolidated batches as one run; None if there are no rows.
 
-    Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` a part. If it fails
-    half-way, the parts already stored are deleted again. `ahead` is as for `write_parts`.
+    Parts end at `part_target_bytes`, or at `part_bytes` if that is less. One `put` for each part. If it fails
+    half-way, the parts already stored are deleted. `ahead` is as for `write_parts`.
     """
     parts: list[Part] = []
     pieces = write_parts(
@@ -68,19 +69,19 @@ def write_run(
         target_bytes=min(spec.config.part_target_bytes, part_bytes or spec.config.part_target_bytes),
         row_group_rows=spec.config.row_group_rows,
         stats=StatsSettings.of(spec.config),
-        # The merge that reads these parts holds several copies of a row group of every run.
+        # Bounded, since a merge that reads these parts holds several copies of a row group of every run.
         group_bytes=spec.config.merge_memory_bytes // _GROUP_SHARE,
         name=lambda: names.part(spec.shard_id, spec.seqno, env.ids.fresh()),
         ahead=ahead,
     )
     try:
-        # Closed even where the traceback of an error holds it, so that no thread is left behind.
+        # Closed even if the traceback of an error still refers to it, so that no thread is left behind.
         with closing(pieces):
             for part, data in pieces:
-                # Noted first: a put of unknown outcome may have left it.
+                # Noted before the put, which may store it even if its outcome is unknown.
                 parts.append(part)
                 blobs.put(part.name, data)
-                # Else it would be held until the next part is encoded.
+                # Otherwise the bytes would be held until the next part is encoded.
                 del data
     except BaseException:
         discard(blobs, env, [Run(tuple(parts))] if parts else [])
@@ -91,7 +92,8 @@ def write_run(
 def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
     """Delete the stored parts of runs that certainly no state names.
 
-    Only tidies up: a store that fails here must not take the place of the answer that is on its way.
+    This only tidies up. Failures of the store are counted, not raised, so that they do not replace the answer
+    or error of the caller.
     """
     for run in runs:
         for part in run.parts:
@@ -106,15 +108,15 @@ def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
 def write_rows(
     spec: ShardSpec, blobs: BlobStore, env: Env, rows: pa.Table, *, inline_bytes_max: int | None = None
 ) -> Run | None:
-    """Keep a table of sorted, consolidated updates as one run: inline if it is tiny, or as stored parts.
+    """Write a table of sorted, consolidated updates as one run: inline if it is tiny, else as stored parts.
 
-    None if there are no rows. One `put` a part, none for an inline one. `inline_bytes_max` lowers what the
-    settings take for tiny.
+    None if there are no rows. One `put` for each stored part. `inline_bytes_max` lowers the limit of the
+    settings for inline parts.
     """
     limit_bytes = spec.config.inline_part_bytes
     if inline_bytes_max is not None:
         limit_bytes = min(limit_bytes, inline_bytes_max + 1)
-    # The encoding is about as large as the rows in memory; large tables are not encoded to learn that.
+    # The encoding is about as large as the rows in memory: do not encode large tables just to measure them.
     if rows.num_rows and rows.nbytes < 2 * limit_bytes:
         part = encode_inline(
             rows.combine_chunks().to_batches()[0],
@@ -131,7 +133,7 @@ def write_rows(
 
 
 def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) -> tuple[Run, ...]:
-    """Keep a table of unsorted updates as one run, or as none if it cancels to nothing."""
+    """Write a table of unsorted updates as one run, or as no run if the updates cancel out."""
     run = write_rows(
         spec, blobs, env, consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
     )
@@ -139,7 +141,7 @@ def write_table(spec: ShardSpec, blobs: BlobStore, env: Env, table: pa.Table) ->
 
 
 def stored(spec: ShardSpec, blobs: BlobStore, env: Env, runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """The runs with their inline parts stored as blobs: the other parts as they are. One `put` a part."""
+    """The runs with inline parts moved to stored parts; other parts stay. One `put` for each moved part."""
     made: list[Run] = []
     fresh: list[Part] = []
     try:
@@ -160,7 +162,7 @@ def stored(spec: ShardSpec, blobs: BlobStore, env: Env, runs: tuple[Run, ...]) -
 
 
 def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> tuple[Part, ...]:
-    """An inline part as stored ones: several where parts are to be smaller than it."""
+    """An inline part as stored parts: several if it is larger than `part_target_bytes`."""
     schema = spec.written_under(part.schema_id)
     as_written = replace(spec, schema_id=part.schema_id)
     run = write_run(as_written, blobs, env, [decode_inline(part, schema, spec.domain)])
@@ -170,10 +172,10 @@ def _stored(spec: ShardSpec, blobs: BlobStore, env: Env, part: Part) -> tuple[Pa
 
 
 def check_times(table: pa.Table, domain: TimeDomain, lower: Frontier | None, upper: Frontier | None) -> None:
-    """Check that all times lie in `[lower, upper)`; None is without bound.
+    """Check that all times lie in `[lower, upper)`; None: no bound.
 
     Raises:
-        UpdateNotBeyondLower, UpdateBeyondUpper: naming an offending time and the frontier.
+        UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside; names the time and the frontier.
     """
     batches = table.to_batches()
     if lower is not None and sum(view(b, domain, None, lower, None).num_rows for b in batches) < len(table):
@@ -190,7 +192,7 @@ def _times(table: pa.Table, domain: TimeDomain) -> Iterator[Time]:
 
 
 def time_range(table: pa.Table, domain: TimeDomain) -> tuple[int, int] | None:
-    """Least and greatest time of an int domain, or None without rows."""
+    """Least and greatest time of a table with integer times; None if it has no rows."""
     if table.num_rows == 0:
         return None
     ends = pc.min_max(table.column(domain.columns[0])).as_py()

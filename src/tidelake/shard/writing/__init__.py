@@ -1,1 +1,1 @@
-"""Updates in: tables, and batches that were built before."""
+"""Writes updates to a shard: tables, and batches that were built before."""

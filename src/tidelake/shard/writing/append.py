@@ -1,7 +1,7 @@
-"""Appending tables: upload first, then one command that adds the parts and moves `upper`.
+"""Appends tables: uploads parts first, then runs one command that adds the parts and moves `upper`.
 
-The parts of a refused append are deleted, since it is certain that they are not in. After any other
-error it is not certain, and they stay.
+The parts of a refused append are deleted, since they are certainly in no state. After any other error they
+may be in a state, so they stay.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,8 @@ from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
-# What only the state says: that an append is certainly not in. A `UsageError` may come from anywhere.
+# Errors that only a state's refusal raises, so that the append is certainly not in. `UsageError` is not among
+# them, since it may come from anywhere.
 REFUSALS = (
     CollectionInGroup,
     LeftGroup,
@@ -56,7 +57,7 @@ REFUSALS = (
 )
 
 
-# An upload that is given up is made anew, so many times in all.
+# The most uploads of one append: an upload that expired before its commit is made again.
 UPLOADS_MAX = 4
 
 R = TypeVar("R")
@@ -69,7 +70,7 @@ def compare_and_append(
     """Add all updates of `[lower, upper)` iff the shard's upper equals `lower`.
 
     Raises:
-        UpperMismatch: it does not; nothing was written.
+        UpperMismatch: the upper is another one; nothing was written.
         UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
         InvalidUpdates: the table does not fit the collection.
     """
@@ -79,10 +80,10 @@ def compare_and_append(
 def append_up_to(
     shard: Shard, updates: object, lower: Frontier, upper: Frontier, claim: Claim | None = None
 ) -> Appended:
-    """Add what is still open of `[lower, upper)`, for writers that all write the same data.
+    """Add the updates at the times of `[lower, upper)` that are still open, for writers of identical data.
 
-    Success without writing if the shard's upper is already past `upper`; errors as
-    `compare_and_append`, and `UpperMismatch` if the shard's upper has not reached `lower`.
+    Succeeds without writing if the shard's upper is at or past `upper`. Errors as `compare_and_append`;
+    `UpperMismatch` if the shard's upper has not reached `lower`.
     """
     return _append_within(shard, as_table(updates), UpTo(lower, upper), claim)
 
@@ -99,12 +100,12 @@ def _append_within(shard: Shard, given: pa.Table, when: Exactly | UpTo, claim: C
 def append_rows(
     shard: Shard, updates: object, upper: Frontier | None = None, claim: Claim | None = None
 ) -> Appended:
-    """Add updates from the shard's present upper on, whatever it is.
+    """Add updates at or after the shard's current upper.
 
-    Without a time column all rows get one time, picked at the commit: `upper` of a counter, and for a
-    clock the wall clock if that is later. With one, `upper` moves to the given frontier or just past
-    the last time. A conflict with another writer is tried again, without another upload, as long as
-    no time has fallen below the new upper.
+    Without a time column, all rows get one time, picked at the commit: the shard's upper, or with clock times
+    the wall clock if that is later. With a time column, `upper` moves to the given frontier, or just past the
+    last time. After a conflict with another writer this tries again, without another upload, as long as no
+    time of the rows is before the new upper.
     """
     domain = shard.spec.domain
     given = as_table(updates)
@@ -128,7 +129,7 @@ def _append_timed(
     table = normalized(spec, given)
     claim = _of_rows(claim, table)
     lower = shard.readable().upper
-    # The claim first: the times of an append that is in lie below the upper that it made.
+    # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
     known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
     if known is not None:
         return known
@@ -138,9 +139,9 @@ def _append_timed(
 
 
 def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
-    """An append, tried again if the schema under which it was refused is not the newest one.
+    """Run an attempt; run it again if it was refused under a schema that is not the newest one.
 
-    SUBTLE: what is caught here says that nothing was written: the table did not fit, or the state refused.
+    SUBTLE: the errors caught here mean that nothing was written: the table did not fit, or the state refused.
     """
     while True:
         spec = shard.spec
@@ -155,11 +156,11 @@ def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
 def _append_at_upper(
     shard: Shard, table: pa.Table, end: Frontier, claim: Claim | None, runs: tuple[Run, ...]
 ) -> Done[Appended]:
-    """Offer uploaded runs at the present upper until nobody else is faster."""
+    """Try to append uploaded runs at the current upper, again after each conflict."""
 
     def within(lower: Frontier) -> Exactly:
         check_times(table, shard.spec.domain, lower, end)
-        # Without rows there may be nothing left to close, but a claim is still to be recorded.
+        # Without rows all times before `end` may be closed; an empty append still records the claim.
         return Exactly(lower, lower if end <= lower and not table.num_rows else end)
 
     while True:
@@ -167,7 +168,7 @@ def _append_at_upper(
         limit = shard.spec.config.inline_total_bytes
         write = single.an_append(runs, at_upper, claim, inline_bytes_max=limit, as_now=True)
         try:
-            # In a group it is worked out again without being refused first.
+            # In a group it is recomputed at the newest upper, without a refusal in between.
             return single.carry_out(shard, single.at_any_upper(write, within))
         except UpperMismatch:
             continue
@@ -188,7 +189,7 @@ def past_last(time: Time) -> Frontier:
     """The upper after an append whose last time this is.
 
     Raises:
-        UsageError: there is no later time.
+        UsageError: `time` is the last time of its unit, so the upper would close the collection for good.
     """
     end = Frontier.past(time)
     if end.closed:
@@ -219,16 +220,16 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
 
 
 def _of_rows(claim: Claim | None, table: pa.Table, without: tuple[str, ...] = ()) -> Claim | None:
-    """The claim of an append that says which rows it was made of, if it does not say what of."""
+    """The claim with a fingerprint of the rows as its content, if it has no content yet."""
     if claim is None or claim.content:
         return claim
     return replace(claim, content=fingerprint(table, without))
 
 
 def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: Claim | None) -> Appended:
-    # A time that was picked at the commit is another one when it is tried again.
+    # Leave a time that is picked at the commit out of the fingerprint: a retry picks another one.
     claim = _of_rows(claim, table, spec.domain.columns if isinstance(when, AtCommit) else ())
-    # Asked before the upload, so that a writer that is behind or fenced does not upload in vain.
+    # Preview before the upload, so that a writer that is late or fenced uploads nothing.
     known = single.preview(shard, partial(expected, when=when, claim=claim), claim)
     if known is not None and known.already:
         return known
@@ -236,9 +237,10 @@ def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: C
 
 
 def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) -> Appended:
-    """Upload and append; anew if the upload is given up.
+    """Upload and append; start over if the upload has expired.
 
-    It was as old as what this handle knew, or staged in a group that the collection has left.
+    It expires if the state that this handle knew, whose seqno it names, is too old, or if it was staged in a
+    group that the collection has left.
     """
     for _ in range(UPLOADS_MAX - 1):
         try:
@@ -259,7 +261,7 @@ def commit(
     seen: Seen | None = None,
     offered: tuple[Part, ...] = (),
 ) -> Done[Appended]:
-    """One attempt to append runs. One log write if it is the first.
+    """Try once to append runs. One log write if no other commit is first.
 
     Raises:
         InlineFull: the state has no room for the inline parts among them.
@@ -273,11 +275,11 @@ def commit(
 
 
 def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
-    """The answer of an attempt; the parts are deleted if they certainly did not get in.
+    """Run an attempt, and delete the parts if they are certainly in no state.
 
-    SUBTLE: only a refusal by the state makes that certain, or that nothing was tried. Any other error may
-    have come after the commit, and a part that is in must never be deleted; one too many is found by
-    collection.
+    SUBTLE: this is certain only after a refusal by the state, or if nothing was tried. Any other error may
+    have come after the commit, and a part that a state names must never be deleted. Garbage collection finds
+    a part that stays for nothing.
     """
     tried = False
 
@@ -298,10 +300,10 @@ def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
 
 
 def settle(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
-    """An attempt, with all that belongs to an append: room before it, and merges after it.
+    """Run an attempt, with the backpressure before it and the merges after it that belong to an append.
 
-    If the state has no room for inline parts, those in it are merged into stored ones first; if that
-    does not help, what is offered is stored.
+    If the state has no room for inline parts, merge those in it into stored parts and try again; if that does
+    not help, store the inline parts of these runs.
     """
     waited_s = admit(shard)
     try:

@@ -1,8 +1,8 @@
-"""A batch that is written and not yet appended: a handle that is used once.
+"""A batch that is stored but not yet appended: a handle that is used once.
 
-Owns what may be done with such a batch (rewrite its times, send it elsewhere, delete it) and who has to
-answer for its parts. Must not know how it was written, nor how it is appended. Invariant: of all handles on
-one batch in one process at most one appends, deletes or sends it, and none that was forgotten goes unsaid.
+Owns what may be done with such a batch (rewrite its times, send it to another process, delete it) and who is
+responsible for its parts. Must not know how it was written, nor how it is appended. Invariant: a handle
+appends, deletes or sends its batch at most once, and a forgotten handle warns.
 """
 
 import os
@@ -27,19 +27,19 @@ from tidelake.store.url import Stores
 
 
 class Place(Protocol):
-    """Where batches are: a `Shard`."""
+    """A place to open a batch in: a `Shard`."""
 
     stores: Stores
     env: Env
 
     @property
     def spec(self) -> ShardSpec:
-        """Of the shard."""
+        """The spec of the shard."""
 
 
 @dataclass(frozen=True)
 class SentBatch:
-    """A batch on its way to another process.
+    """A batch in the form that goes to another process.
 
     Attributes:
         shard_id: the shard that it was written for.
@@ -51,14 +51,14 @@ class SentBatch:
 
 
 class Batch:
-    """Updates of `[lower, upper)` that are stored, and that no state names yet.
+    """Stored updates of `[lower, upper)` that no state names yet.
 
-    It is used once: appended (`append_batches`), deleted, or sent to another process as bytes. A second
-    use is refused with `BatchConsumed`. One that is forgotten warns; its stored parts stay in the store.
+    It is used once: appended (`append_batches`), deleted, or sent to another process as bytes. A second use
+    is refused with `BatchConsumed`. If it is never used, it warns, and its stored parts stay in the store.
 
     Attributes:
-        hollow: its description.
-        sent: whether it came from bytes, of which there may be copies.
+        hollow: the description of the batch.
+        sent: whether it came from bytes, so that copies of it may exist.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Batch:
 
     @classmethod
     def from_bytes(cls, place: Place | ShardSpec, data: bytes) -> "Batch":
-        """The batch that `to_bytes` made; the caller answers for its parts from now on.
+        """The batch in the bytes of `to_bytes`; the caller is responsible for its parts from now on.
 
         Args:
             place: the shard, or its spec.
-            data: from `to_bytes`.
+            data: the bytes from `to_bytes`.
 
         Raises:
             UsageError: it was written for another shard.
@@ -106,17 +106,17 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Updates in it."""
+        """Number of updates in it."""
         return self.hollow.rows
 
     @property
     def runs(self) -> int:
-        """Sorted runs that they are in."""
+        """Number of its sorted runs."""
         return len(self.hollow.runs)
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """Names of all its parts; nothing is stored under those of inline parts."""
+        """Names of all its parts, including inline parts, under whose names nothing is stored."""
         return tuple(part.name for part in self.hollow.parts())
 
     def rewrite_times(self, frontier: Frontier, new_upper: Frontier) -> None:
@@ -125,8 +125,8 @@ class Batch:
         May be repeated, as long as the frontier does not go back.
 
         Raises:
-            InvalidRewrite: with the reason; the batch is as it was.
-            UsageError: an argument is no frontier.
+            InvalidRewrite: the rewrite is not possible; gives the reason. The batch is unchanged.
+            UsageError: an argument is not a frontier.
         """
         check_frontier(frontier, "frontier")
         check_frontier(new_upper, "new_upper")
@@ -143,36 +143,36 @@ class Batch:
             self.hollow = HollowBatch(bounds, runs)
 
     def to_bytes(self) -> bytes:
-        """A form for another process (`from_bytes`), which then answers for the parts; no credentials."""
+        """A form for another process (`from_bytes`), which then owns the parts; no credentials."""
         self.take("sent away")
         return encode_record("batch", SentBatch(self.shard_id, self.hollow))
 
     def delete(self) -> None:
-        """Delete the parts. One store call each; what the store does not delete now is left to collection.
+        """Delete the parts. One store call each; garbage collection deletes those that the store does not.
 
-        So are the parts of a batch that came from bytes: another process may append a copy of these.
+        It also deletes the parts of a batch that came from bytes: another process may append a copy of it.
         """
         self.take("deleted")
         self.discard()
 
     def discard(self) -> None:
-        """Delete the parts of a batch that is used, and of which nothing is in; see `delete`."""
-        # SUBTLE: after an append that failed otherwise than by a refusal, a state might name the parts.
+        """Delete the parts of a used batch, none of which is in a state; see `delete`."""
+        # SUBTLE: after an append that failed, but was not refused, a state may name the parts.
         if not (self._offered or self.sent):
             discard(self._blobs, self._env, self.hollow.runs)
 
     def take(self, use: str) -> None:
-        """Use the batch, which ends its life; called by the append.
+        """Mark the batch as used; called by the append.
 
         Raises:
-            BatchConsumed: it was used.
+            BatchConsumed: it was used before.
         """
         with self._lock:
             self._check_unused()
             self._use = use
 
     def give_back(self, *, offered: bool) -> None:
-        """Undo `take`: the use was refused, or did certainly not happen (`offered`: as the store says)."""
+        """Undo `take` after a refusal or failure. `offered`: a state may name the parts, so they stay."""
         with self._lock:
             self._use = ""
             self._offered = self._offered or offered
@@ -182,7 +182,7 @@ class Batch:
             raise BatchConsumed(f"this batch was {self._use} already: a batch is used once")
 
     def __del__(self) -> None:
-        # Built only in part, used, or a copy of the process that this one was forked from.
+        # Nothing to warn of: construction failed, the batch was used, or it is a fork's copy of the parent's.
         if getattr(self, "hollow", None) is None or self._use or self._pid != os.getpid():
             return
         stored = [part.name for part in self.hollow.parts() if part.inline is None]
@@ -196,7 +196,7 @@ class Batch:
 
 
 def check_frontier(value: object, name: str) -> None:
-    """Refuse a plain time where a frontier is asked for.
+    """Refuse a value that is not a frontier, such as a plain time.
 
     Raises:
         UsageError: it is not a `Frontier`.
@@ -206,7 +206,7 @@ def check_frontier(value: object, name: str) -> None:
 
 
 def warn_forgotten(what: str, names: Iterable[str], source: object) -> None:
-    """Say that stored parts were left behind."""
+    """Warn that stored parts were left behind."""
     warnings.warn(
         f"{what}; its parts stay in the store: {', '.join(names)}",
         ResourceWarning,

@@ -1,7 +1,7 @@
-"""Appending batches that were built before: here, or by other processes.
+"""Appends batches that were built before, by this process or others.
 
-Owns the way from handles and bytes to one append command, and who answers for the parts afterwards: the
-state if the append is in, the caller if it was refused.
+Owns the way from handles and bytes to one append command, and who owns the parts afterwards: the state if the
+append is in, the caller if it was refused.
 """
 
 from collections.abc import Sequence
@@ -34,22 +34,29 @@ def append_batches(
     seen: Seen | None = None,
     keeps: bool = True,
 ) -> Appended:
-    """Add what the batches hold of `[lower, upper)` iff the shard's upper equals `lower`. One log write.
+    """Add the updates of the batches in `[lower, upper)` iff the shard's upper equals `lower`. One log write.
 
-    What depends on contents says what it has `seen` of them, and does not keep what is refused for another
-    attempt.
+    After a success the batches are used. After a refusal they are the caller's as before, and may be tried
+    again. If the store certainly failed, or a part of a batch is in already, they are the caller's too, but
+    their parts are never deleted by the handles. After any other error they count as used, since they may be
+    in.
 
-    After a success the batches are used. After a refusal they are the caller's as before, and may be
-    offered again. If the store certainly failed, or a part of one is in already, they stay the caller's too,
-    but their parts are left alone; after any other error they count as used, since they may be in.
+    Batches that came as bytes cost one more log scan, and one read for each stored part. A batch is taken
+    once, however many copies of it exist, and whatever became of its rows since: see `append_uploaded`.
 
-    Batches that came as bytes cost a log scan more, and a look at each stored part. A batch is taken once,
-    whoever has a copy of it, whatever is left of it since: see `append_uploaded`.
+    Args:
+        shard: the shard to append to.
+        batches: the batches, each of which must cover the interval.
+        lower: lower of the interval.
+        upper: upper of the interval.
+        claim: the claim of a writer, if one appends.
+        seen: the contents that the batches depend on, if any.
+        keeps: whether the batches may be tried again after a refusal.
 
     Raises:
         InvalidBatchBounds: a batch does not cover the interval; names both.
         BatchConsumed: a batch was used before.
-        AlreadyTaken: a batch is in, or a copy of it.
+        AlreadyTaken: a batch, or a copy of it, is in.
         UpperMismatch: the upper is another one.
         UsageError: a batch is another shard's, or given twice.
     """
@@ -60,7 +67,7 @@ def append_batches(
         when = Exactly(lower, upper)
         answer = _offered(shard, offer, runs, when, claim, seen=seen, keeps=keeps)
     if not answer.already:
-        # What a copy leaves out may be what another one is appended for.
+        # Parts of a sent batch stay: a copy of it may be appended for just these parts.
         dropped = [
             Run(narrow.dropped)
             for batch, narrow in zip(batches, left, strict=True)
@@ -71,16 +78,16 @@ def append_batches(
 
 
 def append_batch(shard: Shard, batch: Batch, claim: Claim | None = None) -> Appended:
-    """Add what is still open of a batch, for writers that all write the same data. One log write.
+    """Add the updates of a batch at times that are still open, for writers of identical data. One log write.
 
-    If the shard's upper is at or past the batch's, that is success without writing: another writer was
-    first, and the batch's own parts are deleted. Otherwise the answer says which times were written. In
-    both cases the batch is used; after an error as with `append_batches`.
+    If the shard's upper is at or past the batch's, this succeeds without writing: another writer was first,
+    and the batch's own parts are deleted. Otherwise the answer says which times were written. In both cases
+    the batch is used; after an error, see `append_batches`.
 
     Raises:
         UpperMismatch: the shard's upper has not reached the batch's lower. Nothing was written.
         BatchConsumed: it was used before.
-        UsageError: it is another shard's.
+        UsageError: it belongs to another shard.
     """
     check_own(shard, [batch])
     with _Offer(shard, [batch]) as offer:
@@ -97,10 +104,10 @@ def append_batch(shard: Shard, batch: Batch, claim: Claim | None = None) -> Appe
 
 
 def check_own(shard: Shard, batches: Sequence[Batch]) -> None:
-    """Refuse what is no batch of a shard, or is given twice.
+    """Refuse objects that are not batches of this shard, and batches that are given twice.
 
     Raises:
-        UsageError: one is.
+        UsageError: one is refused.
     """
     for batch in batches:
         if not isinstance(batch, Batch):
@@ -123,7 +130,7 @@ def _offered(
     seen: Seen | None = None,
     keeps: bool = True,
 ) -> Appended:
-    """Append runs of batches, which the state remembers: it takes neither them nor copies of them again."""
+    """Append runs of batches. The state remembers the batches, and takes neither them nor copies again."""
     parts = tuple(part for batch in offer.batches for part in batch.hollow.parts())
     sent = [part for batch in offer.batches if batch.sent for part in batch.hollow.parts()]
     if sent:
@@ -131,7 +138,7 @@ def _offered(
     command = partial(append, runs=(), when=when, claim=claim, seen=seen, offered=parts)
     known = single.preview(shard, command, claim, parts)
     if known is not None and known.already:
-        # A number that is in: what is offered may be what is in, and stays.
+        # The writer's number is in, perhaps with these very parts, so they stay.
         return known
     check_stored(shard, sent)
     limit = shard.spec.config.inline_total_bytes
@@ -147,7 +154,7 @@ def _offered(
 
 
 class _Offer:
-    """The batches of one append: used by it, or given back if it is refused."""
+    """The batches of one append: takes them, and gives them back if the append is refused."""
 
     def __init__(self, shard: Shard, batches: Sequence[Batch], *, keeps: bool = True) -> None:
         self.batches = batches
@@ -166,10 +173,10 @@ class _Offer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # SUBTLE: only a refusal by the state makes it certain that parts may be deleted, or that the lake was
-        # closed: what a lake lets in it answers.
+        # SUBTLE: parts may be deleted only after a refusal by the state, or because the lake was closed: a
+        # lake refuses a command before it begins, never in the middle.
         if error is not None and (not self.tried or isinstance(error, (*REFUSALS, Closed))):
-            # In a group it stays staged, for another attempt, until that comes or it is too old.
+            # In a group the runs stay staged for another attempt, until that comes or they are too old.
             self._give_back(offered=self._keeps and self.tried and bool(self._shard.known().group))
         elif isinstance(error, StoreUnavailable | AlreadyTaken):
             self._give_back(offered=True)
@@ -180,7 +187,7 @@ class _Offer:
 
 
 def check_stored(shard: Shard, sent: Sequence[Part]) -> None:
-    """Refuse parts that came as bytes and that somebody has deleted.
+    """Refuse parts of batches that came as bytes, if a part is no longer in the store. One read each.
 
     Raises:
         UsageError: a part is gone.
@@ -205,20 +212,19 @@ def append_uploaded(
     advance: bool = False,
     seen: Seen | None = None,
 ) -> Appended:
-    """Add what workers uploaded, in one command. Errors as `compare_and_append`.
-
-    What depends on contents says what it has `seen` of them.
+    """Add uploads of workers, in one command. Errors as `compare_and_append`.
 
     With `advance`, times before `lower` become `lower`; times must be single numbers then. Nothing is
-    rewritten in the store: the description of the parts says so.
+    rewritten in the store: the description of each part records the change. `seen` is the contents that the
+    uploads depend on, if any.
 
-    Unlike `append_batches` it refuses times outside of the interval. After a conflict the same uploads may
-    be offered again at another frontier, if their times allow; uploads that are never appended stay in
-    the store until collection finds them.
+    Unlike `append_batches`, this refuses times outside the interval. After a conflict the same uploads may be
+    tried again at another frontier, if their times allow. Uploads that are never appended stay in the store
+    until garbage collection finds them.
 
-    An upload is taken once: `AlreadyTaken` if one of them is in, also where its rows were merged or written
-    again since. The state remembers its name for as long as an upload may take (`upload_age_s`), and
-    refuses it for its age (`UploadExpired`) after that.
+    An upload is taken once: `AlreadyTaken` if one of them is in, even if its rows were merged or rewritten
+    since. The state remembers the names of uploads for as long as an upload may take (`upload_age_s`); after
+    that it refuses an upload because of its age (`UploadExpired`).
     """
     found = [decode_batch(shard.spec, data) for data in uploads if data]
     for upload in found:
@@ -239,7 +245,7 @@ def append_uploaded(
 
 
 def uploaded(shard: Shard, uploads: Sequence[bytes]) -> tuple[tuple[Run, ...], Frontier]:
-    """The runs of uploads, and a frontier that all their times were checked to lie beyond."""
+    """The runs of uploads, and a frontier: all their times were checked to be at or after it."""
     found = [decode_batch(shard.spec, data) for data in uploads if data]
     checked = Frontier.of(shard.spec.domain.minimum)
     if found:
@@ -254,7 +260,7 @@ def _all_runs(found: Sequence[HollowBatch]) -> tuple[Run, ...]:
 
 
 def _advanced(shard: Shard, runs: tuple[Run, ...], lower: Frontier) -> tuple[Run, ...]:
-    """The runs with all times at or after `lower`; those that are so anyway stay as they are."""
+    """The runs with times before `lower` moved to `lower`; parts without such times stay as they are."""
     if not shard.spec.domain.total_order:
         raise UsageError(f"times of {shard.spec.domain} cannot be advanced: they have no total order")
 
@@ -273,10 +279,10 @@ def discard_uploaded(shard: Shard, uploads: Sequence[bytes]) -> None:
 
 
 def check_once(names: Sequence[str], what: str) -> None:
-    """Refuse names of parts of which one is there twice.
+    """Refuse a list of part names that has duplicates. `what` names the thing in the message.
 
     Raises:
-        UsageError: one is.
+        UsageError: a name occurs twice.
     """
     if len(set(names)) < len(names):
         raise UsageError(f"{what} is given twice: give each once")

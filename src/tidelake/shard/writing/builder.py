@@ -1,13 +1,13 @@
-"""Building a batch from more rows than fit into memory.
+"""Builds a batch from more rows than fit into memory.
 
-Owns when a part is cut, which parts make a run, and when runs are merged while the batch is still being
-built; must not know how it is appended. Invariant: rows are never in wrong order, whatever the caller
-said of them; and as long as no batch was handed out, whatever was stored is deleted again.
+Owns when a part is cut, which parts make a run, and when runs are merged while the batch is being built; must
+not know how it is appended. Invariant: runs are sorted even if the caller wrongly said that the rows are; and
+unless a batch was handed out, everything that was stored is deleted.
 
-Memory: one load of `part_target_bytes` in the buffer, and for each of `upload_parts_max` parts under way
-about three of them (its load, a sorted copy, the encoded bytes); 4 MiB for each of `merge_fan_in` runs
-that are merged, or what `merge_chunk_rows` rows take; and the table that is being added. The number of
-rows does not matter, but for some 500 bytes of description a part.
+Memory: one load of `part_target_bytes` in the buffer; for each of `upload_parts_max` parts in progress about
+three times that (its load, a sorted copy, the encoded bytes); for each of `merge_fan_in` runs in a merge
+4 MiB, or what `merge_chunk_rows` rows take; and the table that is being added. The number of rows does not
+matter, except for about 500 bytes of description per part.
 """
 
 from collections import deque
@@ -44,8 +44,8 @@ class Added:
     """The answer to `BatchBuilder.add`.
 
     Attributes:
-        rows: updates that were taken, before consolidation.
-        cut: whether the buffer was full and a part is on its way to the store.
+        rows: number of updates that were added, before consolidation.
+        cut: whether the buffer was full, so that a part is on its way to the store.
     """
 
     rows: int
@@ -54,7 +54,7 @@ class Added:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A run made of one load, with its first and last row."""
+    """A run that was made of one load, with its first and last row."""
 
     run: Run
     first: Comparable
@@ -62,10 +62,10 @@ class _Piece:
 
 
 class BatchBuilder:
-    """Takes tables of updates, stores them as parts in the background, gives a `Batch`.
+    """Takes tables of updates, stores them as parts in the background, and returns a `Batch`.
 
-    Use it in a `with` block: unless `finish` handed the batch out, leaving it deletes what was stored. Any
-    error of `add` or `finish` does the same at once. For one thread of one process.
+    Use it in a `with` block: leaving the block deletes what was stored, unless `finish` returned the batch.
+    An error of `add` or `finish` does the same at once. For one thread of one process.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class BatchBuilder:
         """Start a batch; nothing is stored yet.
 
         Args:
-            spec: of the shard.
-            blobs: where parts go.
-            env: ids and a recorder.
+            spec: the spec of the shard.
+            blobs: the store for the parts.
+            env: source of ids, and the recorder.
             lower: all times must be at or after it.
-            sorted: rows come sorted by key, value and time, and are kept as one run. Where they are not, a
-                new run begins.
-            upper: refuse times at or after it at once, if it is known; `finish` checks in any case.
+            sorted: rows come sorted by key, value and time, and are kept as one run. Where rows are out of
+                order, a new run begins.
+            upper: if given, times at or after it are refused at once; `finish` checks in any case.
         """
         self._spec, self._env = spec, env
         self._blobs, self._ledger = blobs, Ledger(blobs)
@@ -113,15 +113,15 @@ class BatchBuilder:
         self.close()
 
     def add(self, updates: object) -> Added:
-        """Take updates, as `Collection.append` does; with their times.
+        """Add updates with their times, in the forms that `Collection.append` takes.
 
-        Waits while as many parts are under way as may be. The table is checked as a whole first, so hand a
-        long stream in batch by batch.
+        Waits while `upload_parts_max` parts are in progress. A table is checked as a whole first, so add a
+        long stream batch by batch.
 
         Raises:
             InvalidUpdates: they do not fit the collection.
             UpdateNotBeyondLower: a time is before the batch's lower.
-            TidelakeError: storing a part failed, of this call or an earlier one.
+            TidelakeError: storing a part of this call or an earlier one failed.
         """
         self._check_open()
         try:
@@ -138,11 +138,11 @@ class BatchBuilder:
             raise
 
     def finish(self, upper: Frontier) -> Batch:
-        """Store the rest; the batch of `[lower, upper)`, for whose parts the caller answers from now on.
+        """Store the rest and return the batch of `[lower, upper)`, whose parts the caller owns from now on.
 
         Raises:
             UpdateBeyondUpper: a time that was added is at or after `upper`.
-            UsageError: `upper` is no frontier (the builder goes on), or before the lower.
+            UsageError: `upper` is not a frontier (the builder can still be used), or is before the lower.
             TidelakeError: storing a part failed.
         """
         self._check_open()
@@ -163,12 +163,12 @@ class BatchBuilder:
             raise
         self._open = False
         hollow = HollowBatch(bounds, tuple(self._runs))
-        # Inputs of merges that the store did not delete at once.
+        # Delete the inputs of merges that the store failed to delete before.
         self._ledger.delete_all_but((part.name for part in hollow.parts()), self._env)
         return Batch(self._spec, self._blobs, self._env, hollow)
 
     def close(self) -> None:
-        """Delete what was stored, unless `finish` handed the batch out. May be repeated."""
+        """Delete what was stored, unless `finish` returned the batch. May be repeated."""
         if not self._open or self._background.foreign:
             return
         self._open = False
@@ -188,7 +188,7 @@ class BatchBuilder:
         )
         self._collect(wait=False)
         self._merge(last=False)
-        # Parts may come faster than they can be merged.
+        # Wait for merges if parts come faster than they can be merged.
         config = self._spec.config
         while self._merging and len(self._runs) > config.builder_runs_max + runs_waiting_max(
             config.merge_fan_in
@@ -197,7 +197,7 @@ class BatchBuilder:
             self._merge(last=False)
 
     def _settle(self) -> None:
-        """Wait for everything under way, and for merges until there are few enough runs."""
+        """Wait for all parts in progress, and merge until there are few enough runs."""
         self._collect(wait=True)
         self._collect_merge()
         self._merge(last=True)
@@ -207,7 +207,7 @@ class BatchBuilder:
         self._background.close()
 
     def _collect(self, *, wait: bool) -> None:
-        """Take the parts that are stored, in the order in which they were cut."""
+        """Collect the parts that are stored, in the order in which they were cut."""
         while self._pieces and (wait or self._pieces[0].done):
             piece = self._pieces.popleft().result()
             if piece is None:
@@ -229,7 +229,7 @@ class BatchBuilder:
         self._runs[start:end] = [] if run is None else [run]
 
     def _merge(self, *, last: bool) -> None:
-        """Start a merge if there are too many runs and none is being made."""
+        """Start a merge if there are too many runs and no merge is running."""
         config = self._spec.config
         sizes = [run.size_bytes for run in self._runs]
         found = next_merge(sizes, config.builder_runs_max, config.merge_fan_in, last=last)
@@ -238,14 +238,14 @@ class BatchBuilder:
         start, end = found
         group = tuple(self._runs[start:end])
         if end == len(self._runs):
-            # The last run is no longer one that grows.
+            # The last run is being merged, so no more parts may be added to it.
             self._end = None
         job = self._background.submit(partial(_merged, self._spec, self._ledger, self._env, group))
         self._merging = start, end, job
         self._env.recorder.count("shard.builder.merges")
 
     def _check_stored(self, upper: Frontier) -> None:
-        """Look at every row: there were too many different last times to keep."""
+        """Check the times of every stored row: there were too many different last times to keep in memory."""
         for run in self._runs:
             with closing(
                 rows(self._spec, self._ledger, [_whole(self._spec, run)], _all(self._spec))
@@ -254,15 +254,15 @@ class BatchBuilder:
                     check_times(pa.Table.from_batches([batch]), self._spec.domain, None, upper)
 
     def __del__(self) -> None:
-        # What was stored is not deleted here: the collector comes at any time, in any thread.
+        # Only warn, do not delete: the garbage collector may call this at any time, in any thread.
         if getattr(self, "_open", False) and not self._background.foreign and self._ledger.names:
             warn_forgotten("a batch builder was neither finished nor closed", self._ledger.names, self)
 
 
 def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | None:
-    """One load as a run of its own; None if it cancels to nothing."""
+    """Store one load as a run of its own; None if its updates cancel out."""
     table = pa.Table.from_batches(load, update_schema(spec.schema, spec.domain))
-    # The list is the caller's no more: what it holds goes as soon as it is sorted.
+    # The list belongs to this function, so clear it: its rows are freed as soon as they are sorted.
     load.clear()
     sorted_rows = consolidate(table, spec.schema, spec.domain, spec.config.merge_chunk_rows)
     del table
@@ -277,7 +277,7 @@ def _stored(spec: ShardSpec, ledger: Ledger, env: Env, load: Load) -> _Piece | N
 
 
 def _merged(spec: ShardSpec, ledger: Ledger, env: Env, group: tuple[Run, ...]) -> Run | None:
-    """Several runs as one, and the several deleted; None if they cancel to nothing."""
+    """Merge several runs into one and delete them; None if their updates cancel out."""
     needed = [_whole(spec, run) for run in group]
     with closing(rows(spec, ledger, needed, _all(spec))) as found:
         run = write_run(spec, ledger, env, found)
@@ -287,7 +287,7 @@ def _merged(spec: ShardSpec, ledger: Ledger, env: Env, group: tuple[Run, ...]) -
 
 
 def _release() -> None:
-    # What a thread has freed, Arrow's allocator keeps for that thread, which is about to end: without this
+    # Arrow's allocator keeps freed memory for the thread that freed it, which is about to end. Without this,
     # a process was measured to grow to twice its size.
     pa.default_memory_pool().release_unused()
 

@@ -1,8 +1,8 @@
-"""Rows on their way to one process that brings together what many have.
+"""Spills rows for another process, which merges the rows of many processes.
 
-Owns how rows that are no updates yet are kept between two processes: as sorted runs in the blob store,
-under names of parts that no state ever names, so that collection removes what is forgotten. It must not
-know what the rows mean. Invariant: what is read back is what was handed over, in ascending order of keys.
+Owns how rows that are not updates yet are kept between two processes: as sorted runs in the blob store,
+under part names that no state ever names, so that garbage collection removes forgotten runs. Must not know
+what the rows mean. Invariant: the rows that are read are those that were put, in ascending order of keys.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -19,10 +19,10 @@ from tidelake.shard.records import decoded
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.state.codec import encode_record
 
-# A run is sorted in memory: the rows, the same sorted, their encoding.
+# A run is this fraction of the memory: to sort it takes the rows, a sorted copy, and the encoding.
 _RUN_SHARE = 8
 _BATCH_ROWS = 4096
-# Runs that are read at once; of more, some are merged first. Bounds open files, and what is held of them.
+# The most runs that are read at once; more are merged in steps. Bounds open files and the rows held of each.
 _RUNS_MAX = 64
 
 Keys = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -30,10 +30,10 @@ Keys = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Handover:
-    """A place for rows of one shard. Goes to other processes as bytes.
+    """Puts and reads spilled rows of one shard. Goes to other processes as bytes.
 
     Attributes:
-        spec: the shard; its key says what the rows are sorted by.
+        spec: the shard; rows are sorted by its key.
     """
 
     spec: ShardSpec
@@ -48,14 +48,14 @@ class Handover:
         return decoded("handover", data, cls, "handover")
 
     def put(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> tuple[str, ...]:
-        """Keep rows, in runs that are sorted by key. One `put` a run.
+        """Store rows in runs that are sorted by key. One `put` for each run. Memory: `merge_memory_bytes`.
 
         Args:
-            batches: of equal columns.
-            keys: takes a batch to its key columns, in the collection's types.
+            batches: the rows; all batches have equal columns.
+            keys: maps a batch to its key columns, in the collection's types.
 
         Returns:
-            Names for `rows`. Memory: `merge_memory_bytes`.
+            The names of the runs, for `rows`.
         """
         return tuple([self._put(run) for run in self._runs(batches, keys)])
 
@@ -70,7 +70,7 @@ class Handover:
             yield sorted_run(pa.Table.from_batches([rows]), keys(rows), self.spec.schema)
 
     def _pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-        """The same batches in lists, each of which fits into memory several times."""
+        """The batches in lists that each fit into memory several times over."""
         held: list[pa.RecordBatch] = []
         size, most = 0, self.spec.config.merge_memory_bytes // _RUN_SHARE
         for batch in batches:
@@ -83,13 +83,13 @@ class Handover:
             yield held
 
     def rows(self, stored: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of runs, in ascending order of keys. One `open` a run.
+        """The rows of runs, in ascending order of keys. One `open` for each run.
 
-        A few thousand rows of each run are held. More than 64 runs are merged in several steps, each of which
-        stores all rows once more, for as long as they are read here.
+        Holds a few thousand rows of each run. More than 64 runs are merged in several steps, each of which
+        stores all rows once more until this iterator ends.
 
         Raises:
-            UploadExpired: a run was handed over so long ago that it is gone.
+            UploadExpired: a run was put so long ago that it was collected.
         """
         runs: list[tuple[str, ...]] = [(name,) for name in stored]
         made: list[str] = []
@@ -103,7 +103,7 @@ class Handover:
             self.discard(made)
 
     def _put_merged(self, runs: Sequence[Sequence[str]], made: list[str]) -> tuple[str, ...]:
-        """Make one run of several, in as many objects as memory asks for, and note their names."""
+        """Merge several runs into one, in as many objects as the memory bound requires; note their names."""
         stored: list[str] = []
         with closing(self._merged(runs)) as found:
             for held in self._pieces(found):
@@ -116,7 +116,7 @@ class Handover:
             yield from merged([opened.enter_context(closing(self._read(run))) for run in runs])
 
     def _read(self, run: Sequence[str]) -> Generator[pa.RecordBatch]:
-        """One run: objects whose rows follow each other."""
+        """The rows of one run: those of its objects, one after the other."""
         blobs = stores_of(self.spec).blobs
         for name in run:
             try:
@@ -126,7 +126,7 @@ class Handover:
                 raise UploadExpired(name, names.uploaded_at(name) or 0, self.spec.seqno) from error
 
     def discard(self, stored: Sequence[str]) -> None:
-        """Delete runs that are no longer needed. What the store does not delete is left to collection."""
+        """Delete runs that are no longer needed. Collection deletes those that the store does not."""
         blobs = stores_of(self.spec).blobs
         for name in stored:
             try:

@@ -1,7 +1,7 @@
-"""What one writer has put into the blob store, so that nothing of it is forgotten there.
+"""Lists what one writer has put into the blob store, so that all of it can be deleted.
 
 Owns the list of names; must not know what is stored. Invariant: every object that was put through a
-ledger, and may be there, is listed until it was certainly deleted.
+ledger, and may exist, is listed until it is certainly deleted.
 """
 
 import threading
@@ -14,7 +14,7 @@ from tidelake.store.protocols import BlobInfo, BlobStore
 
 
 class Ledger:
-    """A `BlobStore` that remembers what was put through it and not deleted. Thread-safe."""
+    """A `BlobStore` that lists the objects that were put through it and not deleted. Thread-safe."""
 
     def __init__(self, inner: BlobStore) -> None:
         self._inner = inner
@@ -27,7 +27,7 @@ class Ledger:
 
     def put(self, name: str, data: bytes) -> None:
         """Put if absent; see `BlobStore.put`."""
-        # First, since an outcome may be unknown.
+        # List it before the put, whose outcome may be unknown.
         with self._lock:
             self._names[name] = None
         self._inner.put(name, data)
@@ -40,7 +40,7 @@ class Ledger:
         return present
 
     def prune(self, folder: str) -> None:
-        """Folders; see `BlobStore.prune`."""
+        """Remove empty folders; see `BlobStore.prune`."""
         self._inner.prune(folder)
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
@@ -52,16 +52,16 @@ class Ledger:
         return self._inner.open(name)
 
     def close(self) -> None:
-        """Nothing: the store below is used by others too."""
+        """Do nothing: others use the store below too."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What may be there, in the order in which it was put."""
+        """Names of the objects that may exist, in the order in which they were put."""
         with self._lock:
             return tuple(self._names)
 
     def delete_all_but(self, kept: Iterable[str], env: Env) -> None:
-        """Delete what no state names. A store that fails here is counted, and the name stays listed."""
+        """Delete all listed objects but the `kept` ones. Counts failures, whose names stay listed."""
         wanted = set(kept)
         for name in self.names:
             if name in wanted:

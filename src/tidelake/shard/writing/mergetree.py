@@ -1,22 +1,23 @@
-"""Which runs a batch builder merges while it builds.
+"""Chooses which runs a batch builder merges while it builds.
 
-Owns the policy alone: sizes in, a range of neighbours out. Neighbours of similar size are merged `fan_in`
-at a time, so that runs form levels, each `fan_in` times as large as the one below, and a byte is
-rewritten once a level. At the end as few bytes as it takes are merged until there are few enough runs.
+Owns the policy alone: takes sizes, returns a range of neighbours. Neighbours of similar size are merged
+`fan_in` at a time, so that runs form levels, each with runs `fan_in` times as large as the one below, and a
+byte is rewritten once per level. At the end the smallest neighbours are merged until there are few enough
+runs.
 """
 
 Range = tuple[int, int]
 
 
 def similar_neighbours(sizes: list[int], fan_in: int) -> Range | None:
-    """The last `fan_in` neighbours none of which is half as large again as their average, if there are any.
+    """The last `fan_in` neighbours none of which is larger than 1.5 times their average.
 
     Args:
-        sizes: of the runs, in their order.
-        fan_in: how many are merged.
+        sizes: sizes of the runs, in their order.
+        fan_in: number of runs to merge.
 
     Returns:
-        A half-open range of positions, or None.
+        A half-open range of positions; None if there are no such neighbours.
     """
     for start in range(len(sizes) - fan_in, -1, -1):
         group = sizes[start : start + fan_in]
@@ -26,11 +27,11 @@ def similar_neighbours(sizes: list[int], fan_in: int) -> Range | None:
 
 
 def smallest_neighbours(sizes: list[int], count: int) -> Range:
-    """The `count` neighbours that are together the smallest.
+    """The `count` neighbours with the smallest total size.
 
     Args:
-        sizes: of the runs, in their order; at least `count`.
-        count: how many are merged.
+        sizes: sizes of the runs, in their order; at least `count`.
+        count: number of runs to merge.
 
     Returns:
         A half-open range of positions.
@@ -46,9 +47,9 @@ def next_merge(sizes: list[int], runs_max: int, fan_in: int, *, last: bool) -> R
     """What to merge next, or None if nothing needs to be.
 
     Args:
-        sizes: of the runs, in their order.
-        runs_max: as many may be left in the end.
-        fan_in: most runs of a merge.
+        sizes: sizes of the runs, in their order.
+        runs_max: the most runs that may be left at the end.
+        fan_in: the most runs of one merge.
         last: whether no further run will come.
     """
     excess = len(sizes) - runs_max
@@ -63,5 +64,5 @@ def next_merge(sizes: list[int], runs_max: int, fan_in: int, *, last: bool) -> R
 
 
 def runs_waiting_max(fan_in: int) -> int:
-    """How many runs too many there may be while building: a few levels of the tree."""
+    """How many runs more than `runs_max` there may be while building: a few levels of the tree."""
     return 4 * fan_in

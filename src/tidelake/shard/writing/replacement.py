@@ -1,7 +1,7 @@
-"""A replacement in key ranges: what workers uploaded, compared with what is there, by any process.
+"""Replaces contents in key ranges: any process compares the uploaded rows of a range with the stored ones.
 
-Owns the plan and the work of one range. The new rows are in the store already, as runs that no state names,
-so that neither a shuffle nor a sort by others is needed: both sides are cut at the same keys and merged.
+Owns the plan and the work of one range. The new rows are in the store already, as sorted runs that no state
+names, so no shuffle or sort is needed: both sides are cut at the same keys and merged.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ class Replacement:
     """One key range of a replacement.
 
     Attributes:
-        old: reads what is there.
-        new: reads what is to be there.
-        lower: the upper that the differences are to be appended at.
-        at: their time.
+        old: the task that reads the present rows.
+        new: the task that reads the rows that replace them.
+        lower: the upper of the shard at which the differences are to be appended.
+        at: the time of the differences.
     """
 
     old: Task
@@ -53,7 +53,10 @@ class Replacement:
         return decoded("replacement", data, cls, "replacement")
 
     def upload(self) -> tuple[bytes, int]:
-        """Store the differences: what goes to `append_uploaded`, `b""` if there are none, and their number.
+        """Store the differences.
+
+        Returns:
+            The bytes for `append_uploaded`, `b""` if there are no differences; and the number of differences.
 
         Raises:
             LeaseExpired: a part that is needed was collected meanwhile.
@@ -86,12 +89,12 @@ def plan_replacement(
     """Cut a replacement into at most `parallelism` key ranges. Reads the index of every part.
 
     Args:
-        state: to replace the contents of.
-        spec: asked for after it.
-        blobs: with the parts.
-        uploads: of the new rows, at times up to `at`, by `Uploader`.
+        state: the state whose contents are replaced.
+        spec: the spec, read after the state.
+        blobs: the store that holds the parts.
+        uploads: the new rows, uploaded by `Uploader` at times up to `at`.
         at: the time of the replacement.
-        parallelism: key ranges, at most.
+        parallelism: the most key ranges.
 
     Raises:
         UpdateNotBeyondLower: the time is closed.
@@ -108,7 +111,7 @@ def plan_replacement(
 
 
 def check_total(spec: ShardSpec) -> None:
-    """Refuse a shard whose times do not follow each other.
+    """Refuse a shard whose times have no total order.
 
     Raises:
         UsageError: times are tuples.
@@ -123,7 +126,7 @@ def check_open(state: ShardState, at: Time) -> None:
     """Refuse a time that is closed.
 
     Raises:
-        UpdateNotBeyondLower: it is.
+        UpdateNotBeyondLower: the time is closed.
     """
     if not state.upper.less_equal(at):
         raise UpdateNotBeyondLower(at, state.upper)

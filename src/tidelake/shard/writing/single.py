@@ -1,13 +1,13 @@
-"""The one way in for all writes of one collection, whether it is in a group or alone.
+"""Carries out every write to one collection, whether the collection is in a group or not.
 
-Alone, a write is one command on the collection. In a group it is a transaction of one member, which nobody
-has to ask for: its rows are staged in the collection, and the group decides (`tidelake.state.single`). If
-what it depends on has changed meanwhile, it is worked out again on the newest state, without another upload.
+Outside a group, a write is one command on the collection. In a group it is an implicit transaction with one
+member: its rows are staged in the collection, and the group decides (`tidelake.state.single`). If the state
+that it depends on has changed meanwhile, it is computed again on the newest state, without another upload.
 
-What workers uploaded, and batches, may be offered again after a refusal: they stay staged, and the next
-attempt takes their place, or age does.
+Batches and uploads of workers may be tried again after a refusal: they stay staged until the next attempt
+replaces them, or they are too old.
 
-INVARIANT: after a refusal of other rows nothing of them is staged any more: their parts may be deleted.
+INVARIANT: after a refusal of other rows, none of them is staged, so that their parts may be deleted.
 """
 
 from collections.abc import Callable
@@ -47,23 +47,23 @@ from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState, WriterRecord
 
 R = TypeVar("R")
-# What says that a write must be worked out again, on the newest state.
+# Errors after which a write must be computed again on the newest state.
 _STALE = (UpperMismatch, UpdateNotBeyondLower, LeftGroup, TransactionExpired, CollectionNotFound)
 
 
 @dataclass(frozen=True)
 class Write(Generic[R]):
-    """A write of one collection.
+    """A write to one collection.
 
     Attributes:
-        command: that carries it out alone.
-        on: what it comes to on a state.
-        told: the answer, of what the group says of it.
-        runs: that are offered.
-        claim: of a writer.
-        seen: whether it depends on contents.
-        keeps: whether the same runs may be offered again after a refusal, so that they stay staged.
-        inline_bytes_max: see `append`.
+        command: carries it out outside a group.
+        on: computes it on a state, in a group.
+        told: makes the answer from the group's decision and the answer of `on`.
+        runs: the runs to write.
+        claim: the claim of a writer, if one writes.
+        seen: whether it depends on the contents of the collection.
+        keeps: whether the same runs may be tried again after a refusal, so that they stay staged.
+        inline_bytes_max: as for `tidelake.state.append.append`.
     """
 
     command: Command[R]
@@ -87,11 +87,11 @@ def an_append(
     offered: tuple[Part, ...] = (),
     keeps: bool = True,
 ) -> Write[Appended]:
-    """`tidelake.state.append.append`, of runs that are kept for another attempt if they are `offered`."""
+    """`tidelake.state.append.append` as a write. With `offered` and `keeps`, the runs may be tried again."""
     what = partial(appending.append, runs=runs, when=when, claim=claim, as_now=as_now, seen=seen)
     on = partial(appending.append_on, runs=runs, when=when, claim=claim, as_now=as_now, seen=seen)
     kept = bool(offered) and keeps
-    # What may be offered again keeps its names: in a group its inline parts are never stored under others.
+    # Runs that may be tried again must keep their names, so inline parts are never moved to stored parts.
     limit = None if kept else inline_bytes_max
     return Write(
         partial(what, inline_bytes_max=inline_bytes_max, offered=offered),
@@ -106,7 +106,7 @@ def an_append(
 
 
 def at_any_upper(write: Write[Appended], when: Callable[[Frontier], When]) -> Write[Appended]:
-    """An append that in a group is at whatever the upper is, as `when` says of it."""
+    """The append, changed so that in a group it is at the newest upper: `when` maps that to `When`."""
 
     def on(state: ShardState) -> Addition[Appended] | NoOp[Appended] | Refused:
         return appending.append_on(
@@ -130,7 +130,7 @@ def a_stage(
     seal_to: Frontier | None = None,
     offered: tuple[Part, ...] = (),
 ) -> Write[bool]:
-    """`tidelake.state.append.stage`; `offered` as for `an_append`."""
+    """`tidelake.state.append.stage` as a write; `offered` as for `an_append`."""
     what = partial(appending.stage, runs=runs, checked=checked, claim=claim, seal_to=seal_to)
     on = partial(appending.stage_on, runs=runs, checked=checked, claim=claim, seal_to=seal_to)
     limit = None if offered else inline_bytes_max
@@ -146,7 +146,7 @@ def a_stage(
 
 
 def a_seal(upper: Frontier, claim: Claim | None = None) -> Write[Appended]:
-    """`tidelake.state.append.seal`."""
+    """`tidelake.state.append.seal` as a write."""
     return Write(
         partial(appending.seal, upper=upper, claim=claim),
         partial(appending.seal_on, upper=upper, claim=claim),
@@ -156,14 +156,14 @@ def a_seal(upper: Frontier, claim: Claim | None = None) -> Write[Appended]:
 
 
 def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
-    """Write to a collection. Alone one log write; in a group two log scans, and a log write for the group.
+    """Write to a collection. One log write; in a group two log scans and a log write of the group.
 
-    Rows are staged first in a group, which is a log write of the collection as well.
+    In a group, rows are staged first, which is a log write of the collection as well.
 
     Raises:
-        StoreUnavailable: it is certainly not in.
-        OutcomeUnknown: it may be in.
-        TidelakeError: as the command is refused; nothing is in.
+        StoreUnavailable: the write is certainly not in.
+        OutcomeUnknown: the write may be in.
+        TidelakeError: the command was refused; nothing is in.
     """
     with shard.together.command():
         attempt = _Attempt(shard, write)
@@ -172,10 +172,10 @@ def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
                 try:
                     return shard.carry_out(write.command)
                 except CollectionInGroup:
-                    # It has joined one, which this handle knows now.
+                    # It has joined a group, which this handle knows now.
                     continue
                 except AlreadyTaken as error:
-                    # It was staged in a group that the collection has left.
+                    # The runs were staged in a group that the collection has left.
                     raise attempt.told(error) from error
             look = shard.look()
             if _is_member(shard, look):
@@ -188,7 +188,7 @@ def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
 def preview(
     shard: Shard, command: Command[R], claim: Claim | None = None, offered: tuple[Part, ...] = ()
 ) -> R | None:
-    """The result that a command would have without a write; None if it would write. Raises if refused.
+    """The result of a command that would write nothing; None if it would write. Raises if refused.
 
     Usually no store call; in a group two log scans.
     """
@@ -214,7 +214,7 @@ def preview(
 def open_writer(
     shard: Shard, name: str, owner: str = "", *, take_over: bool = False, resume: bool = False
 ) -> WriterRecord:
-    """`commands.open_writer`, wherever the collection's writers are known. One log write."""
+    """`commands.open_writer`, on the collection, or on its group, which has its writers. One log write."""
     command = partial(commands.open_writer, name=name, owner=owner, take_over=take_over, resume=resume)
     while True:
         if not shard.known().group:
@@ -244,7 +244,7 @@ def open_writer(
 
 
 def writer_record(shard: Shard, name: str) -> WriterRecord | None:
-    """What is known of a writer. One log scan; in a group two."""
+    """The record of a writer; None if there is none. One log scan; in a group two."""
     look = shard.look()
     if look.group is None:
         return look.state.writers.get(name)
@@ -252,7 +252,7 @@ def writer_record(shard: Shard, name: str) -> WriterRecord | None:
 
 
 def _is_member(shard: Shard, look: Look) -> bool:
-    """Whether the collection and its group know of each other; if not, it is taken out."""
+    """Whether the collection and its group know of each other; if not, take the collection out of it."""
     state, view = look.state, look.view
     if view is None or not state.group:
         return False
@@ -266,18 +266,18 @@ def _is_member(shard: Shard, look: Look) -> bool:
 
 
 def _alone(look: Look, claim: Claim | None, runs: tuple[Run, ...] = ()) -> ShardState:
-    """What a write is worked out on: as readers see it, without what is staged for earlier attempts at it."""
+    """The state to compute a write on: as readers see it, without the staged rows of its earlier attempts."""
     seen = transactions.seen_through(look.state, look.view)
     seen = transactions.without(seen, transactions.waiting_for(seen, runs))
     return seen if look.group is None else alone(seen, look.group, claim)
 
 
 class _Attempt(Generic[R]):
-    """A write as a transaction of one member, under one id however often it is worked out again.
+    """A write as a transaction with one member. It keeps its id however often it is computed again.
 
     Args:
-        shard: of the collection.
-        write: to it.
+        shard: the collection's shard.
+        write: the write.
     """
 
     def __init__(self, shard: Shard, write: Write[R]) -> None:
@@ -287,7 +287,7 @@ class _Attempt(Generic[R]):
         self._is_staged = False
 
     def tried(self, look: Look) -> Done[R] | None:
-        """Try it on what was seen; None: it is to be worked out again."""
+        """Try the write on a state of collection and group; None: compute it again on a newer one."""
         write, view, group = self._write, look.view, look.group
         if view is None or group is None or self._has_given_up_others(look, group):
             return None
@@ -312,7 +312,7 @@ class _Attempt(Generic[R]):
         return Done(write.told(said, found.answer), rollup_due=False, merges_due=staged.merges_due)
 
     def _worked_out(self, seen: ShardState) -> Addition[R] | NoOp[R]:
-        """What the write comes to; raised if it is refused."""
+        """Compute the write on a state; raises if it is refused."""
         try:
             found = self._write.on(seen)
             if isinstance(found, Refused):
@@ -325,15 +325,19 @@ class _Attempt(Generic[R]):
         return found
 
     def told(self, error: AlreadyTaken) -> AlreadyTaken | UploadExpired:
-        """The error: where others have given up what this staged, its parts come into no state any more."""
+        """The error to raise when a part is taken already.
+
+        If this attempt had staged the parts, another one has removed and barred them since: the upload has
+        expired, and is in no state.
+        """
         if not self._is_staged:
             return error
         return UploadExpired(error.name, names.uploaded_at(error.name) or 0, self._shard.known().seqno)
 
     def _has_given_up_others(self, look: Look, group: ShardState) -> bool:
-        """See to it that earlier attempts with the same runs come in no more; False if there are none.
+        """Make sure that no earlier attempt with the same runs can be committed; False if there is none.
 
-        SUBTLE: such an attempt may still be under way, so it is given up in the group.
+        SUBTLE: such an attempt may still be running, so expire it in the group.
         """
         seen = transactions.seen_through(look.state, look.view)
         waiting = transactions.waiting_for(seen, self._write.runs).values()
@@ -342,7 +346,7 @@ class _Attempt(Generic[R]):
             return False
         before = max(one.begun for one in others) + 1
         self._shard.group(group.shard_id).run(partial(transactions.expire, before=before))
-        # Whoever of them is decided by now is seen as that by the next look.
+        # If one of them was decided before, the next look shows that.
         self._given_up |= {one.transaction for one in others}
         return True
 
@@ -359,7 +363,7 @@ class _Attempt(Generic[R]):
         try:
             done = self._shard.carry_out(step)
         except (LeftGroup, UpperMismatch, UpdateNotBeyondLower):
-            # It knows more by now than this look.
+            # The collection has changed since this look.
             return Done(False, rollup_due=False)
         except OutcomeUnknown as error:
             message = f"the write is not in, and it is not known whether its rows are staged: {error}"
@@ -373,14 +377,14 @@ class _Attempt(Generic[R]):
         return done
 
     def _decided(self, wanted: Single) -> Appended | None:
-        """What the group says; None: what the write depends on has changed."""
+        """Ask the group for its decision; None: the state that the write depends on has changed."""
         try:
             group = self._shard.group(wanted.group)
             return group.run(partial(decide_single, wanted=wanted))
         except _STALE:
             return None
         except (WriterFenced, UsageError, StoreUnavailable):
-            # Certainly not in.
+            # The write is certainly not in.
             self._refused()
             raise
 
@@ -389,10 +393,10 @@ class _Attempt(Generic[R]):
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Remove what is staged for a write that is not in.
+        """Remove the staged rows of a write that is not in.
 
         Raises:
-            StoreUnavailable: it may still be staged, so its parts must stay.
+            StoreUnavailable: the rows may still be staged, so their parts must stay.
         """
         if not self._is_staged:
             return
@@ -405,7 +409,7 @@ class _Attempt(Generic[R]):
 
 
 def _wanted(found: Addition[R], seen: ShardState, look: Look, awaited: Awaited, write: Write[R]) -> Single:
-    """What the group is asked."""
+    """The question to the group: whether the write may be committed."""
     firsts = [part.seen_times[0] for run in found.runs for part in run.parts]
     first = min(firsts) if firsts and found.stays_open else found.floats
     state, group, view = look.state, look.group, look.view

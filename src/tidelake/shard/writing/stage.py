@@ -1,7 +1,7 @@
-"""Staging tables: upload first, then one command that keeps the parts beside the spine.
+"""Stages tables: uploads parts first, then runs one command that keeps the parts beside the spine.
 
-Stagers never conflict: a stage is refused only for times that are closed. Nothing is uploaded twice; what a
-closed time refuses is deleted.
+Stages never conflict with each other: a stage is refused only if one of its times is closed. A refused stage
+deletes its parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,15 +28,15 @@ from tidelake.state.append import Appended, Claim
 
 
 def stage(shard: Shard, updates: object, claim: Claim | None = None) -> bool:
-    """Keep updates at open times: durable at once, seen when their times are closed.
+    """Keep updates at open times: they are durable at once, and visible when their times are closed.
 
-    One log write, and one `put` a part that is not tiny.
+    One log write, and one `put` for each part that is not inline.
 
     Returns:
-        False if nothing had to be kept: there are no rows, or the claim's number is in.
+        False if nothing was written: there are no rows, or the claim's number is in.
 
     Raises:
-        UpdateNotBeyondLower: a time is closed; nothing is kept.
+        UpdateNotBeyondLower: a time is closed; nothing was written.
         UpperMismatch: all times are closed for good.
         InvalidUpdates: the table does not fit the collection.
     """
@@ -49,7 +49,7 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
     if known is not None:
         return False
     table = normalized(spec, given)
-    # Whether the number is in was asked of the newest state.
+    # With a claim and outside a group, the preview has just read the newest state.
     checked = (shard.known() if claim and not shard.known().group else shard.readable()).upper
     if checked.closed:
         raise UpperMismatch("any frontier", checked)
@@ -68,16 +68,18 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
 def stage_uploaded(
     shard: Shard, uploads: Sequence[bytes], claim: Claim | None = None, seal_to: Frontier | None = None
 ) -> bool:
-    """Stage what workers uploaded, in one command; see `stage`. One log scan and one log write.
+    """Stage uploads of workers, in one command; see `stage`. One log scan and one log write.
 
-    The same command closes all times before `seal_to`, as `seal`; rows before it that are still open count.
+    With `seal_to`, the same command also closes all times before it, as `seal`; the staged rows before it are
+    included.
 
-    Uploads that are refused, or not needed, stay in the store until collection finds them: they may have been
-    offered before. Times of tuples are to be checked by the uploader, against a lower that is still open.
+    Uploads that are refused or not needed stay in the store until garbage collection finds them, since they
+    may have been offered before. Times that are tuples must be checked by the uploader, against a lower that
+    is still open.
 
     Raises:
-        UpdateNotBeyondLower: a time is closed; nothing is kept.
-        UpperMismatch: times of tuples were closed since the uploader was made; or all times are.
+        UpdateNotBeyondLower: a time is closed; nothing was written.
+        UpperMismatch: times are tuples, and some were closed since the uploader was made; or all are closed.
     """
     runs, checked = uploaded(shard, uploads)
     shard.alive()
@@ -100,13 +102,13 @@ def stage_uploaded(
 
 
 def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[Run, ...]], bool]) -> bool:
-    """Stage uploaded runs; they are deleted if they certainly did not get in, as by `append.offer`."""
+    """Stage uploaded runs; delete them if they are certainly in no state, as `append.offer` does."""
     try:
         try:
             kept = attempt(runs)
         except InlineFull:
             make_room(shard)
-            # What was inline is in no store, so nothing is left behind.
+            # Only inline parts are replaced, and those are in no store, so nothing is left behind.
             runs = stored(shard.spec, shard.stores.blobs, shard.env, runs)
             kept = attempt(runs)
     except REFUSALS:
@@ -127,7 +129,7 @@ def _commit(
                 shard, single.a_stage(runs, checked, claim, inline_bytes_max=limit)
             ).result
         except UpperMismatch as error:
-            # Of tuples the parts do not tell whether a time was closed meanwhile; the rows do.
+            # If times are tuples, the parts do not tell whether one was closed meanwhile; the rows do.
             checked = shard.last_readable().upper
             if checked.closed:
                 raise UpperMismatch("any frontier", checked) from error
@@ -135,10 +137,10 @@ def _commit(
 
 
 def seal(shard: Shard, upper: Frontier, claim: Claim | None = None) -> Appended:
-    """Close all times before a frontier; those that are closed already stay so. One log write.
+    """Close all times before a frontier. Closed times stay closed. One log write.
 
-    What is staged for them is seen at once. Where it is mixed with what is staged for later, maintenance
-    parts the two; a little of it is done here.
+    Updates that are staged at these times become visible at once. If they share parts with updates at later
+    times, maintenance separates them; this call does a little of that work.
     """
     done = single.carry_out(shard, single.a_seal(upper, claim))
     tend_if_due(shard, done)

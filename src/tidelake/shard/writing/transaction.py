@@ -1,6 +1,6 @@
-"""One collection's share of a transaction: its rows are uploaded and staged, where they await the decision.
+"""One collection's share of a transaction: uploads its rows and stages them until the group decides.
 
-Who decides, and where, is `tidelake.lake.groups`; what the commands promise is `tidelake.state.transactions`.
+`tidelake.lake.groups` makes the decision; `tidelake.state.transactions` has the commands and their promises.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,12 @@ from tidelake.state.state import ShardState
 
 @dataclass(frozen=True)
 class Stay:
-    """The time that a collection is in a group: the id of that, and since which state of it."""
+    """A period in which a collection is in a group.
+
+    Attributes:
+        group: id of the group.
+        joined: seqno of the group's state in which the collection joined.
+    """
 
     group: str
     joined: int
@@ -50,13 +55,13 @@ class Stay:
 
 @dataclass(frozen=True)
 class Offered:
-    """What is stored already: batches, and what workers uploaded. It may be offered again after a refusal.
+    """Updates that are stored already: batches, and uploads of workers. They may be tried again if refused.
 
     Attributes:
-        runs: of it.
-        checked: a frontier that all its times are known to lie at or beyond.
-        upper: what the batches among it close.
-        batches: handles, which a transaction uses.
+        runs: all runs.
+        checked: a frontier; all times are known to be at or after it.
+        upper: the upper that the batches among them close times up to.
+        batches: handles of the batches, which a transaction uses up.
     """
 
     runs: tuple[Run, ...]
@@ -66,17 +71,17 @@ class Offered:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All of it."""
+        """All parts of the runs."""
         return tuple(chain.from_iterable(run.parts for run in self.runs))
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Rows that replace what is there.
+    """The rows of an upsert or a replacement.
 
     Attributes:
-        table: of them.
-        columns: of an upsert; None: they replace all that is there.
+        table: the rows.
+        columns: the event columns of an upsert; None: the rows replace all contents.
     """
 
     table: pa.Table
@@ -89,10 +94,10 @@ Ask: TypeAlias = Callable[..., Outcome[bool]]
 
 
 def offered_of(shard: Shard, given: object) -> Offered | None:
-    """A batch, the bytes of an upload, or a list of these; None: it is something else.
+    """Read a batch, the bytes of an upload, or a list of these; None if `given` is none of them.
 
     Raises:
-        UsageError: one is for another collection, or is there twice.
+        UsageError: one is for another collection, or is given twice.
         CorruptionError, FormatTooNew: the bytes are damaged, or of a newer version.
     """
     found: Sequence[object] = given if isinstance(given, list | tuple) else [given]
@@ -106,7 +111,7 @@ def offered_of(shard: Shard, given: object) -> Offered | None:
     for batch in batches:
         runs += batch.hollow.runs
         checked = minimum
-        # Nobody closes a whole group for good without saying so.
+        # A closed upper counts as none: it would close the whole group for good, which users must ask for.
         upper = upper if batch.bounds.upper.closed else upper.join(batch.bounds.upper)
     offered = Offered(runs, checked, upper, batches)
     check_once([part.name for part in offered.parts], "an upload")
@@ -114,7 +119,7 @@ def offered_of(shard: Shard, given: object) -> Offered | None:
 
 
 def has_times(shard: Shard, given: Given) -> bool:
-    """Whether rows say when they are."""
+    """Whether the rows have times of their own."""
     if isinstance(given, Offered):
         return True
     if isinstance(given, Changes):
@@ -125,21 +130,21 @@ def has_times(shard: Shard, given: Given) -> bool:
 def prepare(
     shard: Shard, stay: Stay, awaited: Awaited, given: pa.Table, time: int | None = None
 ) -> tuple[int, int] | None:
-    """Upload rows and stage them for a transaction. One log write, and one `put` a part that is not tiny.
+    """Upload rows and stage them for a transaction. One log write, and one `put` for each part not inline.
 
     Args:
-        shard: of the collection, in the group.
-        stay: in its group.
-        awaited: the transaction.
-        given: the rows. Without times they are written at `time`, or at the first one that is open.
-        time: of all rows.
+        shard: the collection's shard.
+        stay: its stay in the group.
+        awaited: the transaction that the rows wait for.
+        given: the rows. Without times they are written at `time`, or at the first open time.
+        time: the time of all rows that have none.
 
     Returns:
-        The first and the last time of the rows; None: there are none.
+        The first and the last time of the rows; None if there are no rows.
 
     Raises:
         UpperMismatch: `time` is closed.
-        LeftGroup: the collection is in the group no more, or came back to it since.
+        LeftGroup: the collection has left the group, even if it joined again since.
         UpdateNotBeyondLower: a time of the rows is closed.
         InvalidUpdates: the table does not fit the collection.
     """
@@ -164,7 +169,7 @@ def _prepared(
 
     def attempt(runs: tuple[Run, ...]) -> bool:
         limit = spec.config.inline_total_bytes
-        # What gets its time at the commit may be written at one that is closed meanwhile.
+        # Rows without times get them at the commit, so a time that was closed meanwhile does not matter.
         return shard.run(
             partial(ask, runs=runs, checked=state.upper, movable=not timed, inline_bytes_max=limit)
         )
@@ -180,10 +185,10 @@ def _prepared(
 
 
 def check_fits(shard: Shard, given: Given) -> None:
-    """Refuse a table whose columns do not fit the collection. No rows are looked at, and no store call.
+    """Refuse a table whose columns do not fit the collection. Looks at no rows. Usually no store call.
 
     Raises:
-        InvalidUpdates: names the column.
+        InvalidUpdates: a column does not fit; names it.
     """
     if isinstance(given, Offered):
         return
@@ -206,26 +211,26 @@ def check_fits(shard: Shard, given: Given) -> None:
 def prepare_changes(
     shard: Shard, stay: Stay, awaited: Awaited, changes: Changes, time: int | None
 ) -> tuple[tuple[int, int] | None, int]:
-    """Work out what replaces what is there now, and stage that for a transaction.
+    """Compute the updates of an upsert or replacement on the present contents, and stage them.
 
-    Three log scans, two log writes, a look into what is there, and one `put` a part that is not tiny.
+    Three log scans, two log writes, a read of the contents, and one `put` for each part that is not tiny.
 
     Args:
-        shard: of the collection, in the group.
-        stay: in its group.
-        awaited: the transaction.
-        changes: what is to be there.
-        time: of the change; None: the rows have times.
+        shard: the collection's shard.
+        stay: its stay in the group.
+        awaited: the transaction that the updates wait for.
+        changes: the new rows.
+        time: the time of the change; None: the rows have times.
 
     Returns:
-        The first and the last time of what changes, None if nothing does; and the seqno of the state of the
-        group after which nothing more may be let in for the collection.
+        The first and the last time of the updates, None if there are none; and a seqno of the group: the
+        decision must be refused if the group accepted another write to the collection after that state.
 
     Raises:
         UpdateNotBeyondLower: a time is closed.
-        UpperMismatch: all are, for good.
+        UpperMismatch: all times are closed for good.
         LeftGroup, InvalidUpdates: as `prepare`.
-        TransactionExpired: it took so long that what was stored is given up.
+        TransactionExpired: it took so long that the uploaded parts have expired.
     """
     if changes.columns is None:
         made = replacing(shard, changes.table, time)
@@ -239,7 +244,8 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
     view, group = look.view, look.group
     if view is None or group is None or not view.is_of(stay.group, stay.joined):
         raise LeftGroup(shard.spec.shard_id)
-    # The group first: what it lets in from here on is either among what is read, or refuses the decision.
+    # The group was read first, so a write that the group accepts later is either in the contents that are
+    # read here, or makes the group refuse the decision.
     shard.run(partial(transactions.settle, view=view))
     state, spec = shard.known(), shard.spec
     admit(shard)
@@ -270,7 +276,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
 def _built(
     shard: Shard, state: ShardState, spec: ShardSpec, found: Difference
 ) -> tuple[tuple[Run, ...], tuple[int, int] | None]:
-    """Differences as runs, and their first and last time."""
+    """Write differences as runs; returns these, and their first and last time (None: no rows)."""
     ends: tuple[int, int] | None = None
     updates = Lease(shard).watch(state, found.updates)
     with (
@@ -291,9 +297,10 @@ def _built(
 
 
 def free_offered(shard: Shard, group: Shard, offered: Offered) -> None:
-    """See to it that no earlier attempt with the same runs comes in any more. Two log scans.
+    """Make sure that no earlier attempt with the same runs can still be committed. Two log scans.
 
-    SUBTLE: it may still be under way, so it is given up in the group, which refuses all that began before.
+    SUBTLE: an earlier attempt may still be running, so expire it in the group, which then refuses every
+    transaction that began before.
     """
     look = shard.look()
     waiting = transactions.waiting_for(transactions.seen_through(look.state, look.view), offered.runs)
@@ -303,19 +310,19 @@ def free_offered(shard: Shard, group: Shard, offered: Offered) -> None:
 
 
 def prepare_offered(shard: Shard, stay: Stay, awaited: Awaited, offered: Offered) -> tuple[int, int] | None:
-    """Stage what is stored already for a transaction. Two log scans and a log write.
+    """Stage stored updates for a transaction. Two log scans and a log write.
 
-    It takes the place of an earlier attempt with the same runs, if that was given up.
+    They replace those of an earlier attempt with the same runs, if that has expired.
 
     Returns:
-        The first and the last time of the rows; None: there are none.
+        The first and the last time of the rows; None if there are no rows.
 
     Raises:
-        AlreadyTaken: some of it is in.
-        UploadExpired: it was uploaded too long ago.
+        AlreadyTaken: some of the updates are in the collection.
+        UploadExpired: some were uploaded too long ago.
         UpdateNotBeyondLower: a time of the rows is closed.
         LeftGroup: as `prepare`.
-        TransactionExpired: it is staged for another transaction, which may come in.
+        TransactionExpired: the updates are staged for another transaction, which may still commit.
     """
     check_stored(shard, [part for batch in offered.batches if batch.sent for part in batch.hollow.parts()])
     if not offered.runs:

@@ -1,6 +1,6 @@
-"""Uploading from other processes: updates in, the bytes of a batch out.
+"""Uploads from other processes: takes updates, returns the bytes of a batch.
 
-Owns what is sent to a worker so that it can store rows of a shard. What it gives back is appended by
+Owns what a worker is sent so that it can store rows of a shard. The bytes that it returns are appended by
 `tidelake.shard.writing.batches.append_uploaded`.
 """
 
@@ -23,8 +23,8 @@ class Uploader:
 
     Attributes:
         spec: the shard.
-        lower: refuse times that are not at or after it; None: the append checks.
-        upper: refuse times at or after it; None: the append checks.
+        lower: times that are not at or after it are refused; None: the append checks.
+        upper: times at or after it are refused; None: the append checks.
     """
 
     spec: ShardSpec
@@ -43,10 +43,10 @@ class Uploader:
     def upload(self, batches: Iterable[pa.RecordBatch]) -> bytes:
         """Store updates, in any order; the returned bytes go to `append_uploaded`.
 
-        Batches have the shard's update columns (see `tidelake.data.types.update_schema`), unsorted; they
-        are checked and made canonical like those of an append.
-        Memory is bounded as `BatchBuilder` says. Returns `b""` if nothing is left after consolidation.
-        If it fails, what was stored is deleted. One `put` a part.
+        Batches have the shard's update columns (see `tidelake.data.types.update_schema`); they are checked
+        and made canonical like those of an append. Returns `b""` if nothing is left after consolidation. If
+        it fails, what was stored is deleted. One `put` for each part. Memory is bounded as for
+        `BatchBuilder`.
         """
         lower = Frontier.of(self.spec.domain.minimum) if self.lower is None else self.lower
         upper = Frontier() if self.upper is None else self.upper

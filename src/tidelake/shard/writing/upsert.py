@@ -1,7 +1,8 @@
-"""Upserts and replacements by this process: read the newest state, write what differs, or begin again.
+"""Upserts and replacements by this process: reads the newest state and appends the differences.
 
-Owns the loop: differences hold only at the very upper that they were made for, so another writer means
-looking again. There is no limit to that: whenever it happens, somebody else's append is in.
+Owns the retry loop: differences are valid only at the upper that they were computed for, so after another
+writer's append they are computed again. The loop has no limit, as each retry means that another append
+succeeded.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,13 +40,13 @@ from tidelake.state.state import ShardState
 
 @dataclass
 class Difference:
-    """What an attempt is to append.
+    """The updates that one attempt appends.
 
     Attributes:
-        seen: the contents that it depends on.
-        updates: in ascending order, sorted and consolidated.
-        end: the last time that was asked for, known once the updates were read; None: there is none, and
-            without updates nothing has to be written.
+        seen: the contents that they depend on.
+        updates: the updates, sorted and consolidated.
+        end: the last time that was asked for, known once `updates` was read to its end; None: there is none,
+            and without updates nothing has to be written.
     """
 
     seen: Seen
@@ -65,15 +66,15 @@ def upsert(
     *,
     old_rows: OldRows | None = None,
 ) -> Appended:
-    """Let the rows of a table be those of their keys.
+    """Replace the rows of the keys of a table by its rows.
 
     Args:
-        shard: to write to.
-        data: events, as `tidelake.data.events.read_events` takes them. Of equally good ones the later wins.
-        columns: what orders events, and what removes.
-        time: of all events; None: they have a time column, or get one at the commit.
-        claim: to append under.
-        old_rows: is asked for what is there before the store.
+        shard: the shard to write to.
+        data: events, as `tidelake.data.events.read_events` takes them. Of tied events the later row wins.
+        columns: the columns that order events and mark deletes.
+        time: the time of all events; None: they have a time column, or get a time at the commit.
+        claim: the claim to append under.
+        old_rows: a source of the present rows that is asked before the store.
 
     Raises:
         InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken. Nothing was written.
@@ -89,7 +90,7 @@ def upserting(
     *,
     old_rows: OldRows | None = None,
 ) -> Attempt:
-    """What an upsert comes to on a state; arguments and errors as there."""
+    """A function that computes an upsert on a state; arguments and errors as `upsert`."""
     timed = any(name in given.column_names for name in shard.spec.domain.columns)
 
     def difference(state: ShardState, spec: ShardSpec) -> Difference:
@@ -98,7 +99,7 @@ def upserting(
         if time is None and not timed:
             at = commit_floor(shard, state)
         elif time is None and len(state.staged):
-            # What is staged is met as of one time: as of that of all events, if they have one.
+            # Staged updates are read as of one time: the time of all events, if they have a common one.
             at = _one_time(given, spec.domain.columns[0], state)
             if at is not None:
                 events_given = given.drop_columns([*spec.domain.columns])
@@ -119,7 +120,7 @@ def upserting(
 
 
 def _one_time(given: pa.Table, name: str, state: ShardState) -> Time | None:
-    """The time that all events of a table have, if it is open; None: they have several, or an odd one."""
+    """The one time of all events of a table; None if they have several times, or an invalid or closed one."""
     if given.column_names.count(name) != 1:
         return None
     column = given.column(name)
@@ -131,14 +132,14 @@ def _one_time(given: pa.Table, name: str, state: ShardState) -> Time | None:
 
 
 def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim | None = None) -> Appended:
-    """Let the contents be exactly the rows of a table: whole rows are compared, with their multiplicity.
+    """Replace the contents by the rows of a table. Whole rows are compared, with their multiplicity.
 
     Args:
-        shard: to write to.
-        data: key and value columns, as `tidelake.data.ingest.normalize` takes them; with a `_diff`, which is
-            then how often a row is there.
-        time: of the change; None: picked at the commit.
-        claim: to append under.
+        shard: the shard to write to.
+        data: key and value columns, as `tidelake.data.ingest.normalize` takes them. A `_diff` column, if
+            present, is the multiplicity of each row.
+        time: the time of the change; None: picked at the commit.
+        claim: the claim to append under.
 
     Raises:
         InvalidUpdates, UpdateNotBeyondLower: the table or the time cannot be taken. Nothing was written.
@@ -147,7 +148,7 @@ def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim |
 
 
 def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attempt:
-    """What a replacement comes to on a state; arguments and errors as `replace`."""
+    """A function that computes a replacement on a state; arguments and errors as `replace`."""
     check_total(shard.spec)
 
     def difference(state: ShardState, spec: ShardSpec) -> Difference:
@@ -173,7 +174,7 @@ def _written(shard: Shard, attempt: Attempt, claim: Claim | None) -> Appended:
             try:
                 return _append(shard, spec, state, attempt(state, spec), claim)
             except (UpperMismatch, UploadExpired):
-                # Somebody was faster: the old rows may be others now.
+                # Another append was first: the old rows may have changed.
                 if shard.readable().upper.closed:
                     raise
                 shard.env.recorder.count("shard.upsert.again")

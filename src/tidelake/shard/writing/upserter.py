@@ -1,8 +1,8 @@
-"""Upserting from any process: events in, the bytes of a batch out.
+"""Upserts from any process: takes events, returns the bytes of a batch.
 
-Owns what is sent to a worker so that it can look up the old rows of its keys and store what follows from
-them. What it gives back is appended by `tidelake.shard.writing.batches.append_uploaded`, at the very upper
-that it was made for: later old rows may be others.
+Owns what a worker is sent so that it can look up the old rows of its keys and store the resulting updates.
+The bytes that it returns are appended by `tidelake.shard.writing.batches.append_uploaded`, at exactly the
+upper that they were made for: at a later upper the old rows may differ.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -39,31 +39,31 @@ from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
 OldRows: TypeAlias = Callable[[Frontier, pa.Table], pa.Table | None]
-"""Knows what is stored without a look into the store, at the last time before an upper, of a table's keys.
+"""A source of old rows other than the store, called with an upper and a table of events.
 
-Gives canonical updates, consolidated, of any time: all rows of these keys, each with its multiplicity in
-`_diff`. None: it does not know.
+Returns all rows of the keys of the events, as of the last time before the upper: canonical, consolidated
+updates with any time and the multiplicity in `_diff`. None if it does not know them.
 """
 
-# Events, the same sorted, their old rows and the differences of both are in memory at once.
+# A range is this fraction of the memory, which holds its events, these sorted, the old rows and the updates.
 _RANGE_SHARE = 8
-# Ranges at once: two that have one row group in common both read it.
+# The most ranges at once. Two ranges that share a row group both read it.
 _RANGES_MAX = 2
 
 
 @dataclass(frozen=True)
 class Upserter:
-    """Events of keys to updates, against the contents as of one state. Goes to other processes as bytes.
+    """Turns events into updates of the contents of one state. Goes to other processes as bytes.
 
     Attributes:
         spec: the shard.
-        needed: the runs of the state.
-        lower: its upper, from which on events have their times.
-        columns: what orders events, and what removes.
-        time: of all events; None: they have times of their own, or get one at the commit.
-        rows_count: whether of equally good events the later row wins; else they must be equal.
-        advance: whether events whose times are closed happen at `lower`; else they are refused.
-        meets_staged: whether updates that are staged for their times are among what they meet.
+        needed: the runs of the state that may have to be read.
+        lower: upper of the state; the events' times must be at or after it.
+        columns: the columns that order events and mark deletes.
+        time: the time of all events; None: they have times of their own, or get a time at the commit.
+        rows_count: whether of events that tie the later row wins; else they must be equal.
+        advance: whether events at closed times move to `lower`; else they are refused.
+        meets_staged: whether the old rows include staged updates.
     """
 
     spec: ShardSpec
@@ -86,10 +86,10 @@ class Upserter:
         rows_count: bool = True,
         advance: bool = False,
     ) -> "Upserter":
-        """Of the contents of a state, taken before the spec.
+        """An upserter on the contents of a state, which was read before the spec.
 
         Raises:
-            UsageError: times are tuples, or the columns cannot mean that.
+            UsageError: times are tuples, or the columns do not fit the schema.
             UpperMismatch: all times are closed for good.
             UpdateNotBeyondLower: the time is closed.
         """
@@ -106,14 +106,15 @@ class Upserter:
 
     @property
     def as_of(self) -> int:
-        """The time of the contents that events meet: theirs, with what is staged for it, or the upper.
+        """The time to read the old rows at: the time of all events if they have one, else `lower`.
 
-        No update of the spine has reached the upper: that is before it, whatever was folded.
+        All updates of the spine are before `lower`, so either time shows all of them; staged updates count
+        up to this time.
         """
         return times.parts(self.lower.elements[0] if self.time is None else self.time)[0]
 
     def to_bytes(self) -> bytes:
-        """A form for another process: a reference and descriptions of parts; no credentials."""
+        """A form for another process: the spec and descriptions of parts; no credentials."""
         return encode_record("upserter", self)
 
     @classmethod
@@ -122,9 +123,10 @@ class Upserter:
         return decoded("upserter", data, cls, "upserter")
 
     def catch_up(self) -> None:
-        """Unpack what is new of the shard if look-ups of this process have had most of it unpacked.
+        """Unpack new parts of the shard if this process has unpacked most of it for look-ups.
 
-        The next look-up would do it. Errors as `upload`, and costs as `tidelake.shard.runs.gather.catch_up`.
+        Otherwise the next look-up unpacks them. Errors as `upload`, cost as
+        `tidelake.shard.runs.gather.catch_up`.
         """
         with self._explained():
             catch_up(self.spec, stores_of(self.spec).blobs, self.needed)
@@ -135,19 +137,22 @@ class Upserter:
         watch: Callable[[pa.Table, pa.Table], None] = lambda _events, _updates: None,
         old_rows: OldRows | None = None,
     ) -> bytes:
-        """Look up, resolve and store; the returned bytes go to `append_uploaded`, `b""` if nothing changes.
-
-        Args:
-            batches: events, as `tidelake.data.events.read_events` takes them; all of a key come to one call.
-                More than `merge_chunk_rows` come sorted by key.
-            watch: is told of each range of events, and the updates that it amounts to.
-            old_rows: is asked before the store.
+        """Look up old rows, compute updates and store them; the bytes go to `append_uploaded`.
 
         A look-up costs an `open` and some reads for each part that may hold one of the keys, unless this
-        process has unpacked it (`lookup_cache_bytes`). Many keys are two ranges, for a thread each if there
-        are so many for Arrow (`pyarrow.cpu_count`), and both may read one part. Then one `put` a part.
-        Memory: `merge_memory_bytes` for the ranges, beside what their reads and `BatchBuilder` take.
-        If it fails, what was stored is deleted.
+        process has unpacked the part (`lookup_cache_bytes`). If there are many keys and Arrow has two threads
+        (`pyarrow.cpu_count`), two ranges are worked on at once, and both may read the same part. Then one
+        `put` for each part. Memory: `merge_memory_bytes` for the ranges, besides their reads and
+        `BatchBuilder`. If it fails, what was stored is deleted.
+
+        Args:
+            batches: events, as `tidelake.data.events.read_events` takes them. All events of a key must be in
+                one call. More than `merge_chunk_rows` must be sorted by key.
+            watch: called with the events of each range and the updates that they result in.
+            old_rows: a source of old rows that is asked before the store.
+
+        Returns:
+            The bytes; `b""` if nothing changes.
 
         Raises:
             InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken.
@@ -168,16 +173,16 @@ class Upserter:
     def resolved(
         self, blobs: BlobStore, given: Iterable[object], old_rows: OldRows | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Events of each range of keys, and the updates that they amount to; both in ascending order."""
+        """The events of each range of keys, and the updates that they result in; both in ascending order."""
         spec, config = self.spec, self.spec.config
         own = {column.name for column in spec.schema.value}
         rules = Rules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
-        # Arrow knows how many threads there are for it: one in a task of Spark, of which each core has one.
+        # Arrow's thread count is the limit: it is one in a Spark task, as Spark runs one task per core.
         threads = max(1, min(pa.cpu_count(), _RANGES_MAX)) if old_rows is None else 1
         limits = Limits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE, threads)
 
         def resolved(events: pa.Table) -> tuple[pa.Table, pa.Table]:
-            # What is staged is in no copy of the closed times.
+            # `old_rows` knows closed times only, so it cannot answer if staged updates count.
             known = old_rows(self.lower, events) if old_rows and not self.meets_staged else None
             old = self._stored(blobs, events) if known is None else known
             return events, resolve(events, old, spec.schema, spec.domain, rules)
@@ -185,7 +190,7 @@ class Upserter:
         yield from mapped(resolved, key_ranges(map(self._events, given), spec.schema, limits), threads)
 
     def _stored(self, blobs: BlobStore, events: pa.Table) -> pa.Table:
-        """The rows of the keys of events."""
+        """The stored rows of the keys of events."""
         among = KeySet.of(events, self.spec.schema)
         found = rows(self.spec, blobs, list(self.needed), AsOf(self.as_of), among=among)
         return pa.Table.from_batches(found, update_schema(self.spec.schema, self.spec.domain))
@@ -203,6 +208,6 @@ class Upserter:
         events = read(given, spec.schema, spec.domain, self.columns, time=self.time)
         if self.advance:
             return advanced(events, spec.domain, self.lower.elements[0])
-        # Also of those that will change nothing.
+        # Checked here, since events that change nothing never reach the builder's check.
         check_times(events, spec.domain, self.lower, None)
         return events
