@@ -1,11 +1,11 @@
-"""Settings that all processes of a lake go by, since they decide about each other's safety.
+"""Settings that all processes of a lake must agree on, because they protect each other's data by them.
 
-Every shard has them in its state. So a command that deletes or refuses by an age reads it in the very state
-that it changes, and whoever reads goes by the state that it reads. How they come there is in
-`tidelake.state.agreeing`.
+Every shard has them in its state. So a command that deletes or refuses by an age reads that age in the very
+state that it changes, and a reader uses those of the state that it reads. `tidelake.state.agreeing` changes
+them.
 
-An age that becomes shorter stays in force for as long as it was: whoever began something under the longer
-one is not deceived. One that becomes longer holds from the same commit on.
+When an age becomes shorter, the longer one stays in force for as long as it was, so that what was begun under
+it is still safe. When an age becomes longer, it holds from that commit on.
 
 INVARIANT: no step makes an age that is in force shorter.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from tidelake.config import Config
 
 AGES = ("garbage_age_ms", "upload_age_ms", "token_age_ms")
-"""Those by which something ends that others may need."""
+"""Settings after which something ends that others may need."""
 
 _DAY_MS = 86_400_000
 
@@ -36,16 +36,16 @@ class Longer:
 
 @dataclass(frozen=True)
 class Agreed:
-    """The settings, and since when they are these.
+    """The settings of one revision.
 
     Attributes:
-        revision: counts the changes in the lake; 0: they are as when the lake was made.
+        revision: counts the changes in the lake; 0: the settings that the lake was made with.
         lease_ms: how long a reader's hold lasts without a sign of life from it.
         garbage_age_ms: how long a stored object stays after the collection no longer needs it.
-        upload_age_ms: an upload that was begun so long ago, and is in no collection, is given up.
-        max_ahead_ms: how far ahead of the clock times of clock collections may be closed.
-        longer: ages that were longer and are in force still, by name.
-        told: of the catalog: whether every shard of the lake has this revision.
+        upload_age_ms: an upload that was begun longer ago, and is in no collection, is given up.
+        max_ahead_ms: how far ahead of the wall clock a collection with clock times may close times.
+        longer: by name, ages that were longer before and are still in force.
+        told: in the catalog: whether every shard of the lake has this revision.
         token_age_ms: how long a token is remembered after a write under it began.
     """
 
@@ -60,7 +60,7 @@ class Agreed:
 
     @classmethod
     def of(cls, config: Config) -> "Agreed":
-        """Of a lake that is made by a process with these settings."""
+        """The settings of a lake that is made with this configuration."""
         return cls(
             lease_ms=int(config.lease_s * 1000),
             garbage_age_ms=int(config.garbage_age_s * 1000),
@@ -73,7 +73,7 @@ class Agreed:
         return {name: getattr(self, name) for name in NAMES}
 
     def in_force(self, name: str, now_ms: int) -> int:
-        """The age that holds now: a longer one of a while ago, or the present one."""
+        """The age that holds now: the present one, or a longer one from before."""
         value: int = getattr(self, name)
         longer = self.longer.get(name)
         return value if longer is None or now_ms >= longer.until_ms else max(value, longer.age_ms)
@@ -87,7 +87,7 @@ class Agreed:
         return self.in_force("upload_age_ms", now_ms)
 
     def changed(self, now_ms: int, revision: int, values: Mapping[str, int]) -> "Agreed":
-        """The settings of a later revision, which take some from `values`."""
+        """The settings of a later revision: those in `values` are new, the others stay."""
         mine = self.values | dict(values)
         longer = {}
         for name in AGES:

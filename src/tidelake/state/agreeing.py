@@ -1,7 +1,7 @@
-"""The commands that change the settings which all processes of a lake go by.
+"""The commands that change the settings which all processes of a lake agree on.
 
-The catalog's are the lake's. A change is one commit of the catalog; then every other shard adopts it. Each
-shard is right by itself at any moment between: its readers, uploaders and collectors go by its own state.
+The catalog holds the lake's settings. A change is one commit of the catalog; then all other shards adopt it.
+Each shard is correct at any moment between, because its readers, uploaders and collectors use its own state.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tidelake.state.state import ShardState
 
 
 def change(state: ShardState, now_ms: int, values: Mapping[str, int]) -> Outcome[Agreed]:
-    """Change some settings of the lake, in its catalog. The others are still to be told."""
+    """Change some settings of the lake, in its catalog. The other shards still have to `adopt` them."""
     agreed = state.agreed
     if all(getattr(agreed, name) == value for name, value in values.items()):
         return NoOp(agreed)
@@ -23,9 +23,9 @@ def change(state: ShardState, now_ms: int, values: Mapping[str, int]) -> Outcome
 
 
 def adopt(state: ShardState, now_ms: int, agreed: Agreed) -> Outcome[None]:
-    """Go by the settings of the catalog, unless the shard does so or goes by later ones.
+    """Take over the settings of the catalog, unless the shard has them or later ones.
 
-    What stays in force for a while is what this shard went by.
+    An age that becomes shorter stays in force for as long as it was in this shard.
     """
     if state.dropped or state.agreed.revision >= agreed.revision:
         return NoOp(None)

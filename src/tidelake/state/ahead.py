@@ -1,8 +1,8 @@
-"""How far ahead of the clock times of a clock may be closed.
+"""How far ahead of the wall clock a collection with clock times may close times.
 
-A time that is closed stays so: one wrong timestamp, a year ahead, would close a year to all writers. So what
-closes times is refused if it goes further ahead than the lake allows (`max_ahead_ms`). Staging is not: what
-is staged for a time that cannot be meant can be taken back.
+A closed time stays closed: one wrong timestamp, a year ahead, would close a year to all writers. So a command
+that closes times further ahead than the lake allows (`max_ahead_ms`) is refused. Staging is allowed, because
+rows that were staged for a wrong time can be taken back.
 """
 
 from tidelake.errors import UsageError
@@ -15,10 +15,10 @@ _PER_MS = {"ms": 1, "us": 1000}
 
 
 def too_far(state: ShardState, before: Frontier, upper: Frontier, now_ms: int) -> Refused | None:
-    """The refusal to close times up to `upper`, if the last of them is too far ahead. Only of clocks.
+    """The refusal to close times up to `upper`, if the last of them is too far ahead; None for other units.
 
-    One that is so far ahead already may go on time by time, so that what was accepted can be written to.
-    Closing it for good is no mistake of a timestamp.
+    A collection that is too far ahead already may go on one time at a time, so that it can still be written
+    to. Closing all times is allowed: no wrong timestamp does that.
     """
     unit = _PER_MS.get(state.domain.unit)
     if unit is None or upper.closed or upper <= before:
@@ -32,7 +32,7 @@ def too_far(state: ShardState, before: Frontier, upper: Frontier, now_ms: int) -
         UsageError(
             f"this would close all times up to {last}, {_span(ahead_s)} ahead of the clock, and at most "
             f"{_span(state.agreed.max_ahead_ms / 1000)} is allowed: times are {state.domain} since 1970, so "
-            "look at the unit; what is for times to come can be staged; or allow more for all: "
+            "check the unit; rows for future times can be staged; or allow more for the whole lake: "
             f"lake.settings(max_ahead_s={wanted_s}) or `tidelake settings LAKE max_ahead_s={wanted_s}`"
         )
     )

@@ -1,9 +1,9 @@
 """Appending: how a batch comes into the shard, and at which times.
 
-There are three ways to say when: `Exactly` (the upper must be `lower`), `UpTo` (writers that all write
-the same data: narrow to what is still open) and `AtCommit` (one time, picked when the append commits).
-A claim makes the append decidable for ever: the writer's sequence number is recorded by the same edits
-that add the batch.
+The caller gives the times in one of three ways: `Exactly` (the upper must be `lower`), `UpTo` (several
+writers write the same data: narrow the batch to the times that are still open) and `AtCommit` (one time,
+picked when the append commits). A claim makes it possible to tell at any later time whether the append is in:
+the edits that add the batch also record the writer's sequence number.
 """
 
 from collections.abc import Iterable
@@ -59,9 +59,9 @@ class UpTo:
 
 @dataclass(frozen=True)
 class AtCommit:
-    """One time, the shard's upper at the commit, but not before `floor`.
+    """One time: the shard's upper at the commit, or `floor` if that is later.
 
-    The parts were written at `floor`; if the time comes out later they are registered with a rewrite.
+    The parts are written at `floor`; if the commit picks a later time, they are registered with a rewrite.
     """
 
     floor: Time
@@ -72,7 +72,7 @@ When: TypeAlias = Exactly | UpTo | AtCommit
 
 @dataclass(frozen=True)
 class Claim:
-    """A writer's word that this is its append number `sequence`, and what it is made of."""
+    """A writer's statement that this is its append number `sequence`, with data that `content` identifies."""
 
     writer: str
     epoch: int
@@ -86,9 +86,9 @@ class Appended:
 
     Attributes:
         lower: start of the times that were written.
-        upper: the shard's upper after it.
-        already: nothing had to be written: the data was in before this call, or there was none.
-        waited_s: seconds that it had to wait, or to merge, because too many runs were unmerged.
+        upper: the shard's upper after the append.
+        already: nothing had to be written: the data was in before this call, or there was no data.
+        waited_s: seconds that the append waited, or merged, because too many runs were unmerged.
     """
 
     lower: Frontier
@@ -99,14 +99,14 @@ class Appended:
 
 @dataclass(frozen=True)
 class Addition(Generic[R]):
-    """What an append or a stage comes to on a state.
+    """What an append or a stage would do to a state.
 
     Attributes:
-        answer: once it is in.
-        runs: that come in, as they are to be registered.
+        answer: the result once it is committed.
+        runs: the runs to register.
         bounds: the times that it closes; empty: none.
-        stays_open: the runs may have any times from the upper on, so another upper is as good.
-        floats: the runs have this one time, and a later one is as good.
+        stays_open: the runs may have any times at or after the upper, so they still fit if the upper moves.
+        floats: all rows have this one time, and a later time will do as well.
     """
 
     answer: R
@@ -130,9 +130,11 @@ def append(
 ) -> Outcome[Appended]:
     """Add runs to the shard and move its upper.
 
-    With `offered` the runs are, or were made of, parts of which others may hold copies: they are taken once.
+    With `offered` the runs are, or were made of, these parts. Others may hold copies of them, so each part is
+    taken at most once.
 
-    With `seen` they depend on contents: `UpperMismatch` also if others staged updates for their times since.
+    With `seen` the runs were made from the collection's contents: `UpperMismatch` also if other updates were
+    staged for their times since then.
 
     Refused with `WriterFenced`, `AlreadyTaken`, `UpperMismatch`, `UpdateNotBeyondLower`, `UpdateBeyondUpper`,
     `IncompatibleSchema` (rows of a schema that is not registered; with `as_now` also rows with a column that
@@ -181,7 +183,7 @@ def append_on(
     seen: Seen | None = None,
     offered: tuple[Part, ...] = (),
 ) -> "Addition[Appended] | NoOp[Appended] | Refused":
-    """What `append` comes to on a state, whoever carries it out: the collection alone, or its group."""
+    """What `append` would do to a state; the collection commits it itself, or its group does."""
     placed = _admitted(state, runs, when, claim, offered, as_now=as_now)
     if not isinstance(placed, HollowBatch):
         return placed
@@ -207,9 +209,9 @@ def stage(
     seal_to: Frontier | None = None,
     offered: tuple[Part, ...] = (),
 ) -> Outcome[bool]:
-    """Keep runs for times that are open. False if a claim says that they are in, or there are none.
+    """Keep runs for times that are open. False if a claim shows that they are in, or there are no runs.
 
-    `offered` as for `append`. With `seal_to` the same step then closes all times before that.
+    `offered` as for `append`. With `seal_to` the same step also closes all times before that frontier.
 
     Refused as `append` and `staging.place`; nothing is written then.
     """
@@ -243,7 +245,7 @@ def stage_on(
     seal_to: Frontier | None = None,
     offered: tuple[Part, ...] = (),
 ) -> "Addition[bool] | NoOp[bool] | Refused":
-    """What `stage` comes to on a state, whoever carries it out: the collection alone, or its group."""
+    """What `stage` would do to a state; the collection commits it itself, or its group does."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
@@ -272,7 +274,7 @@ def stage_on(
 def _sealed(
     state: ShardState, upper: Frontier, fresh: tuple[Staged, ...], edits: Edits, *, staged: bool
 ) -> Outcome[bool]:
-    """What is staged by a step, and times that it closes after that."""
+    """The outcome for a step that stages `fresh` and then closes all times before `upper`."""
     if upper == state.upper:
         edits = replace(edits, staged={one.name: one for one in fresh})
         return NoOp(False) if edits == Edits() else Commit(edits, staged)
@@ -282,21 +284,21 @@ def _sealed(
 
 
 def seal(state: ShardState, now_ms: int, upper: Frontier, claim: Claim | None = None) -> Outcome[Appended]:
-    """Close all times before a frontier, with what is staged for them. Those that are closed stay so."""
+    """Close all times before a frontier; what is staged for them becomes final. Closed times stay closed."""
     return append(state, now_ms, (), Exactly(state.upper, state.upper.join(upper)), claim)
 
 
 def seal_on(
     state: ShardState, upper: Frontier, claim: Claim | None = None
 ) -> Addition[Appended] | NoOp[Appended] | Refused:
-    """What `seal` comes to on a state, whoever carries it out: the collection alone, or its group."""
+    """What `seal` would do to a state; the collection commits it itself, or its group does."""
     return append_on(state, (), Exactly(state.upper, state.upper.join(upper)), claim)
 
 
 def expected(state: ShardState, now_ms: int, when: When, claim: Claim | None = None) -> Outcome[Appended]:
-    """What `append` would answer if it had no runs, for those who have not uploaded any yet. Costs O(1).
+    """What `append` would answer without runs, to be asked before anything is uploaded. Costs O(1).
 
-    A `Commit` of it holds no edits: whether it can be made depends on the runs.
+    A `Commit` holds no edits: whether the append succeeds also depends on the runs.
     """
     placed = _admitted(state, (), when, claim)
     if not isinstance(placed, HollowBatch):
@@ -319,7 +321,7 @@ def _admitted(
     *,
     as_now: bool = False,
 ) -> HollowBatch | Refused | NoOp[Appended]:
-    """The batch as it is to be registered, or the answer if it is not to be."""
+    """The batch to register, or the answer if there is nothing to register."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
@@ -333,7 +335,7 @@ def _admitted(
     placed = _place(state, runs, when)
     if isinstance(placed, NoOp):
         return placed
-    # Before a conflict: whoever tries again what is in learns that.
+    # Before a conflict is reported: a retry of an append that is in must learn that it is in.
     parts = (*(part for run in runs for part in run.parts), *offered)
     known = repeated(state, parts)
     if known is not None:
@@ -356,12 +358,12 @@ def _noted(state: ShardState, claim: Claim | None, upper: Frontier) -> dict[str,
 
 
 def noted(state: ShardState, claim: Claim, upper: Frontier) -> WriterRecord:
-    """The record of a writer whose append is in."""
+    """The record of the claim's writer once its append is in."""
     return advanced(state.writers[claim.writer], claim, upper)
 
 
 def advanced(record: WriterRecord, claim: Claim, upper: Frontier) -> WriterRecord:
-    """A writer's record after an append that is in, and the upper after that."""
+    """A writer's record after an append that left the shard at `upper`."""
     return replace(record, sequence=claim.sequence, upper=upper, content=claim.content)
 
 
@@ -370,7 +372,7 @@ def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema
     strange = {part.schema_id for run in runs for part in run.parts}.difference(state.schemas)
     if not strange:
         return None
-    # On a state that is not the newest one: whoever wrote the part may have seen the schema registered.
+    # Final only on the newest state: the writer of the part may have seen a later state with the schema.
     return IncompatibleSchema(
         f"rows of schema {min(strange)} cannot be appended: the collection has no such schema; "
         "write them again under its schema"
@@ -378,7 +380,7 @@ def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema
 
 
 def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
-    """A column of some rows that the newest schema has no more."""
+    """The name of a column of these rows that the newest schema no longer has; None: it has all."""
     live = {column.id for column in state.schema.columns}
     for id_ in {part.schema_id for run in runs for part in run.parts} - {state.schema_id}:
         for column in state.schemas[id_].schema.columns:
@@ -390,7 +392,7 @@ def _dropped(state: ShardState, runs: tuple[Run, ...]) -> str | None:
 def unfitting(
     state: ShardState, runs: tuple[Run, ...], offered: tuple[Part, ...]
 ) -> IncompatibleSchema | AlreadyTaken | UploadExpired | None:
-    """The error for runs that can come into no state of the shard, at whatever times they are."""
+    """The error for runs that no state of the shard can take, whatever their times are."""
     parts = (*(part for run in runs for part in run.parts), *offered)
     return unregistered(state, runs) or repeated(state, parts) or too_late(state, parts)
 
@@ -413,7 +415,7 @@ def _more(written: Written, batch: HollowBatch) -> Written:
 
 
 def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | None] | Refused:
-    """The answer to an append that is in, or None if it is not; refused for a writer that may not write."""
+    """The answer to an append that is in, None if it is not; refused if the writer may not write."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
@@ -422,7 +424,7 @@ def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | No
 
 
 def other_content(writer: str, sequence: int) -> str:
-    """The message for a number that comes again with other data."""
+    """The message for a sequence number that is used again for other data."""
     return (
         f"append {sequence} of writer {writer!r} is in, but was made of something else: the checkpoint or "
         "counter that numbered this one is older than the collection; give the data to another writer name"
@@ -430,7 +432,7 @@ def other_content(writer: str, sequence: int) -> str:
 
 
 def settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
-    """What the writer's record alone says to an append; None if it is the next one."""
+    """The answer to a claim that the writer's record alone gives; None if it is the writer's next append."""
     if record is None or record.epoch < claim.epoch:
         return Refused(UsageError(f"writer {claim.writer!r} is not open: call collection.writer(...)"))
     if record.epoch > claim.epoch:
@@ -444,7 +446,7 @@ def settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refus
 
 
 def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch | Refused | NoOp[Appended]:
-    """The batch as it is to be registered: its bounds, with rewrites and truncation."""
+    """The batch to register: its bounds, and its runs with rewrites and truncation."""
     match when:
         case Exactly(lower, upper):
             if not lower <= upper:
@@ -477,21 +479,21 @@ def _place(state: ShardState, runs: tuple[Run, ...], when: When) -> HollowBatch 
             lower, upper = state.upper, Frontier.past(at)
             if at != floor:
                 runs = tuple(_rewritten(run, at) for run in runs)
-    # New data has not been folded at all, whatever the shard's since is by now.
+    # New data has not been folded at all, whatever the shard's since is now.
     return HollowBatch(Bounds(lower, upper, state.minimum), runs)
 
 
 def _outside(
     runs: tuple[Run, ...], lower: Frontier, upper: Frontier, state: ShardState
 ) -> UpdateNotBeyondLower | UpdateBeyondUpper | None:
-    """The first part with a time outside the interval, as readers will see it. Exact for int times.
+    """The error for the first part with a time outside the interval, as readers will see it.
 
-    For tuples the extremes of a part need not be times of it; whoever writes the parts has checked
-    each row against the same interval.
+    Exact for int times. For tuples nothing is checked here, since the least and greatest components of a part
+    need not be a time in it; the code that writes the parts has checked each row against the interval.
     """
     if not state.domain.total_order:
         return None
-    # Of a truncated run readers drop what lies outside.
+    # Readers drop the rows of a truncated run that lie outside.
     for part in (part for run in runs if not run.truncated for part in run.parts):
         first, last = part.seen_times
         if not lower.less_equal(first):
@@ -510,7 +512,7 @@ def _narrowed(run: Run, lower: Frontier, state: ShardState) -> Run | None:
 
 
 def left_out(part: Part, lower: Frontier, domain: TimeDomain) -> bool:
-    """Whether a part has no row at or beyond a frontier. Of tuples the extremes need not be times of it."""
+    """Whether a part has no row at or after a frontier. False for tuples, whose extremes may be no times."""
     return domain.total_order and not lower.less_equal(part.seen_times[1])
 
 

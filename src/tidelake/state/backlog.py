@@ -1,7 +1,7 @@
-"""How far one step of a live tail may go: judged by what parts say of the times of their rows.
+"""How far one step of a live tail may go, judged by what the parts say about the times of their rows.
 
-Owns the bounds on rows and on distinct times of a stretch of a backlog; must not read rows. Times are ints.
-Ends of stretches are ints as well, `CLOSED` for the end of all time.
+Owns the upper bounds on rows and on distinct times in a stretch of a backlog; must not read rows. Times are
+ints. The end of a stretch is an int as well, `CLOSED` for the end of all time.
 
 INVARIANT: no bound is lower than what a read of that stretch gives, whatever is merged meanwhile.
 """
@@ -21,7 +21,7 @@ CLOSED = TIME_MAX + 1
 
 @dataclass(frozen=True)
 class Limits:
-    """What one step may hold; a single time is never cut, however many rows it has.
+    """How much one step may hold; a single time is never cut, however many rows it has.
 
     Attributes:
         rows: updates at most; None: any number.
@@ -33,17 +33,17 @@ class Limits:
 
     @property
     def none(self) -> bool:
-        """Whether a step takes whatever is there."""
+        """Whether a step takes everything there is."""
         return self.rows is None and self.times is None
 
     def allow(self, rows: int, times: int) -> bool:
-        """Whether so many updates of so many times may be in one step."""
+        """Whether one step may hold `rows` updates at `times` distinct times."""
         return (self.rows is None or rows <= self.rows) and (self.times is None or times <= self.times)
 
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """So many updates at most have times from `first` to `last`, both included."""
+    """At most `rows` updates have times from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -61,26 +61,26 @@ def frontier_of(end: int) -> Frontier:
 
 
 def spans(state: ShardState, lower: int, upper: int) -> tuple[Span, ...]:
-    """What the state says of the updates of `[lower, upper)`, ascending. Costs O(parts)."""
+    """Where the updates of `[lower, upper)` may be, as far as the state says; ascending. Costs O(parts)."""
     parts = (part for batch in state.batches() for part in batch.parts())
     return tuple(sorted(span for part in parts for span in _of_part(part, lower, upper)))
 
 
 def fitting(known: tuple[Span, ...], upper: int, limits: Limits) -> int | None:
-    """The furthest end up to which the updates fit as far as is known, or one time is taken alone.
+    """The furthest end up to which the updates surely fit, or the end of one single time.
 
     Args:
-        known: of the backlog, ascending, not empty; it ends at `upper`.
+        known: the spans of the backlog, ascending, not empty; the backlog ends at `upper`.
         upper: the answer if all of it fits.
-        limits: of the step.
+        limits: how much the step may hold.
 
     Returns:
-        The end; None if the spans are too coarse to tell: count the times.
+        The end; None if the spans are too coarse to tell: then count the times.
     """
     best: int | None = None
     rows = times = taken = 0
     reach = -1
-    # Between two neighbouring edges either all times lie in some span, or none does.
+    # Between two neighbouring edges either every time lies in some span, or no time does.
     edges = sorted({edge for span in known for edge in (span.first, span.last + 1)} | {upper})
     for start, end in pairwise(edges):
         while taken < len(known) and known[taken].first <= start:
@@ -101,7 +101,7 @@ def _of_part(part: Part, lower: int, upper: int) -> Iterator[Span]:
     # A pair's rows lie before the next pair's.
     ends = [*(first - 1 for first, _ in counts[1:]), _int(part.time_upper)]
     for number, ((first, rows), end) in enumerate(zip(counts, ends, strict=True)):
-        # The first pair of several counts one time alone.
+        # Of several pairs, the first counts a single time.
         last = first if number == 0 and len(counts) > 1 else end
         start, stop = max(first, floor, lower), min(max(last, floor), upper - 1)
         if start <= stop:

@@ -90,8 +90,8 @@ class _Image:
     tokens: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-# Fields that came later, with the format that they came with. A record that has none of them is written as
-# it was before, so that older versions go on reading what they understand.
+# Fields that came later, with the format that they came with. A record without any of them is written in its
+# old format, so that older versions can go on reading it.
 _LATER = ("staged", "group", "joined", "memberships", "decisions", "expired", "forks", "origin", "let_go")
 SINCE = dict.fromkeys(_LATER, 2) | dict.fromkeys(
     (
@@ -111,16 +111,16 @@ FORMAT = max(SINCE.values())
 
 
 def learn(type_: type) -> None:
-    """Let msgspec find out how to decode a type, and all that it is made of; only one thread at a time may.
+    """Let msgspec prepare the decoder of a type and of all types in it; only one thread at a time may do so.
 
-    msgspec does that when it first decodes one, and notes it at the class before it is complete: another
-    thread that finds it there ends the process by a segmentation fault. Types of several records have parts
-    in common.
+    msgspec does this when it first decodes a type, and stores the result at the class before it is complete:
+    another thread that finds it there crashes with a segmentation fault. Different types share parts, so this
+    holds for two different types as well.
     """
     msgspec.json.Decoder(type_)
 
 
-# While this module is imported there is no other thread in it.
+# No other thread is in this module while it is imported.
 for _type in (Delta, _Image):
     learn(_type)
 
@@ -132,7 +132,7 @@ def encode_record(kind: str, value: object) -> bytes:
 
 
 def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
-    """The value of a framed record, of a type that was learned.
+    """The value of a framed record; `type_` was prepared by `learn`.
 
     Raises:
         FormatTooNew: written by a newer version.
@@ -156,7 +156,7 @@ def decode_record(kind: str, data: bytes, type_: type[T], name: str) -> T:
 
 
 def _record(value: object) -> tuple[int, bytes]:
-    """The format and the JSON of a value. Of edits only what changes: most touch two fields of many."""
+    """The format and the JSON of a value. Of edits only the fields that change: mostly two of many."""
     match value:
         case Delta():
             body = {name: getattr(value, name) for name in _names(Delta) if name != "more"}
@@ -188,7 +188,7 @@ def _changed(edits: Edits) -> dict[str, object]:
 
 
 def _stored(value: object) -> object:
-    """What is stored of a field: of settings those that came later are left out where nobody chose them."""
+    """A field as it is stored: settings that came later are left out while they have their defaults."""
     if not isinstance(value, Agreed):
         return value
     settings = {name: getattr(value, name) for name in _names(Agreed)}
@@ -273,7 +273,7 @@ def decode_state(data: bytes, name: str) -> ShardState:
 
 
 def decode_unchecked(data: bytes, name: str) -> ShardState:
-    """A whole state, whatever rules it breaks, for those who mend it; errors as `decode_record`."""
+    """A whole state, even if it breaks rules, for the repair; errors as `decode_record`."""
     image = decode_record("state", data, _Image, name)
     state = ShardState(
         image.shard_id,

@@ -1,6 +1,6 @@
-"""The commands of those who clean up: what is free is doomed, deleted and buried; uploads grow too old.
+"""The commands of garbage collection: doom what is free, bury what is deleted, refuse uploads that are old.
 
-See `tidelake.state.garbage` for why nothing that is deleted is ever needed again, whoever stalls.
+`tidelake.state.garbage` says why nothing is needed again once it is deleted, however long a process stalls.
 """
 
 import itertools
@@ -15,10 +15,10 @@ from tidelake.state.state import ShardState
 
 
 def doom(state: ShardState, now_ms: int, *, names_max: int) -> Outcome[tuple[str, ...]]:
-    """Give up garbage that nobody reads and that is old enough.
+    """Doom garbage that no reader or fork needs and that is old enough.
 
     Returns:
-        The names of all that is doomed now, by this command or an earlier one: to be deleted, then buried.
+        The names of all that is doomed now, by this command or an earlier one: delete these, then bury them.
     """
     pins = [*reader_pins(state, now_ms), *fork_pins(state)]
     found = tuple(
@@ -29,19 +29,19 @@ def doom(state: ShardState, now_ms: int, *, names_max: int) -> Outcome[tuple[str
 
 
 def bury(state: ShardState, _now_ms: int, names: tuple[str, ...]) -> Outcome[None]:
-    """Forget doomed blobs. They are deleted."""
+    """Forget doomed blobs that have been deleted."""
     left = tuple(name for name in names if name in state.doomed)
     return Commit(Edits(buried=left), None) if left else NoOp(None)
 
 
 def raise_floor(state: ShardState, now_ms: int, *, beyond: int | None) -> Outcome[Sweep]:
-    """Refuse uploads that were begun longer ago than `upload_age_ms`, to within half of that again.
+    """Refuse uploads that were begun more than `upload_age_ms` ago, with a delay of up to half as long.
 
     Args:
         state: of the shard.
         now_ms: wall clock.
-        beyond: the latest seqno in the name of a stored part that nothing names; None: there is none. Then
-            something is noted only to forget what was taken.
+        beyond: the greatest seqno in the name of a stored part that no state names; None: there is no such
+            part. Then the floor rises only as far as `taken` needs it.
     """
     sweep, age_ms = state.sweep, state.agreed.upload_ms(now_ms)
     beyond = max((*([] if beyond is None else [beyond]), *state.taken), default=None)

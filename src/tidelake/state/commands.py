@@ -1,8 +1,8 @@
 """The commands of a shard, each a pure function of (state, now_ms, arguments).
 
-An outcome is `Commit` (these edits, then this result), `NoOp` (nothing to write: this result) or
-`Refused` (this error). A refusal or no-op may rest on a state that is no longer the newest: the
-machine believes either only on a fresh one.
+The outcome is `Commit` (write these edits, then return this result), `NoOp` (nothing to write, return this
+result) or `Refused` (raise this error). A refusal or no-op may be based on a state that is no longer the
+newest, so the machine accepts either only on a fresh state.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Commit(Generic[R]):
     Attributes:
         edits: what changes.
         result: the answer.
-        due: merges that the levels of the spine decide on by this step.
+        due: merges that the levels of the spine decide on in this step.
     """
 
     edits: Edits
@@ -74,7 +74,7 @@ def open_writer(
     take_over: bool = False,
     resume: bool = False,
 ) -> Outcome[WriterRecord]:
-    """Open a named writer under a new epoch, which fences the one before; to `resume`, under its own."""
+    """Open a named writer under a new epoch, which fences the earlier one; with `resume` under its own."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
@@ -88,7 +88,7 @@ def open_writer(
     elif old.owner == owner:
         record = replace(old, epoch=old.epoch + 1)
     elif take_over or old.sequence is None:
-        # Somebody has written under this name: the next owner must take over as well.
+        # Data was written under this name: the next owner must take over as well.
         record = WriterRecord(old.epoch + 1, None if old.sequence is None else -1, owner, old.upper)
     else:
         return Refused(UsageError(_taken(name, old, owner)))
@@ -96,7 +96,7 @@ def open_writer(
 
 
 def _begun(state: ShardState, now_ms: int, name: str, old: WriterRecord | None) -> tuple[str, ...]:
-    """The token under which a write begins; nothing if the name is none."""
+    """The token under which a write begins, if `name` is one; otherwise nothing."""
     if not name.startswith(PREFIX) or not writes_once(old):
         return ()
     today = max(now_ms, state.committed_ms) // DAY_MS
@@ -104,10 +104,10 @@ def _begun(state: ShardState, now_ms: int, name: str, old: WriterRecord | None) 
 
 
 def _taken(name: str, record: WriterRecord, owner: str) -> str:
-    nobody = "a writer without owner"
+    none = "a writer without owner"
     return (
-        f"writer {name!r} belongs to {record.owner or nobody!r}, and data was written under this name; "
-        f"{owner or nobody!r} might write the same data again: go on with the checkpoint that wrote it, use "
+        f"writer {name!r} belongs to {record.owner or none!r}, and data was written under this name; "
+        f"{owner or none!r} might write the same data again: go on with the checkpoint that wrote it, use "
         "another writer name, or take it over if the data is new: take_over=True, as an option "
         "takeOver=true, on the command line --take-over"
     )

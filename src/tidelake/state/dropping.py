@@ -1,6 +1,6 @@
-"""The end of a shard: a tombstone, which names nothing and holds nothing.
+"""The end of a shard: a tombstone, which names no part and has no holds.
 
-All parts become garbage in the same step. Collection deletes them, and at last the log; but not while forks
+All parts become garbage in the same step. Collection deletes them and finally the log, unless forks still
 need them.
 """
 
@@ -19,7 +19,7 @@ from tidelake.state.state import ShardState
 
 
 def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcome[bool]:
-    """Make the shard a tombstone; False if it is one. Refused while others hold it, unless by force."""
+    """Make the shard a tombstone; False if it is one. Refused while it has holds, unless by `force`."""
     if state.dropped:
         return NoOp(False)
     holders = [
@@ -45,27 +45,27 @@ def drop_shard(state: ShardState, now_ms: int, *, force: bool = False) -> Outcom
 
 
 def abandon(state: ShardState, now_ms: int, *, before_ms: int) -> Outcome[bool]:
-    """Make a shard a tombstone that was made before a time and is as it was made; False for any other.
+    """Make a shard a tombstone if it was made before `before_ms` and never changed; False otherwise.
 
-    A copy or fork of another shard begins with rows. Nobody counts on it before it is confirmed.
+    A copy or fork of another shard begins with rows, and nothing depends on it before it is confirmed.
     """
     if state.seqno > 0 or state.committed_ms > before_ms:
         return NoOp(False)
-    # A copy has the critical holds of its source; of one without a name nobody can use them.
+    # A copy has the critical holds of its source; they cannot be used in a copy that never got its name.
     return drop_shard(state, now_ms, force=True)
 
 
 def confirm(state: ShardState, _now_ms: int) -> Outcome[None]:
-    """Let nobody take the shard for one that was never finished: it has its name."""
+    """Mark the shard as finished, now that it has its name, so that `abandon` leaves it alone."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     return NoOp(None) if state.seqno > 0 else Commit(Edits(), None)
 
 
 def vanished(state: ShardState) -> ShardState:
-    """What is left of a state whose shard was dropped and deleted: a tombstone that names no blob.
+    """What remains of a state whose shard was dropped and deleted: a tombstone that names no blob.
 
-    For those who knew the shard before; there is no log any more that could tell.
+    For processes that knew the shard before; its log is gone and can tell them nothing.
     """
     outcome = drop_shard(state, state.committed_ms, force=True)
     if isinstance(outcome, Commit):
@@ -79,7 +79,7 @@ def _moved(before: Frontier, after: Frontier) -> Move | None:
 
 
 def _emptied(spine: Spine, bounds: Bounds) -> SpineEdit:
-    """One empty member in the place of all, and of one more, so that an empty spine has one as well."""
+    """One empty member in the place of all members and one more, so that an empty spine gets one as well."""
     id_ = SpineId(0, spine.next_id + 1)
     return SpineEdit(
         id_.hi,

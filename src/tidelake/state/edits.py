@@ -1,8 +1,8 @@
-"""The edits that lead from one version of a shard to the next, as they stand in its log.
+"""The edits that lead from one version of a shard to the next, as they are stored in its log.
 
-A command does not hand back a new state but an `Edits` value: what changes, field by field. The next state
-is `apply`, of the same edits, in the committing process and in every other; so memory and log cannot drift
-apart, and a commit costs as much as it changes.
+A command returns no new state but an `Edits` value, which says field by field what changes. The committing
+process and every other process make the next state with `apply` from the same edits, so memory and log cannot
+differ, and a commit costs as much as it changes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Move:
-    """A frontier that moves; `before` is there to be checked."""
+    """A move of a frontier; `before` is stored so that it can be checked."""
 
     before: Frontier
     after: Frontier
@@ -54,8 +54,7 @@ class Edits:
     Attributes:
         since: the move of `since`, if it moves.
         upper: the move of `upper`, if it moves.
-        retained: the move of `retained`, if it moves.
-        spine: what happens to the batches.
+        upper: the move of `upper`, if it moves.
         schemas: new schemas by id.
         writers: new or changed records by name.
         holds: new or changed holds by id; None removes one.
@@ -63,9 +62,9 @@ class Edits:
         retention: the new one, if it changes.
         dropped: whether the shard becomes a tombstone.
         doomed: names of garbage that may be deleted from now on.
-        buried: names of what was doomed, and is deleted.
+        buried: names of doomed blobs that have been deleted.
         sweep: the new one, if it changes.
-        rollup: the newest rollup, if it is another.
+        rollup: the newest rollup, if it changes.
         claims: new or changed claims by name; None removes one.
         chunks: finished chunks by their keys; None removes one.
         written: the new totals, if they change.
@@ -76,13 +75,13 @@ class Edits:
         decisions: new ones by id; None removes one.
         expired: the new one, if it changes.
         forks: new ones by their shards' ids; None removes one.
-        let_go: whether a fork needs its origin no longer.
+        let_go: whether a fork no longer needs its origin.
         taken: ids of uploads that come in and of which others may hold copies, by the seqnos in their names.
-        mended: the state before is not that of the log but the one in `rollup`, which a repair has made of
-            it: whoever has followed the log so far begins anew from there.
-        writers_gone: names of records that go.
+        mended: the state before this one is that in `rollup`, which a repair has made, and not that of the
+            log: a process that has followed the log so far starts again from there.
+        writers_gone: names of writer records that are removed.
         agreed: the new settings, if they change.
-        tokens: names of writers that are tokens, under which writes begin.
+        tokens: names of writers that are tokens and under which writes begin.
     """
 
     since: Move | None = None
@@ -121,8 +120,8 @@ class Edits:
 class Delta:
     """One entry of the log: the edits that make state `seqno` from state `seqno - 1`.
 
-    Of commands that were committed together there is a step for each, in their order; all of them make the
-    one state `seqno`.
+    Commands that were committed together have a step each, in their order; all the steps together make the
+    state `seqno`.
 
     Attributes:
         shard_id: whose log it belongs to.
@@ -130,8 +129,8 @@ class Delta:
         committed_ms: wall clock of the commit; never goes back.
         nonce: fresh for every attempt, so that a process knows its own entry.
         base: the newest rollup that the state knows, from which a reader starts.
-        edits: what changes, by the first step.
-        more: by the steps after it.
+        edits: the first step.
+        more: the steps after it.
     """
 
     shard_id: str
@@ -154,7 +153,7 @@ class Delta:
 
     @property
     def mended(self) -> bool:
-        """Whether it goes on from a state that a repair has made."""
+        """Whether it continues from a state that a repair has made."""
         return any(edits.mended for edits in self.steps)
 
     @property
@@ -168,9 +167,9 @@ class Step:
     """What one command of a delta did.
 
     Attributes:
-        before: the state that it was decided on, of the seqno before the delta's.
-        after: with its edits, and the delta's seqno.
-        edits: its own.
+        before: the state that the command was decided on, with the seqno before the delta's.
+        after: that state with the command's edits, and the delta's seqno.
+        edits: the command's own.
     """
 
     before: ShardState
@@ -211,10 +210,10 @@ def steps(state: ShardState, delta: Delta) -> Iterator[Step]:
 
 
 def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
-    """The next state, by the edits of one command. Costs O(change).
+    """The state after the edits of one command. Costs O(change).
 
     Raises:
-        CorruptionError: they do not fit the state.
+        CorruptionError: the edits do not fit the state.
     """
     seqno = state.seqno + 1
     name = f"{state.shard_id}@{seqno}"
@@ -242,7 +241,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
             _added(state.garbage, _left(state, edits, committed_ms), name), dict.fromkeys(edits.doomed), name
         ),
         doomed=_edited(_added(state.doomed, dooming, name), dict.fromkeys(edits.buried), name),
-        # What was named for nobody to read (rollups, chunks of merges) is missing from no state.
+        # Rollups and chunks of merges are not named for readers, so no state misses them.
         collected_to=max(
             [state.collected_to, *(lost.removed for lost in dooming.values() if lost.added < lost.removed)]
         ),
@@ -271,7 +270,7 @@ def stepped(state: ShardState, edits: Edits, committed_ms: int) -> ShardState:
 
 
 def _let_in(state: ShardState, edits: Edits) -> PMap[str, int]:
-    """Since when staged batches are seen that awaited a transaction."""
+    """The seqnos from which staged batches are seen that awaited a transaction, by name."""
     known = state.let_in
     for name, one in edits.staged.items():
         before = state.staged.batches.get(name)
@@ -283,7 +282,7 @@ def _let_in(state: ShardState, edits: Edits) -> PMap[str, int]:
 
 
 def _latest(state: ShardState, edits: Edits) -> PMap[str, int]:
-    """When a group last let rows in for each of its collections."""
+    """The seqnos at which a group last let rows in, by collection."""
     known = state.latest
     for decision in edits.decisions.values():
         for id_ in () if decision is None else decision.members:
@@ -295,11 +294,11 @@ def _latest(state: ShardState, edits: Edits) -> PMap[str, int]:
 
 
 def _left(state: ShardState, edits: Edits, committed_ms: int) -> dict[str, Garbage]:
-    """The blobs that a step takes out of the state."""
+    """The blobs that a step removes from the state."""
     seqno = state.seqno + 1
     found = dict(leaving(state.spine, state.staged, state.chunks, edits))
     if edits.rollup is not None and state.rollup != FIRST:
-        # Never a part of what a pin reads, but whoever opens the shard may be about to.
+        # No pin reads a rollup, but a process that opens the shard may be about to read it.
         found[names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)] = NEVER_READ
     return {blob: Garbage(min(added, seqno), seqno, committed_ms) for blob, added in found.items()}
 

@@ -1,13 +1,13 @@
 """Forks: shards that begin as a version of another one, and share its parts.
 
-The *origin* notes a fork before there is one, and from then on keeps the parts that it needs: those of one
-version, by a pin without a lease. The fork names them as they are called there. It never deletes what is
-not its own (`borrowed`), but all else is as with its own parts: one that a merge has replaced stays garbage
-of the fork as long as its readers, and its own forks, may need it. A fork that names no borrowed part at
-all *lets go*: first the origin forgets it, then it forgets the origin. So pins of forks of forks hang on
-each other like links of a chain, and each shard knows its neighbours only.
+The *origin* notes a fork before the fork is made, and from then on keeps the parts of one version for it: a
+pin without a lease. The fork names these parts by their names in the origin. It never deletes *borrowed*
+parts, those that are not its own. Otherwise it treats them like its own: a borrowed part that a merge has
+replaced stays garbage of the fork for as long as its readers, and its own forks, may need it. When a fork
+names no borrowed part at all it *lets go*: first the origin forgets the fork, then the fork forgets the
+origin. So forks of forks form a chain, and each shard knows only its neighbours.
 
-A tombstone keeps what its forks need, and commits nothing but that they let go.
+A tombstone keeps the parts that its forks need, and the only steps it commits are those of forks that let go.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ from tidelake.state.taken import indexed
 
 
 def note_fork(state: ShardState, now_ms: int, *, fork_id: str, seqno: int) -> Outcome[None]:
-    """Keep the parts of a version for a fork that is about to be made of it.
+    """Keep the parts of a version for a fork that is about to be made from it.
 
-    Refused with `LeaseExpired` if some of them have been given up since: fork a newer version.
+    Refused with `LeaseExpired` if some of them have been deleted since: fork a newer version.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -45,14 +45,14 @@ def note_fork(state: ShardState, now_ms: int, *, fork_id: str, seqno: int) -> Ou
 
 
 def forget_fork(state: ShardState, _now_ms: int, *, fork_id: str) -> Outcome[bool]:
-    """Keep nothing for a fork any more; whether it was noted. Also on a tombstone."""
+    """Stop keeping parts for a fork; whether it was noted. Possible on a tombstone as well."""
     if fork_id not in state.forks:
         return NoOp(False)
     return Commit(Edits(forks={fork_id: None}, dropped=state.dropped), True)
 
 
 def let_go(state: ShardState, _now_ms: int) -> Outcome[None]:
-    """Forget the origin, which has forgotten this fork: nothing is borrowed."""
+    """Forget the origin, which has forgotten this fork already. Does nothing while a part is borrowed."""
     if state.origin is None or state.dropped or is_borrower(state):
         return NoOp(None)
     return Commit(Edits(let_go=True), None)
@@ -64,12 +64,12 @@ def fork_pins(state: ShardState) -> list[int]:
 
 
 def is_borrowed(name: str, shard_id: str) -> bool:
-    """Whether a name is that of a part which another shard keeps and deletes."""
+    """Whether this is the name of a part that another shard keeps and deletes."""
     return names.owner(name) not in (None, shard_id)
 
 
 def borrowed_parts(state: ShardState) -> Iterator[Part]:
-    """The stored parts that a state names for its readers, and that are not its own."""
+    """The stored parts that a state names for its readers and that are not its own."""
     held = (*state.spine, *state.staged.batches.values())
     for part in (part for one in held for part in one.batch.parts()):
         if part.inline is None and is_borrowed(part.name, state.shard_id):
@@ -77,27 +77,27 @@ def borrowed_parts(state: ShardState) -> Iterator[Part]:
 
 
 def is_borrower(state: ShardState) -> bool:
-    """Whether anybody may need a borrowed part of this state, or of an earlier one. Costs O(state)."""
+    """Whether this state, or an earlier one that is still read, needs a borrowed part. Costs O(state)."""
     if any(True for _ in borrowed_parts(state)):
         return True
     return any(is_borrowed(name, state.shard_id) for name in (*state.garbage, *state.doomed))
 
 
 def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = None) -> ShardState:
-    """The first version of a fork: the contents of a shard, with its history, as it is or up to a time.
+    """The first version of a fork: the contents and history of a shard, complete or up to a time.
 
-    Without what belongs to its readers, its writers, its group and its store. Schemas keep their ids. What is
-    staged at open times comes along, but not if the fork is to end at a time.
+    Leaves out what belongs to the origin's readers, writers, group and store. Schemas keep their ids. Staged
+    batches at open times come along, unless the fork is to end at a time.
 
     Args:
         state: of the origin, as readers see it.
         fork_id: of the new shard.
         now_ms: wall clock.
-        as_of: the last closed time of the fork; None: all that is closed.
+        as_of: the last closed time of the fork; None: the origin's last closed time.
 
     Raises:
-        HistoryCompacted: the time lies before `since`, so that what was there then is not known exactly.
-        NotYetClosed: it is still open.
+        HistoryCompacted: the time lies before `since`, so the contents at that time are no longer known.
+        NotYetClosed: the time is still open.
     """
     upper, retained, spine, staged = state.upper, state.retained, state.spine, list(state.staged)
     if as_of is not None:
@@ -106,12 +106,12 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         if state.upper.less_equal(as_of):
             raise NotYetClosed(as_of, state.upper, 0)
         upper = state.upper.meet(Frontier.past(as_of))
-        # Where holds of the origin keep history, its owner may have let more of it go than there is here.
+        # The origin's owner may have given up history from `as_of` on that holds keep; the fork keeps it.
         retained = retained.meet(Frontier.of(as_of))
         staged = [
             cut for one in staged if (cut := replace(one, batch=_narrowed(one.batch, upper))).batch.runs
         ]
-        # Of tuples, where the spine ends and where the fork does, each may be past the other somewhere.
+        # With tuples neither the end of the spine nor that of the fork need be at or after the other.
         waits = any(begins_before(one.batch, upper) for one in staged)
         end = state.drained.meet(upper) if waits else upper
         spine = _extended(_cut(spine, upper), state, end)
@@ -145,14 +145,14 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         written=Written(),
         forks=pmap(),
         origin=Origin(state.shard_id, state.seqno),
-        # What was uploaded for the origin is refused for whose it is.
+        # Uploads for the origin have its id in their names, and are refused for that.
         taken=pmap(),
         part_names=indexed(whole, staying, {}),
     )
 
 
 def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
-    """What takes the place of a fork that was noted and never made: nothing, of no version of its origin."""
+    """What takes the place of a fork that was noted only: an empty shard, of no version of its origin."""
     start = state.minimum
     blank = ShardState(fork_id, state.domain, 0, now_ms, start, start, start, schemas=state.schemas)
     schemas = {id_: replace(version, seqno=0) for id_, version in state.schemas.items()}
@@ -160,7 +160,7 @@ def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
 
 
 def _cut(spine: Spine, upper: Frontier) -> Spine:
-    """The spine up to a frontier. Levels stay as they are: nothing becomes due that was not."""
+    """The spine up to a frontier. Levels stay as they are, so that no new merge becomes due."""
     members: list[Member] = []
     for member in spine:
         if members and upper <= members[-1].batch.bounds.upper:
@@ -183,7 +183,7 @@ def _cut(spine: Spine, upper: Frontier) -> Spine:
 
 
 def _extended(spine: Spine, state: ShardState, upper: Frontier) -> Spine:
-    """The spine up to a frontier, between which and its end nothing is staged."""
+    """The spine made longer, up to a frontier; nothing is staged between its end and there."""
     end = spine.end(state.minimum)
     if upper <= end:
         return spine
@@ -192,7 +192,7 @@ def _extended(spine: Spine, state: ShardState, upper: Frontier) -> Spine:
 
 
 def _narrowed(batch: HollowBatch, upper: Frontier) -> HollowBatch:
-    """A batch without what lies beyond a frontier. Its times may have been advanced, but not past that."""
+    """A batch without its times at or after a frontier. Its times were advanced no further than that."""
     bounds = batch.bounds
     within = Bounds(bounds.lower.meet(upper), bounds.upper.meet(upper), bounds.since)
     if bounds.upper <= upper:

@@ -1,13 +1,12 @@
 """How a spine takes a batch in: levels of powers of two, and fuel that moves merges along.
 
-A batch of n updates enters at level ceil(log2 n). A level holds at most two spine batches; two begin a
-merge, whose work is the number of their updates. Every insertion at level k gives each merge 8 * 2^k
-fuel, so a merge is complete before its level is needed again. A complete merge is one spine batch, a
-level higher. All of this is bookkeeping: who reads and writes the rows, and when, is another matter
-(`tidelake.state.merging`).
+A batch of n updates enters at level ceil(log2 n). A level holds at most two spine batches; the second one
+begins a merge, whose work is the number of updates in both. Every insertion at level k gives each merge 8 *
+2^k fuel, so a merge is complete before its level is needed again. A complete merge becomes one spine batch, a
+level higher. All of this is bookkeeping: `tidelake.state.merging` says when rows are read and written.
 
-All merges get the same fuel, so the spine counts it once (`Spine.spent`), and a merge remembers at which
-count it is complete: an insertion changes no merge that it does not finish.
+All merges get the same fuel, so the spine counts it once (`Spine.spent`), and each merge stores the count at
+which it is complete: an insertion changes no merge unless it finishes it.
 
 Source: the fueled spine of differential dataflow (McSherry et al., "Shared Arrangements", VLDB 2020).
 """
@@ -28,7 +27,7 @@ Item = TypeVar("Item", SpineBatch, FuelingMerge)
 
 @dataclass(frozen=True)
 class MergeDue:
-    """A merge that the levels have decided on: these members are now one spine batch.
+    """A merge that the levels have decided on: these members are one spine batch from now on.
 
     Attributes:
         id: of the spine batch.
@@ -41,14 +40,14 @@ class MergeDue:
 
 @dataclass(frozen=True)
 class Step:
-    """What becomes of a spine, and the merges that are due because of it, oldest batches last."""
+    """How a spine changes, and the merges that are due because of it, those of the oldest batches last."""
 
     edit: SpineEdit
     due: tuple[MergeDue, ...]
 
 
 def level_of(rows: int) -> int:
-    """The level of so many updates: the least k with rows <= 2^k."""
+    """The level for so many updates: the least k with rows <= 2^k."""
     return (max(rows, 1) - 1).bit_length()
 
 
@@ -67,13 +66,13 @@ def push(spine: Spine, batch: HollowBatch, since: Frontier, seqno: int) -> Step:
 
 
 def exert(spine: Spine, since: Frontier, fuel: int) -> Step | None:
-    """Move merges along without a batch to insert; None if there is nothing to merge."""
+    """Give fuel to merges without inserting a batch; None if there is nothing to merge."""
     levels = _Levels(spine, since)
     return levels.step() if levels.exert(fuel) else None
 
 
 def collapse(spine: Spine, since: Frontier) -> Step | None:
-    """Make all members one spine batch; None if they are. Costs O(levels) and takes no id."""
+    """Make all members one spine batch; None if they are one already. Costs O(levels) and takes no id."""
     levels = _Levels(spine, since)
     return levels.step() if levels.collapse() else None
 
@@ -108,7 +107,7 @@ class _Levels:
         return sum(len(level.batches) for level in self._levels)
 
     def push(self, batch: HollowBatch, seqno: int) -> None:
-        """Insert a batch; an empty one fuses with an empty one that stands alone at the lowest level."""
+        """Insert a batch; an empty one is fused with an empty one that is alone at the lowest level."""
         new = self._inserted(batch, seqno)
         lowest = next((i for i, level in enumerate(self._levels) if level.batches), None)
         if batch.rows == 0 and lowest is not None and [b.rows for b in self._levels[lowest].batches] == [0]:
@@ -120,7 +119,7 @@ class _Levels:
             self._introduce(new, level_of(batch.rows))
 
     def exert(self, fuel: int) -> bool:
-        """Give fuel to all merges, or begin one by a batch of no width; False if all is one spine batch."""
+        """Give fuel to all merges, or begin one with an empty batch; False if all is one spine batch."""
         if self.count < 2:
             return False
         self.tidy()
@@ -133,7 +132,7 @@ class _Levels:
         return True
 
     def collapse(self) -> bool:
-        """Finish all merges, and carry each level into the next; False if all is one spine batch."""
+        """Finish all merges and carry each level into the next; False if all is one spine batch."""
         if self.count < 2:
             return False
         while under_way := [level.merge for level in self._levels if level.merge]:
@@ -143,7 +142,7 @@ class _Levels:
         return True
 
     def step(self) -> Step:
-        """What has changed."""
+        """The step from the spine before to these levels."""
         batches = [
             batch if batch.level == i else replace(batch, level=i)
             for i, level in reversed(list(enumerate(self._levels)))
@@ -174,7 +173,7 @@ class _Levels:
         self.tidy()
 
     def _apply_fuel(self, fuel: int) -> None:
-        # A merge that begins on the way, of what was completed a level below, gets this fuel as well.
+        # A merge that begins meanwhile, with what a level below has completed, gets this fuel as well.
         reached = self._spent + fuel
         for i in range(len(self._levels)):
             merge = self._levels[i].merge
@@ -185,7 +184,7 @@ class _Levels:
         self._spent = reached
 
     def _roll_up(self, level: int) -> None:
-        """Make all that lies below a level one spine batch of it, so that levels fall from old to new."""
+        """Carry everything below a level up into it as one spine batch: levels must fall from old to new."""
         if not any(below.batches for below in self._levels[:level]):
             return
         carried: SpineBatch | None = None
@@ -213,13 +212,13 @@ class _Levels:
             here.merge = FuelingMerge(SpineId(older.id.lo, newer.id.hi), since, self._spent + work)
 
     def _complete(self, level: int) -> SpineBatch | None:
-        """Empty a level: its one spine batch, or the two as one; None if it was vacant."""
+        """Empty a level and return its one spine batch, or its two as one; None if the level was empty."""
         here = self._levels[level]
         self._levels[level] = _Level()
         if here.merge is None:
             return here.batches[0] if here.batches else None
         older, newer = here.batches
-        # A result that came in meanwhile may be folded further than the merge was to be at its beginning.
+        # A merge result that came in meanwhile may be folded further than was planned when the merge began.
         since = here.merge.since.join(older.bounds.since).join(newer.bounds.since)
         bounds = Bounds(older.bounds.lower, newer.bounds.upper, since)
         if older.rows == newer.rows == 0:
@@ -229,16 +228,16 @@ class _Levels:
         return SpineBatch(here.merge.id, level, bounds, older.rows + newer.rows)
 
     def _fuse(self, id_: SpineId, bounds: Bounds) -> None:
-        """Make empty members one. No rows, so there is nothing to merge."""
+        """Make empty members one at once: without rows there is nothing to merge."""
         for fresh in [known for known in self._fresh if id_.covers(known)]:
             del self._fresh[fresh]
         old = SpineId(id_.lo, min(id_.hi, self._before.next_id))
-        # What an earlier fusion of this step replaced is already noted.
+        # What an earlier fusion in this step replaced is noted already.
         self._replaced += [m.id for m in self._before.range(old) if m.id not in self._replaced]
         self._fresh[id_] = Member(id_, HollowBatch(bounds))
 
     def tidy(self) -> None:
-        """Let the top level sink to where its number of updates belongs, if that makes no unpaid work."""
+        """Let the top level sink to the level of its number of updates, if that adds no unpaid work."""
         while len(self._levels) > 1 and len(self._levels[-1].batches) == 1:
             top = len(self._levels) - 1
             if level_of(self._levels[top].batches[0].rows) >= top:
@@ -262,7 +261,7 @@ class _Levels:
         return next(level.batches[-1] for level in self._levels if level.batches)
 
     def _needed(self) -> tuple[MergeDue, ...]:
-        """The merges of this step without those that a later one covers with the same since."""
+        """The merges of this step, except those that a later one with the same since covers."""
         kept: list[MergeDue] = []
         for due in reversed(self._due):
             if not any(k.id.covers(due.id) and k.bounds.since == due.bounds.since for k in kept):
@@ -271,7 +270,7 @@ class _Levels:
 
 
 def _changes(before: Sequence[Item], after: Sequence[Item]) -> tuple[tuple[SpineId, ...], tuple[Item, ...]]:
-    """The ids of those that go or change, and those that come or have changed, each in its order."""
+    """The ids that go or change, and the items that come or have changed, each in their order."""
     old, new = ({item.id: item for item in items} for items in (before, after))
     gone = tuple(id_ for id_, item in old.items() if new.get(id_) != item)
     return gone, tuple(item for id_, item in new.items() if old.get(id_) != item)

@@ -1,14 +1,14 @@
-"""What no state names any more, and the order in which it goes.
+"""Blobs that no state names any more, and the order in which they are deleted.
 
-A blob that leaves the state becomes *garbage* in the same step: `leaving` finds it in the step itself, so
-no command can forget it. It is *free* once nobody reads a state that named it. Collecting is two commits
-with the deletion between them: free garbage is *doomed* (nobody may begin to read it from then on),
-deleted, and *buried* (the state forgets its name). What is doomed never comes back, so a collector that
-stalled for a week deletes nothing that anyone needs.
+A blob that leaves the state becomes *garbage* in the same step: `leaving` finds it in the step itself, so no
+command can forget it. It is *free* once no reader reads a state that named it. Collecting takes two commits
+with the deletion between them: free garbage is *doomed* (no read may begin to use it from then on), deleted,
+and *buried* (the state forgets its name). A doomed blob never comes back, so a collector that stalled for a
+week deletes nothing that is needed.
 
-An upload that nobody appended is in no state at all. Its name says which state its uploader knew. Once the
-*floor* has passed that, the state refuses such a part (`expired`), and only then is it deleted: an
-uploader that stalled for a week brings nothing back.
+An upload that was never appended is in no state at all. Its name holds the seqno of the state that its
+uploader knew. Once the *floor* is past that seqno the state refuses the part (`expired`), and only then is
+the part deleted: an uploader that stalled for a week cannot bring it back.
 
 Pure: nothing here deletes. `tidelake.shard.upkeep.collector` does.
 """
@@ -25,11 +25,11 @@ from tidelake.state.staged import Staged, Staging
 
 @dataclass(frozen=True)
 class Garbage:
-    """A blob that the state names no more: states of seqnos in `[added, removed)` named it.
+    """A blob that the state no longer names: states with seqnos in `[added, removed)` named it.
 
     Attributes:
         added: seqno of the first state that may have named it for readers.
-        removed: seqno of the first one that did not.
+        removed: seqno of the first state that no longer did.
         removed_ms: wall clock of that commit.
     """
 
@@ -38,17 +38,17 @@ class Garbage:
     removed_ms: int
 
     def read_by(self, seqno: int) -> bool:
-        """Whether the state of a seqno may have named it."""
+        """Whether the state of this seqno may have named it."""
         return self.added <= seqno < self.removed
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """How far uploads that nobody appended are given up.
+    """How far uploads that were never appended are given up.
 
     Attributes:
         floor: parts whose upload began before this seqno may no longer come into the state.
-        marks: seqnos and wall clocks at which sweeps looked at the state, ascending: floors to come.
+        marks: ascending pairs of a seqno and the wall clock at which it was noted: the floors to come.
     """
 
     floor: int = 0
@@ -56,7 +56,7 @@ class Sweep:
 
 
 class Change(Protocol):
-    """What a step does to those fields of a state that name parts; see `tidelake.state.edits.Edits`."""
+    """What a step does to the fields of a state that name parts; see `tidelake.state.edits.Edits`."""
 
     @property
     def spine(self) -> SpineEdit | None:
@@ -64,22 +64,22 @@ class Change(Protocol):
 
     @property
     def staged(self) -> Mapping[str, Staged | None]:
-        """Staged batches that come or go."""
+        """Staged batches that come, or go (None), by name."""
 
     @property
     def chunks(self) -> Mapping[str, tuple[Part, ...] | None]:
-        """Finished chunks of merges that come or go."""
+        """Finished chunks of merges that come, or go (None), by key."""
 
 
 def leaving(
     spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]], edits: Change
 ) -> Iterator[tuple[str, int]]:
-    """The stored parts that a step takes out of the state, each with the seqno since which it was read.
+    """The stored parts that a step removes from the state, each with the seqno from which readers had it.
 
     Args:
         spine: before the step.
         staged: before the step.
-        chunks: of merges under way, before the step. Parts of these alone were never read.
+        chunks: of merges under way, before the step. Parts of chunks alone were never read.
         edits: the step.
     """
     kept = {part.name for part in arriving(edits)}
@@ -91,7 +91,7 @@ def leaving(
 def going(
     spine: Spine, staged: Staging, chunks: Mapping[str, tuple[Part, ...]], edits: Change
 ) -> Iterator[tuple[Part, int]]:
-    """The parts of all that a step takes away or changes; some stay, elsewhere. Arguments as `leaving`."""
+    """The parts of everything that a step removes or changes; some stay elsewhere. Arguments as `leaving`."""
     gone: list[Member | Staged] = [staged.batches[name] for name in edits.staged if name in staged.batches]
     if edits.spine is not None:
         gone += [spine.members[id_.lo] for id_ in edits.spine.members_gone]
@@ -104,7 +104,7 @@ def going(
 
 
 def arriving(edits: Change) -> Iterator[Part]:
-    """The parts of all that a step puts into the state; some may have been there, elsewhere."""
+    """The parts of everything that a step puts into the state; some may have been elsewhere in it before."""
     for parts in edits.chunks.values():
         yield from parts or ()
     for staged in edits.staged.values():
@@ -115,12 +115,12 @@ def arriving(edits: Change) -> Iterator[Part]:
             yield from member.batch.parts()
 
 
-# Later than any seqno: no state has named it for readers.
+# Later than any seqno: no state has named the blob for readers.
 NEVER_READ = (1 << 63) - 1
 
 
 def free(garbage: Mapping[str, Garbage], pins: Iterable[int], before_ms: int) -> Iterator[str]:
-    """The garbage that nobody reads: no pin lies where it was named, and it is older than `before_ms`."""
+    """The garbage that may be doomed: older than `before_ms`, and no pin reads a state that named it."""
     pinned = sorted(set(pins))
     for name, found in garbage.items():
         if found.removed_ms <= before_ms and not any(found.read_by(pin) for pin in pinned):
@@ -128,6 +128,6 @@ def free(garbage: Mapping[str, Garbage], pins: Iterable[int], before_ms: int) ->
 
 
 def expired(part: Part, floor: int) -> bool:
-    """Whether an upload is too old to come into the state. Of an inline part as well: see `taken`."""
+    """Whether an upload is too old to come into the state; holds for inline parts too, see `taken`."""
     uploaded = names.uploaded_at(part.name)
     return uploaded is not None and uploaded < floor

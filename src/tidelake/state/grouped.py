@@ -1,7 +1,7 @@
-"""What shards remember of transactions: a group of collections, and what was decided for them.
+"""What shards remember of transactions: the members of a group, and what the group decided for them.
 
 A group is a shard without rows. Its log decides: a transaction is in from the commit on that writes its
-`Decision` there. The collections apply decisions when it suits them; until then readers do so for themselves
+`Decision` there. The collections apply decisions later; until then each reader applies them in memory
 (`tidelake.state.transactions`).
 """
 
@@ -15,10 +15,10 @@ class Membership:
     """A collection of a group, as the group knows it.
 
     Attributes:
-        upper: times of this one are closed up to here, if that is beyond the upper of the group.
-        admitted: seqno of the group's state that took it in. A collection that leaves and comes back has
-            another one, so that nobody takes the two stays for one.
-        leaving: no transaction takes it in any more.
+        upper: times of this collection before it are closed, also where the group's upper is earlier.
+        admitted: seqno of the group's state that took the collection in. A collection that leaves and comes
+            back gets another one, so that the two stays are not confused.
+        leaving: new transactions may no longer write to it.
     """
 
     upper: Frontier
@@ -28,11 +28,11 @@ class Membership:
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of a transaction.
+    """The outcome of a transaction.
 
     Attributes:
-        members: ids of the collections for which it staged something that is in now; none: it never comes in.
-        time: that all of it is advanced to; None: it has its own times.
+        members: ids of the collections for which it staged rows that are now in; none: it never comes in.
+        time: the time that all its rows are advanced to; None: they keep their own times.
     """
 
     members: tuple[str, ...]
@@ -46,10 +46,10 @@ class View:
     Attributes:
         group: its id.
         seqno: of the group's state.
-        upper: times up to here are closed.
-        admitted: of the collection; see `Membership`. None: the group does not know it.
-        leaving: nothing more is decided for it.
-        decided: the times of transactions that are in, by id; see `Decision.time`.
+        upper: all times before it are closed.
+        admitted: of the collection; see `Membership`. None: the group does not know the collection.
+        leaving: the group decides nothing more for the collection.
+        decided: times of the transactions that are in, by id; see `Decision.time`.
     """
 
     group: str
@@ -60,9 +60,9 @@ class View:
     decided: dict[str, int | None] = field(default_factory=dict)
 
     def is_of(self, group: str, joined: int) -> bool:
-        """Whether it speaks of a collection that is in this group since that seqno of the group."""
+        """Whether it is about the collection's present stay: in this group, admitted at that seqno."""
         return self.group == group and self.admitted == joined
 
     def is_older(self, group: str, joined: int) -> bool:
-        """Whether a collection has come into that group after this."""
+        """Whether it is older than the collection's present stay in that group."""
         return self.group != group or joined > self.seqno

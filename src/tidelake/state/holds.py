@@ -1,8 +1,8 @@
-"""Holds: who keeps history and parts, for how long, and where `since` is because of it.
+"""Holds: which readers keep history and parts, for how long, and what `since` follows from that.
 
-Leased holds end when their reader has shown no sign of life; the wall clock of whoever commits next
-decides. Critical holds last until they are dropped. No command moves `since`: `settle` runs for every
-commit, and puts it to the meet of what the owner wants and of what all holds keep.
+A leased hold ends when its reader has not renewed it in time, by the wall clock of the next commit. A
+critical hold lasts until it is dropped. No command moves `since`: `settle` runs for every commit, and sets it
+to the meet of what the owner allows and what all holds keep.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +21,8 @@ H = TypeVar("H")
 def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
     """The edits of a commit, with all that follows from them and from the clock. Costs O(holds).
 
-    Holds whose time is over end, `retained` follows `upper` as the retention says, and `since` follows all
-    of them; never past the last closed time that it leaves to read.
+    Expired holds end, `retained` follows `upper` as the retention says, and `since` follows both, but never
+    past the last closed time, so that there is a time to read.
     """
     if state.dropped or edits.dropped:
         return edits
@@ -44,22 +44,22 @@ def settle(state: ShardState, edits: Edits, now_ms: int) -> Edits:
 
 
 def readable(since: Frontier, upper: Frontier) -> bool:
-    """Whether a closed time is left to read from `since` on; none is needed where there was none."""
+    """Whether a closed time is at or after `since`. A closed `since` needs none."""
     return since.closed or any(not upper.less_equal(t) for t in since)
 
 
 def _readable(state: ShardState, since: Frontier, upper: Frontier) -> Frontier:
-    """`since`, or how far it can go for now: what is allowed may be past `upper`."""
+    """`since`, or how far it can go now: what is allowed may be past `upper`."""
     if readable(since, upper):
         return since
     if state.domain.total_order:
         return state.since.join(since.meet(upper.just_before()))
-    # Of tuples there is no last one, and what several calls allowed may meet past all that is closed.
+    # With tuples there is no last closed time, and several calls together may allow more than is closed.
     return state.since
 
 
 def _before(upper: Frontier, retention: Retention, minimum: Frontier) -> Frontier:
-    """The start of the window of history that is wanted."""
+    """The start of the window of history that the retention keeps."""
     times = [t for t in upper if isinstance(t, int)]
     if retention.window is None or not times:
         return minimum
@@ -72,12 +72,12 @@ def _changed(present: Mapping[str, H], edits: Mapping[str, H | None]) -> Iterato
 
 
 def reader_pins(state: ShardState, now_ms: int) -> list[int]:
-    """The versions that readers read, as far as their holds last."""
+    """The versions that readers read, while their holds last."""
     return [pin for hold in state.holds.values() if now_ms < hold.expires_ms for pin in hold.pins]
 
 
 def end_expired_holds(state: ShardState, now_ms: int) -> Outcome[None]:
-    """Let `since` follow the clock where nobody commits anything else."""
+    """Let `since` follow the clock when there are no other commits."""
     return NoOp(None) if settle(state, Edits(), now_ms) == Edits() else Commit(Edits(), None)
 
 
@@ -98,9 +98,9 @@ def open_hold(
         now_ms: wall clock.
         hold_id: fresh.
         purpose: for people.
-        lease_ms: how long it lasts without a renewal.
-        since: the shard's stays at or before it; default: where it is now. Closed: nothing is kept back.
-        pins: seqnos of the states that are read; default: of this very one, as the commit makes it.
+        lease_ms: how long it lasts unless it is renewed.
+        since: the shard's `since` stays at or before it; default: where that is now. Closed: keeps none back.
+        pins: seqnos of the states that are read; default: the state that this commit makes.
     """
     present = state.holds.get(hold_id)
     if present is not None:
@@ -117,7 +117,7 @@ def open_hold(
 
 
 def _start(state: ShardState, since: Frontier | None) -> Frontier | Refused:
-    """Where a hold begins that is asked to begin at `since`, or where the shard's is now."""
+    """Where a new hold starts: at `since`, or at the shard's; or why it cannot start there."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     wanted = state.since if since is None else since
@@ -125,7 +125,7 @@ def _start(state: ShardState, since: Frontier | None) -> Frontier | Refused:
 
 
 def _intact(state: ShardState, pins: Iterable[int]) -> bool:
-    """Whether no part that the states of these seqnos name has been given up for deletion."""
+    """Whether no part that the states of these seqnos name has been doomed."""
     return all(state.collected_to <= pin <= state.seqno for pin in pins)
 
 
@@ -138,7 +138,7 @@ def renew_hold(
     pins: tuple[int, ...] | None = None,
     lease_ms: int | None = None,
 ) -> Outcome[Hold]:
-    """A sign of life; `since` moves forward, pins and length are others, if they are given."""
+    """Renew the lease; also move `since` forward, and change pins and lease, where these are given."""
     hold = state.holds.get(hold_id)
     if hold is None:
         return Refused(CollectionDropped(state.shard_id) if state.dropped else LeaseExpired(hold_id))
@@ -156,7 +156,7 @@ def renew_hold(
 
 
 def extend_hold(state: ShardState, now_ms: int, hold_id: str, *, slack_ms: int) -> Outcome[Hold]:
-    """A sign of life, if the last one is more than `slack_ms` ago: nothing is written where it is not."""
+    """Renew the lease if that was last done more than `slack_ms` ago; otherwise nothing is written."""
     hold = state.holds.get(hold_id)
     if hold is not None and hold.expires_ms - now_ms >= hold.lease_ms - slack_ms:
         return NoOp(hold)
@@ -164,17 +164,17 @@ def extend_hold(state: ShardState, now_ms: int, hold_id: str, *, slack_ms: int) 
 
 
 def close_hold(state: ShardState, _now_ms: int, hold_id: str) -> Outcome[None]:
-    """Give a hold up."""
+    """End a hold."""
     return Commit(Edits(holds={hold_id: None}), None) if hold_id in state.holds else NoOp(None)
 
 
 @dataclass(frozen=True)
 class Downgraded:
-    """The answer to a move of a critical hold.
+    """The answer to a request to move a critical hold.
 
     Attributes:
-        done: whether the hold is now the caller's, at the `since` asked for or later.
-        hold: as it is now.
+        done: whether the hold now has the caller's token and the requested `since` or a later one.
+        hold: the hold as it is now.
     """
 
     done: bool
@@ -184,7 +184,7 @@ class Downgraded:
 def open_critical(
     state: ShardState, now_ms: int, name: str, *, token: str = "", since: Frontier | None = None
 ) -> Outcome[CriticalHold]:
-    """The critical hold of a name: the one that is there, or a new one."""
+    """Return the critical hold of this name, or open it."""
     present = state.critical.get(name)
     if present is not None:
         return NoOp(present)
@@ -198,7 +198,7 @@ def open_critical(
 def compare_and_downgrade_since(
     state: ShardState, _now_ms: int, name: str, expected_token: str, token: str, since: Frontier
 ) -> Outcome[Downgraded]:
-    """Move a critical hold forward, iff its token is the expected one; the same call again succeeds."""
+    """Move a critical hold forward, iff it has the expected token; repeating the call succeeds."""
     hold = state.critical.get(name)
     if hold is None:
         return Refused(CollectionDropped(state.shard_id) if state.dropped else _unknown(state, name))
@@ -211,7 +211,7 @@ def compare_and_downgrade_since(
 
 
 def drop_critical(state: ShardState, _now_ms: int, name: str) -> Outcome[bool]:
-    """Give a critical hold up; whether there was one."""
+    """Drop a critical hold; whether there was one."""
     return Commit(Edits(critical={name: None}), True) if name in state.critical else NoOp(False)
 
 
@@ -221,7 +221,7 @@ def _unknown(state: ShardState, name: str) -> UsageError:
 
 
 def advance_since(state: ShardState, now_ms: int, since: Frontier) -> Outcome[Frontier]:
-    """Allow history before `since` to go. Tells where `since` is: holds may keep it back for now."""
+    """Allow history before `since` to be given up. Returns the shard's `since`: holds may keep it back."""
     retained = state.retained.join(since)
     if retained == state.retained:
         return NoOp(state.since)
@@ -230,7 +230,7 @@ def advance_since(state: ShardState, now_ms: int, since: Frontier) -> Outcome[Fr
 
 
 def set_retention(state: ShardState, _now_ms: int, retention: Retention) -> Outcome[None]:
-    """Let `retained` follow `upper` at a distance, or no longer."""
+    """Let `retained` follow `upper` at a distance, or stop that."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if retention == state.retention:

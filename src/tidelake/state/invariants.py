@@ -1,8 +1,8 @@
-"""The rules that every state and every step must keep, by name. Always on.
+"""The rules that every state and every step must keep, by name. They cannot be switched off.
 
 `check_state` runs on the first state of a shard before it is written, and on every state that is read back
-whole; `check_step` before every compare-and-set, and looks only at what changes. docs/correctness.md lists
-each rule with its test.
+whole. `check_step` runs before every compare-and-set, and looks only at what changes. docs/correctness.md
+lists each rule with its test.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from tidelake.state.tokens import days_of, is_token, over, writes_once
 
 
 def _require(holds: bool, rule: str, *detail: object) -> None:
-    # The detail comes in pieces: to print frontiers would take longer than most of the rules.
+    # The detail comes in pieces, because printing frontiers would take longer than checking most rules.
     if not holds:
         raise InternalError(f"rule {rule} does not hold: {' '.join(map(str, detail))}")
 
@@ -70,24 +70,39 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
     _require(before.retained <= after.retained, "retained-never-goes-back", "to", after.retained)
     _require(after.since <= after.retained, "owner-keeps-since", after.since, "is after", after.retained)
     _require(before.committed_ms <= after.committed_ms, "clock-never-goes-back", after.committed_ms)
+    _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
+    _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
     _check_holds(after)
     _check_agreed(before, after)
-    _require(before.sweep.floor <= after.sweep.floor, "floor-never-goes-back", "to", after.sweep.floor)
     _check_pins(before, edits)
     _check_arrivals(before, edits)
+    _check_new_rollup(before, after, edits)
+    if edits.let_go:
+        _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
+    _check_writers(before, after, edits)
+    _check_new_schemas(before, after, edits)
+    _check_claimed(before, after, edits)
+    _check_group(before, after, edits)
+    _check_staged_changes(before, after, edits)
+    if edits.spine is not None:
+        _check_spine_edit(before, after, edits.spine)
+
+
+def _check_new_rollup(before: ShardState, after: ShardState, edits: Edits) -> None:
     if edits.rollup is not None:
         newer = before.rollup.seqno < edits.rollup.seqno
         _require(newer, "rollup-never-goes-back", "to", edits.rollup.seqno)
         _check_rollup(after)
-    if edits.let_go:
-        _require(not is_borrower(after), "borrowed-from-origin", after.shard_id, "still names such parts")
-    _check_writers(before, after, edits)
+
+
+def _check_new_schemas(before: ShardState, after: ShardState, edits: Edits) -> None:
     if edits.schemas:
         _require(all(v.seqno == after.seqno for v in edits.schemas.values()), "schemas-numbered", "seqno")
         _check_schemas(after, max(before.schemas) + 1)
-    _check_claimed(before, after, edits)
-    _check_group(before, after, edits)
-    _require(before.drained <= after.drained, "drained-never-goes-back", before.drained, "to", after.drained)
+
+
+def _check_staged_changes(before: ShardState, after: ShardState, edits: Edits) -> None:
+    """Staged batches are numbered and well-formed, lose no row, and lie after the end of the spine."""
     if edits.staged:
         come = {name: staged for name, staged in edits.staged.items() if staged is not None}
         for name, one in come.items():
@@ -99,34 +114,36 @@ def check_step(before: ShardState, after: ShardState, edits: Edits) -> None:
             _check_drained(before, edits)
     changed = any(name in before.staged.batches for name in edits.staged)
     if changed or (before.upper, before.drained) != (after.upper, after.drained):
-        # Whatever closes or drains times looks at all that is staged.
+        # A step that closes or drains times concerns all staged batches.
         _check_staged(after, after.staged)
     elif edits.staged:
-        # What awaits a transaction gets its time when that is decided.
+        # A batch that awaits a transaction gets its time when that is decided.
         arrived = [one for one in edits.staged.values() if one is not None and one.awaits is None]
         _check_open(after, arrived)
-    if edits.spine is None:
-        return
-    _check_tiling(before, after, edits.spine)
+
+
+def _check_spine_edit(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
+    """New members tile and are well-formed, and the levels describe them."""
+    _check_tiling(before, after, edit)
     validate_levels(after.spine, after.minimum, after.drained, after.since)
-    for member in edits.spine.members:
+    for member in edit.members:
         _check_batch(member.batch, after)
         since = member.batch.bounds.since
         _require(since <= after.since, "batch-folded-to-since", since, "is after", after.since)
         if before.drained != after.drained and after.domain.total_order:
             _check_times(member.batch)
-    _check_spine_batches(before.spine, after.spine, edits.spine)
+    _check_spine_batches(before.spine, after.spine, edit)
 
 
 def _check_tokens(state: ShardState, names: Iterable[str]) -> None:
-    """What is forgotten in time has a record, and is no writer that may be resumed."""
+    """Tokens have a record, of a writer that writes once: only such a record may be forgotten in time."""
     for name in names:
         there = name in state.writers and is_token(name) and writes_once(state.writers[name])
         _require(there, "tokens-known", name, "of", state.shard_id)
 
 
 def _check_writers(before: ShardState, after: ShardState, edits: Edits) -> None:
-    """Epochs and numbers only grow. Only old tokens are forgotten, and writers of collections that leave."""
+    """Epochs and numbers only grow. Only records of old tokens and of leaving collections are forgotten."""
     for name, record in edits.writers.items():
         old = before.writers.get(name)
         if old is not None:
@@ -147,7 +164,7 @@ def _check_writers(before: ShardState, after: ShardState, edits: Edits) -> None:
 
 
 def _check_agreed(before: ShardState, after: ShardState) -> None:
-    """What one process counts on is not taken away by another that changes a setting."""
+    """A process that changes a setting takes away nothing on which another process relies."""
     old, new, now_ms = before.agreed, after.agreed, after.committed_ms
     if old is new:
         return
@@ -159,7 +176,7 @@ def _check_agreed(before: ShardState, after: ShardState) -> None:
 
 
 def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
-    """What a group has decided stays so, and reaches every member before it is forgotten by this log."""
+    """A group's decision is final, and this log forgets it only after every member has applied it."""
     _require(before.expired <= after.expired, "expired-never-goes-back", "to", after.expired)
     for name, decision in edits.decisions.items():
         _require((decision is None) == (name in before.decisions), "decided-once", "transaction", name)
@@ -183,7 +200,7 @@ def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
 
 
 def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
-    """The members that come cover what those that go did, and at the end what `upper` moved over."""
+    """New members cover the times of those that go, and at the end the times that are newly drained."""
     gone, come = [], []
     covered = intervals(member.id for member in edit.members)
     if not (covered and covered[-1].hi == after.spine.next_id):
@@ -206,7 +223,7 @@ def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> Non
 
 
 def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit) -> None:
-    """Spine batches say what their members hold. Costs O(change) and O(levels), where none is parted."""
+    """Spine batches describe their members. Costs O(change) and O(levels), unless one was split."""
     rule, batches = "levels-say-members", after.batches
     starts = [batch.id.lo for batch in batches]
     rows, parted = [0] * len(batches), [False] * len(batches)
@@ -238,7 +255,7 @@ def _check_spine_batches(before: Spine, after: Spine, edit: SpineEdit) -> None:
 
 
 def _check_schemas(state: ShardState, first: int) -> None:
-    """Schemas are numbered in the order of their states, and those from an id on may each follow the last."""
+    """Schemas are numbered in the order of their states; each from `first` on may follow those before it."""
     ids = sorted(state.schemas)
     seqnos = [state.schemas[i].seqno for i in ids]
     numbered = ids == list(range(len(ids))) and seqnos == sorted(seqnos)
@@ -268,7 +285,7 @@ def _check_garbage(state: ShardState, named: set[str]) -> None:
 
 
 def _check_pins(before: ShardState, edits: Edits) -> None:
-    """No hold that lasts reads what is doomed in this step, and no fork needs it."""
+    """No fork, and no hold that remains, needs what this step dooms."""
     pins = [pin for id_, hold in before.holds.items() if edits.holds.get(id_, hold) for pin in hold.pins]
     pins += fork_pins(before)
     for name in edits.doomed:
@@ -277,7 +294,7 @@ def _check_pins(before: ShardState, edits: Edits) -> None:
 
 
 def _check_arrivals(before: ShardState, edits: Edits) -> None:
-    """What comes into the state was there, and goes from where it was; or it is new, and never was in."""
+    """A part that comes into the state is new and never was in, or moves from elsewhere in the state."""
     parts = list(arriving(edits))
     _check_named_once([part.name for part in parts])
     moved = {part.name for part, _ in going(before.spine, before.staged, before.chunks, edits)}
@@ -289,7 +306,7 @@ def _check_arrivals(before: ShardState, edits: Edits) -> None:
             continue
         _require(not is_taken(before.taken, part.name), "uploads-taken-once", part.name)
         _require(not expired(part, before.sweep.floor), "uploads-young", part.name)
-        # Of another shard's parts a fork begins with all that it ever has.
+        # A fork begins with all the borrowed parts that it ever has.
         _require(not is_borrowed(part.name, before.shard_id), "borrowed-from-origin", part.name)
     for seqno, ids in edits.taken.items():
         again = before.taken.get(seqno, pset())
@@ -301,7 +318,7 @@ def _check_rollup(state: ShardState) -> None:
 
 
 def _check_staged(state: ShardState, staged: Iterable[Staged]) -> None:
-    """What is staged lies beyond the spine, which ends at `upper` unless something is staged before that."""
+    """No staged time is before the spine's end, which is `upper` unless something is staged before that."""
     end = state.drained
     _require(end <= state.upper, "drained-up-to-upper", end, "is after", state.upper)
     _check_open(state, staged)
@@ -310,7 +327,7 @@ def _check_staged(state: ShardState, staged: Iterable[Staged]) -> None:
 
 
 def _check_open(state: ShardState, staged: Iterable[Staged]) -> None:
-    """Some staged batches hold rows, at times that the spine does not have."""
+    """These staged batches hold rows, at times at or after the end of the spine."""
     for one in staged:
         _require(bool(one.batch.runs), "staged-holds-rows", one.batch.bounds)
         _require(not begins_before(one.batch, state.drained), "staged-is-open", one.name)
@@ -328,7 +345,7 @@ def _check_claims(state: ShardState) -> None:
 
 
 def _check_claimed(before: ShardState, after: ShardState, edits: Edits) -> None:
-    """As `_check_claims`, of the claims and chunks that change."""
+    """`_check_claims` for the claims and chunks that change."""
     if edits.claims:
         _check_claims_apart(after)
     for key, parts in edits.chunks.items():
@@ -350,7 +367,7 @@ def _check_claims_apart(state: ShardState) -> None:
 
 
 def _check_chunk(state: ShardState, key: str) -> None:
-    """A chunk is one of a claim. What is not found again by its number would never be removed."""
+    """A chunk belongs to a claim, by a number within it: otherwise it would never be found and removed."""
     name, _, index = key.partition("/")
     claim = state.claims.get(name)
     numbered = index.isdecimal() and str(int(index)) == index
@@ -358,9 +375,9 @@ def _check_chunk(state: ShardState, key: str) -> None:
 
 
 def _check_drained(before: ShardState, edits: Edits) -> None:
-    """What leaves the staged batches while no time is closed stays: in the spine, or staged again."""
+    """Rows that leave the staged batches while no time is closed go into the spine, or are staged again."""
     known = before.staged.batches
-    # What awaits a transaction is withdrawn, or let in where it is.
+    # A batch that awaits a transaction may be withdrawn; if it is let in, it stays where it is.
     gone: list[Member | Staged] = [
         known[name] for name, one in edits.staged.items() if one is None and known[name].awaits is None
     ]

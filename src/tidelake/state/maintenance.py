@@ -1,7 +1,7 @@
-"""The commands of those who merge: claim, record a chunk, put a result in place, move levels along.
+"""The commands of merges: claim one, record a chunk, put a result in place, move levels along.
 
-Claims and recorded chunks only save work. A result is judged by what it was made of
-(`tidelake.state.merging.placed`), whoever brings it.
+Claims and recorded chunks only save work. Whether a result is accepted depends on what it was made from
+(`tidelake.state.merging.placed`), not on the process that brings it.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ class Claimed:
     """The answer to a claim.
 
     Attributes:
-        claim: what to do; None: somebody else does it, or its inputs are no longer there.
-        chunks: what was recorded so far, by the number of the chunk.
+        claim: the merge to carry out; None: another process does it, or its inputs are no longer there.
+        chunks: what has been recorded so far, by the number of the chunk.
     """
 
     claim: MergeClaim | None
@@ -41,7 +41,7 @@ def claim_merge(
     cuts: tuple[bytes, ...],
     since: Frontier | None = None,
 ) -> Outcome[Claimed]:
-    """Take on a large merge, or one that another process left; None if another one is at it.
+    """Take on a large merge, new or left by another process; None if another process works on it.
 
     Args:
         state: of the shard.
@@ -49,8 +49,8 @@ def claim_merge(
         request: what is to be merged.
         runner: the process.
         lease_ms: how long the claim lasts without progress.
-        cuts: between its chunks; of a merge that was left, those with which it was begun.
-        since: to advance times by; default: the shard's. Likewise.
+        cuts: between its chunks; a merge that was left keeps the cuts with which it began.
+        since: to advance times by; default: the shard's. A merge that was left keeps its own.
     """
     if not _is_there(state, request):
         return NoOp(Claimed(None))
@@ -75,7 +75,7 @@ def _same_work(a: MergeClaim, b: MergeClaim) -> bool:
 def record_chunk(
     state: ShardState, now_ms: int, claim: MergeClaim, index: int, parts: tuple[Part, ...], *, lease_ms: int
 ) -> Outcome[bool]:
-    """Remember what a chunk has become; False if the claim is no longer this process's, or it is too late."""
+    """Record the result of a chunk; False if another process has the claim, or the parts are too old."""
     held = state.claims.get(claim.name)
     if held is None or replace(held, expires_ms=0) != replace(claim, expires_ms=0):
         return NoOp(False)
@@ -91,17 +91,17 @@ def record_chunk(
 def apply_merge(
     state: ShardState, _now_ms: int, result: MergeResult, *, claim: MergeClaim | None = None
 ) -> Outcome[Fit]:
-    """Put a merged run in the place of its inputs, if these are all still there. Ends claims on them.
+    """Put a merged run in the place of its inputs, if all of these are still there. Ends claims on them.
 
     Args:
         state: of the shard.
         result: of the merge.
-        claim: under which its chunks were recorded; None if nobody but the caller knows its parts.
+        claim: under which its chunks were recorded; None if only the caller knows the parts.
     """
     fit, edit = placed(state.spine, result, state.since, state.seqno + 1)
     if edit is None:
         return NoOp(fit)
-    # SUBTLE: when a claim ends its recorded parts are garbage, though the inputs may still be there.
+    # SUBTLE: when a claim ends its recorded parts become garbage, though the inputs may still be there.
     if claim is not None and not _still_recorded(state, claim, result):
         return NoOp(Fit.NO_MATCH)
     edits = _ending(state, [c for c in state.claims.values() if c.id.overlaps(result.id)])
@@ -125,12 +125,12 @@ def _still_recorded(state: ShardState, claim: MergeClaim, result: MergeResult) -
 
 
 def exert_fuel(state: ShardState, _now_ms: int, fuel: int) -> Outcome[bool]:
-    """Let the merges of an idle shard go on; False if there is nothing to merge."""
+    """Move the merges of an idle shard along; False if there is nothing to merge."""
     return _stepped(exert(state.spine, state.since, fuel))
 
 
 def collapse_levels(state: ShardState, _now_ms: int) -> Outcome[bool]:
-    """Make all members one spine batch; False if they are."""
+    """Make all members one spine batch; False if they are one already."""
     return _stepped(collapse(state.spine, state.since))
 
 
@@ -158,12 +158,12 @@ def begun_merge(state: ShardState, claim: MergeClaim) -> MergeRequest | None:
 
 
 def taken(state: ShardState, now_ms: int, runner: str) -> list[SpineId]:
-    """The members that other processes are merging."""
+    """The members that other processes are merging now."""
     return [c.id for c in state.claims.values() if c.runner != runner and now_ms < c.expires_ms]
 
 
 def release_claim(state: ShardState, _now_ms: int, claim: MergeClaim) -> Outcome[None]:
-    """Give a claim up. The parts that were recorded for it are garbage then."""
+    """Give a claim up. The parts that were recorded for it become garbage."""
     held = state.claims.get(claim.name)
     if held is None or replace(held, expires_ms=0) != replace(claim, expires_ms=0):
         return NoOp(None)
@@ -171,7 +171,7 @@ def release_claim(state: ShardState, _now_ms: int, claim: MergeClaim) -> Outcome
 
 
 def end_expired(state: ShardState, now_ms: int) -> Outcome[None]:
-    """End the claims that nobody has renewed."""
+    """End the claims that were not renewed in time."""
     expired = [claim for claim in state.claims.values() if claim.expires_ms <= now_ms]
     return Commit(_ending(state, expired), None) if expired else NoOp(None)
 
@@ -183,7 +183,7 @@ def _is_there(state: ShardState, request: MergeRequest) -> bool:
 
 
 def _ending(state: ShardState, claims: list[MergeClaim]) -> Edits:
-    """Edits that end claims."""
+    """Edits that end these claims."""
     edits = Edits()
     for claim in claims:
         edits.claims[claim.name] = None

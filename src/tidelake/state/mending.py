@@ -1,14 +1,13 @@
-"""What is made of a state that breaks rules: one that keeps them all, with all of it that can be kept.
+"""Repair of a state that breaks rules: a state that keeps them all, and all the contents that it can.
 
 No command makes such a state, and a log that holds one cannot be opened. `mended` is for `fsck --repair`: it
-builds the state anew, from batches that are looked at one by one. What has no place is *set aside*: named,
-with the rule that it breaks.
+builds the state anew, from batches that are checked one by one. What has no place in it is *set aside*:
+named, with the rule that it breaks.
 
-What can be kept, is kept: where batches overlap they become one, where there is a hole it holds nothing, and
-of a part that is named twice the first one stays. Merges under way are begun again. A tombstone stays one.
+Batches that overlap become one, a hole becomes an empty batch, and of a part that is named twice the first
+one stays. Merges under way are begun again. A tombstone stays one.
 
-Pure: what it takes to know which parts are there, and to make a part one's own, is done by
-`tidelake.shard.checking.mend`.
+Pure: `tidelake.shard.checking.mend` finds out which parts are there, and copies parts of other shards.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,12 +34,12 @@ from tidelake.state.tokens import Tokens, is_token, writes_once
 
 @dataclass(frozen=True)
 class SetAside:
-    """Something that a state cannot keep.
+    """Something that a mended state cannot keep.
 
     Attributes:
-        rule: that it breaks; `part-missing`: its object is gone.
-        what: it is, for people.
-        part: of which rows are no longer in; None: it held none.
+        rule: the rule that it breaks; `part-missing`: its object is gone.
+        what: description for people.
+        part: the part whose rows are no longer in; None: it held none.
         doubled: whether the same part stays elsewhere, so that no row is lost.
     """
 
@@ -51,7 +50,7 @@ class SetAside:
 
     @property
     def rows(self) -> int:
-        """Updates that are no longer in."""
+        """Updates that are lost."""
         return 0 if self.part is None or self.doubled else self.part.rows
 
 
@@ -61,7 +60,7 @@ class Mended:
 
     Attributes:
         state: of the same seqno.
-        aside: what it has not kept.
+        aside: what it could not keep.
     """
 
     state: ShardState
@@ -71,20 +70,20 @@ class Mended:
 def mended(
     state: ShardState, lost: frozenset[str] = frozenset(), own: Mapping[str, str] | None = None
 ) -> Mended:
-    """A state made of another one, so that it keeps the rules. Costs O(state).
+    """The state that keeps all rules and as much of `state` as possible. Costs O(state).
 
-    The caller checks that it does: where schemas are lost there is nothing to build on.
+    The caller checks the result with `check_state`: a state that has lost its schemas cannot be mended.
 
     Args:
-        state: that breaks rules, or names parts that are gone.
+        state: breaks rules, or names parts that are gone.
         lost: names of stored parts that are gone.
-        own: parts that are not the shard's to keep, and the names of copies that are.
+        own: names of parts that are not the shard's, and of the copies that are.
     """
     return _Mending(state, lost, own or {}).run()
 
 
 def not_ours(state: ShardState) -> list[Part]:
-    """The stored parts that a state names and must not: another shard's, or what may be deleted any moment.
+    """The stored parts that a state must not name: another shard's, or doomed ones.
 
     Copies of them can be kept.
     """
@@ -97,7 +96,7 @@ def not_ours(state: ShardState) -> list[Part]:
 
 
 def all_parts(state: ShardState) -> Iterator[Part]:
-    """All parts that a state names for readers, also of batches that do not tile."""
+    """All parts that a state names for readers, even where batches do not tile."""
     for member in state.spine.held():
         yield from member.batch.parts()
     for staged in state.staged.batches.values():
@@ -133,7 +132,7 @@ class _Mending:
         self._aside.append(SetAside(rule, what))
 
     def _schemas(self, state: ShardState) -> ShardState:
-        """The schemas of the first numbers, each of which may follow those before."""
+        """The schemas that are numbered from 0 without a gap and may each follow those before."""
         kept: dict[int, SchemaVersion] = {}
         seqno = 0
         for id_ in sorted(state.schemas):
@@ -169,7 +168,7 @@ class _Mending:
         return part if own is None else replace(part, name=own)
 
     def _broken(self, part: Part, batch: HollowBatch, state: ShardState) -> str:
-        """The rule by which a part cannot stay; empty: it can."""
+        """The rule because of which a part cannot stay; empty: it can."""
         stored = part.inline is None
         if part.name in self._seen:
             return "part-named-once"
@@ -191,7 +190,7 @@ class _Mending:
         return ""
 
     def _tiled(self, members: Iterable[Member]) -> list[Member]:
-        """Batches that follow each other: those that overlap are one, and in a hole there is nothing."""
+        """Batches that tile: those that overlap are joined, and a hole is filled with an empty one."""
         found: list[Member] = []
         start = at = self._state.minimum
         for member in members:
@@ -208,7 +207,7 @@ class _Mending:
         return found
 
     def _joined(self, found: list[Member], member: Member) -> Member:
-        """A batch that begins before those that were found end, with these; they are taken away."""
+        """One batch of a member and those found before that it overlaps, which are taken out of `found`."""
         minimum = self._state.minimum
         while True:
             last = found.pop() if found else None
@@ -226,7 +225,7 @@ class _Mending:
                 return replace(member, batch=batch)
 
     def _since(self, state: ShardState, members: Iterable[Member]) -> Frontier:
-        """As early as holds and owner want it, and no earlier than what was folded."""
+        """The earliest since that holds and owner want, but no earlier than what was folded."""
         wanted = state.since.meet(state.retained)
         for since in (
             *(hold.since for hold in state.holds.values()),
@@ -255,7 +254,7 @@ class _Mending:
         return replace(hold, since=moved)
 
     def _with_batches(self, state: ShardState, members: list[Member]) -> ShardState:
-        """The state with a spine of these batches, and with what is staged beyond it."""
+        """The state with a spine of these batches, and with what is staged past its end."""
         end = members[-1].batch.bounds.upper if members else state.minimum
         upper = state.upper.join(end)
         staged = {
@@ -274,7 +273,7 @@ class _Mending:
 
     def _staged(self, staged: Staged, end: Frontier, state: ShardState) -> Staged | None:
         if staged.awaits is None and begins_before(staged.batch, end):
-            # The spine may have these rows by now, or not: nobody can tell.
+            # The spine may have these rows already, or not; it cannot be told.
             for part in staged.batch.parts():
                 first, last = part.seen_times
                 what = f"part {part.name} of {part.rows} updates, staged at times {first} to {last}"
@@ -284,7 +283,7 @@ class _Mending:
         return kept if kept.batch.runs else None
 
     def _with_garbage(self, state: ShardState) -> ShardState:
-        """What the state does not name any more is garbage, and what it names is none."""
+        """Make garbage of what the state no longer names, and of nothing that it names."""
         before = self._state
         named = {part.name for part in state.parts()}
         doomed = {name: lost for name, lost in before.doomed.items() if name not in named}
@@ -297,7 +296,7 @@ class _Mending:
             if name in named or name in garbage or name in doomed or name in self._lost:
                 continue
             if is_borrowed(name, state.shard_id) and state.origin is None:
-                continue  # Another shard's to delete.
+                continue  # Its shard deletes it.
             garbage[name] = Garbage(min(added, state.seqno), state.seqno, state.committed_ms)
         if state.origin is None:
             garbage = {name: lost for name, lost in garbage.items() if not is_borrowed(name, state.shard_id)}
@@ -316,7 +315,7 @@ class _Mending:
 
 
 def _follows(before: Mapping[int, SchemaVersion], version: SchemaVersion) -> bool:
-    """Whether a schema may come after these."""
+    """Whether a schema may follow these."""
     if not before:
         return True
     try:
@@ -326,7 +325,7 @@ def _follows(before: Mapping[int, SchemaVersion], version: SchemaVersion) -> boo
 
 
 def _tokens(state: ShardState) -> Tokens:
-    """The tokens that a state knows by one day at least, by the last of these."""
+    """The tokens that are known by at least one day, each under the last of these days."""
     days = {name: day for day in sorted(state.tokens) for name in state.tokens[day]}
     found: dict[int, set[str]] = {}
     for name, day in days.items():
@@ -336,7 +335,7 @@ def _tokens(state: ShardState) -> Tokens:
 
 
 def _ended(state: ShardState) -> ShardState:
-    """A tombstone, which names and holds nothing."""
+    """The state as a tombstone, which names and holds nothing."""
     end = Frontier()
     spine = Spine()
     batch = HollowBatch(Bounds(state.minimum, end, end))

@@ -1,10 +1,9 @@
 """Which physical merges a shard needs, and how their results come in.
 
-The levels decide that members belong together (`tidelake.state.fuel`). What still has to be read and
-written for that is never remembered: `requests` finds it in the state, so no merge is lost with the
-process that heard of it.
+The levels decide that members belong together (`tidelake.state.fuel`). What still has to be read and written
+for that is not stored: `requests` computes it from the state, so no merge is lost with a process.
 
-INVARIANT: a result takes the place of the very runs that it was made of, or of nothing. So it may come
+INVARIANT: a result takes the place of exactly the runs that it was made from, or of nothing. So it may come
 late or twice, and never brings a part back.
 """
 
@@ -18,20 +17,20 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.spine import Member, Spine, SpineEdit, SpineId
 
-# Where one update in so many is a retraction, fewer rows than usual are worth a merge.
+# A batch in which one update in so many is a retraction is worth a merge with fewer rows than usual.
 _NEGATIVE_SHARE = 4
 _NEGATIVE_ROWS_MIN = 1_024
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When a merge is worth its while.
+    """When a merge is worth its cost.
 
     Attributes:
         fan_in: runs that one merge reads side by side.
-        fold_rows: the smallest runs, together of so many rows, count as one: they are merged in memory.
-        inputs_min: members that are worth a merge, however few rows they have.
-        rows_min: rows that are worth a merge of two members.
+        fold_rows: the smallest runs, up to so many rows together, count as one: they are merged in memory.
+        inputs_min: so many members are worth a merge, however few rows they have.
+        rows_min: so many rows are worth a merge of two members.
     """
 
     fan_in: int
@@ -42,15 +41,15 @@ class Policy:
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """Members of one spine batch that are to become one batch; or runs of one member, one run.
+    """Members of one spine batch that shall become one batch, or runs of one member that shall become a run.
 
     Attributes:
         id: of the members.
         positions: of the runs in the one member; empty: all runs of all members.
         inputs: digest of the names of their parts.
-        rows: an upper bound on what goes in.
-        size_bytes: likewise, stored.
-        sources: how many runs go in.
+        rows: an upper bound on the rows to read.
+        size_bytes: an upper bound on the stored bytes to read.
+        sources: how many runs are read.
     """
 
     id: SpineId
@@ -62,7 +61,7 @@ class MergeRequest:
 
 
 def digest(runs: Iterable[Run]) -> str:
-    """Tells sets of runs apart: of the names of all parts, in order."""
+    """Identifies a sequence of runs: a digest of the names of all parts, in order."""
     hashed = hashlib.blake2b(digest_size=16)
     for run in runs:
         for part in run.parts:
@@ -72,15 +71,15 @@ def digest(runs: Iterable[Run]) -> str:
 
 
 def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Iterator[MergeRequest]:
-    """The merges that are worth their while, newest members first. Costs O(members).
+    """The merges that are worth their cost, newest members first. Costs O(members).
 
-    A spine batch of more runs than one merge may read is merged by parts first; once these are in, ask
-    again.
+    A spine batch with more runs than one merge may read is merged piece by piece: ask again once these
+    results are in.
 
     Args:
         spine: of the shard.
         policy: what is worth a merge.
-        taken: members that others are merging; what stands beside them is merged by itself.
+        taken: members that other processes are merging; those on either side are merged without them.
     """
     for batch in reversed(spine.batches):
         for members in _apart(spine.range(batch.id), taken):
@@ -89,7 +88,7 @@ def requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Ite
 
 
 def _apart(members: Iterable[Member], taken: Sequence[SpineId]) -> list[list[Member]]:
-    """The stretches of members that nobody else merges, newest first."""
+    """The stretches of members that no other process merges, newest first."""
     stretches: list[list[Member]] = [[]]
     for member in members:
         if any(id_.overlaps(member.id) for id_ in taken):
@@ -113,7 +112,7 @@ def _worthwhile(members: Sequence[Member], policy: Policy) -> bool:
 
 
 def _bounded(members: list[Member], policy: Policy) -> MergeRequest:
-    """All members, or as many neighbours as one merge may read, or runs of one that has too many."""
+    """All members, or as many neighbours as one merge may read, or some runs of a member with too many."""
     if _fits([run for member in members for run in member.batch.runs], policy):
         return request(members)
     windows: list[list[Member]] = [[]]
@@ -131,7 +130,7 @@ def _bounded(members: list[Member], policy: Policy) -> MergeRequest:
 
 
 def _fits(runs: Sequence[Run], policy: Policy) -> bool:
-    """Whether one merge may read these side by side: small ones are folded in memory and count as one."""
+    """Whether one merge may read these runs: small ones are merged in memory first and count as one."""
     if len(runs) <= policy.fan_in:
         return True
     small = [run.rows for run in runs if run.rows * policy.fan_in <= policy.fold_rows]
@@ -160,7 +159,7 @@ def chosen(members: Sequence[Member], positions: tuple[int, ...]) -> list[Run]:
 
 
 def inline_requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ()) -> Iterator[MergeRequest]:
-    """Merges that bring all inline parts out of the state, if their results are stored."""
+    """Merges after which no inline part is left in the state, if their results are stored as objects."""
     for batch in reversed(spine.batches):
         for members in _apart(spine.range(batch.id), taken):
             held = [i for i, member in enumerate(members) if member.batch.inline_bytes]
@@ -169,12 +168,12 @@ def inline_requests(spine: Spine, policy: Policy, taken: Sequence[SpineId] = ())
 
 
 def everything(spine: Spine, policy: Policy, end: int | None = None) -> MergeRequest | None:
-    """The request to merge the oldest spine batch, or a first part of that; None if there is none.
+    """The request to merge the oldest spine batch, or its first part; None if there is nothing to merge.
 
     Args:
         spine: of the shard.
         policy: what one merge may read.
-        end: only members whose ids begin before it.
+        end: only members whose ids begin before this.
     """
     members = list(spine.range(spine.batches[0].id)) if spine.batches else []
     wanted = [member for member in members if end is None or member.id.lo < end]
@@ -199,14 +198,14 @@ class Fit(Enum):
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What the members or runs of a request have become.
+    """The result of carrying out a request.
 
     Attributes:
         id: of the members.
         positions: of the runs in the one member; empty: all runs of all members.
         inputs: digest of the runs that went in.
-        since: their times were advanced by it.
-        output: the run that they are now; None if nothing is left.
+        since: the frontier to which its times were advanced.
+        output: the run that replaces the inputs; None if no row is left.
     """
 
     id: SpineId
@@ -236,7 +235,7 @@ def placed(spine: Spine, result: MergeResult, since: Frontier, seqno: int) -> tu
     if digest(runs) != result.inputs or (result.positions and len(members) > 1):
         return Fit.NO_MATCH, None
     folded = result.since
-    # Without rows there is nothing that could have been folded further.
+    # A batch without rows cannot have been folded further.
     inputs = [member.batch.bounds.since for member in members if member.batch.runs]
     if not all(before <= folded for before in inputs) or not folded <= since:
         return Fit.INVALID_SINCE, None
@@ -244,7 +243,7 @@ def placed(spine: Spine, result: MergeResult, since: Frontier, seqno: int) -> tu
         return Fit.TOO_MANY_UPDATES, None
     first, last = members[0].batch, members[-1].batch
     kept = [run for i, run in enumerate(first.runs) if result.positions and i not in result.positions]
-    # Runs that stay are folded no further than they were, and a batch has one since.
+    # Runs that stay keep their since, and a batch has one since for all its runs.
     bounds = Bounds(first.bounds.lower, last.bounds.upper, first.bounds.since if kept else folded)
     batch = HollowBatch(bounds, (*kept, *output))
     rows = holder.rows - sum(member.batch.rows for member in members) + batch.rows
@@ -261,7 +260,7 @@ def placed(spine: Spine, result: MergeResult, since: Frontier, seqno: int) -> tu
 
 
 def _added(members: list[Member], batch: HollowBatch, seqno: int) -> int:
-    """Since when readers may have read parts of a batch: a part that stays was read before."""
+    """The seqno from which readers may have read parts of a batch: parts that stay were read before."""
     before = {part.name for member in members for part in member.batch.parts()}
     stays = any(part.name in before for part in batch.parts())
     return min(member.added for member in members) if stays else seqno

@@ -1,8 +1,8 @@
-"""Narrowing: a batch appended to an interval that lies inside of its own.
+"""Narrowing: appending a batch to an interval inside its own.
 
 Owns which parts are left out and which runs are marked truncated; pure, like the commands. Invariant:
-what readers see of the narrowed runs is what the batch holds of the interval. The stored rows stay as
-they are; only the description changes.
+readers of the narrowed runs see exactly the batch's rows of the interval. The stored rows do not change, only
+their description does.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from tidelake.model.frontier import Frontier
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What is left of a batch.
+    """What remains of a narrowed batch.
 
     Attributes:
-        runs: to be registered; truncated where parts hold rows outside of the interval.
-        dropped: parts all of whose rows lie outside.
+        runs: to register; truncated where parts hold rows outside the interval.
+        dropped: parts whose rows all lie outside.
     """
 
     runs: tuple[Run, ...]
@@ -26,16 +26,16 @@ class Narrowed:
 
 
 def narrowed(batch: HollowBatch, lower: Frontier, upper: Frontier) -> Narrowed:
-    """What of a batch belongs into `[lower, upper)`.
+    """The part of a batch that lies in `[lower, upper)`.
 
     Args:
         batch: not registered yet.
-        lower: at or after the batch's; of a rewritten batch at or before its least rewritten time.
-        upper: at or before the batch's; of a rewritten batch equal to it.
+        lower: not before the batch's; for a batch with rewritten times not after the least of these.
+        upper: not after the batch's; for a batch with rewritten times equal to it.
 
     Raises:
-        UsageError: the interval itself is none.
-        InvalidBatchBounds: the batch does not cover it, or it cannot be narrowed so; names both intervals.
+        UsageError: `lower` is not at or before `upper`.
+        InvalidBatchBounds: the batch does not cover the interval, or cannot be narrowed; names both.
     """
     if not lower <= upper:
         raise UsageError(f"the lower frontier {lower} is not at or before the upper {upper}")
@@ -69,14 +69,14 @@ def _check(batch: HollowBatch, lower: Frontier, upper: Frontier) -> None:
 
 
 def _reaches(part: Part, lower: Frontier, upper: Frontier) -> bool:
-    """Whether some time of the part may lie in the interval. Of tuples the extremes need not be times."""
+    """Whether a part may have a time in the interval. For tuples the extremes need not be times."""
     return part.rewrite is not None or (
         lower.less_equal(part.time_upper) and not upper.less_equal(part.time_lower)
     )
 
 
 def _inside(part: Part, lower: Frontier, upper: Frontier) -> bool:
-    """Whether all times of the part surely lie in the interval."""
+    """Whether all times of a part surely lie in the interval."""
     return part.rewrite is not None or (
         lower.less_equal(part.time_lower) and not upper.less_equal(part.time_upper)
     )

@@ -13,7 +13,7 @@ from tidelake.state.state import ShardState
 
 
 def register_schema(state: ShardState, _now_ms: int, schema: Schema) -> Outcome[int]:
-    """The id of the newest schema if it is equal; another one is refused."""
+    """The id of the newest schema, if it equals this one; otherwise refused."""
     if state.schema.same_columns(schema):
         return NoOp(state.schema_id)
     return Refused(
@@ -25,7 +25,7 @@ def register_schema(state: ShardState, _now_ms: int, schema: Schema) -> Outcome[
 
 
 def evolve(state: ShardState, _now_ms: int, schema: Schema, seen: int) -> Outcome[int]:
-    """Make a schema the newest one; its id. An equal one is there already, and nothing is written.
+    """Make a schema the newest one; returns its id. Nothing is written if the newest one is equal.
 
     Args:
         state: of the shard.
@@ -47,7 +47,7 @@ def evolve(state: ShardState, _now_ms: int, schema: Schema, seen: int) -> Outcom
 
 
 def schema_id_at(state: ShardState, seqno: int) -> int:
-    """The id of the schema that was the newest one in the state of a seqno.
+    """The id of the schema that was newest in the state of a seqno.
 
     Raises:
         UsageError: there is no such state yet.

@@ -1,12 +1,13 @@
-"""A write of one collection of a group: what it does alone, as a transaction of one member.
+"""A write to one collection of a group: what it does, as a transaction with one member.
 
-What the write comes to is decided by the same functions as for a collection alone (`tidelake.state.append`),
-on the state that its readers see (`alone`). Its rows are staged like those of any transaction; the group
-decides (`decide_single`) iff what the write depends on is still so. It closes times of this collection only.
+The functions of a collection alone work out the write (`tidelake.state.append`), on the state that the
+collection's readers see (`alone`). Its rows are staged like those of any transaction; the group lets them in
+(`decide_single`) iff everything that the write depends on still holds. It closes times of this collection
+only.
 
-While a collection is in a group, the group knows its writers, under the collection's id: so a number is in,
-or an epoch is fenced, by the very compare-and-set that decides. What the collection noted of its writers
-before it came in stays as it is meanwhile, and holds for those that the group does not know.
+While a collection is in a group, the group keeps its writers' records, under the collection's id: so the
+compare-and-set that decides also records the number or fences the epoch. The collection's own records from
+before it joined stay unchanged, and hold for writers of which the group has no record.
 """
 
 from dataclasses import dataclass, replace
@@ -34,24 +35,24 @@ from tidelake.state.state import ShardState, WriterRecord
 
 @dataclass(frozen=True)
 class Single:
-    """What a write of one collection wants to be decided.
+    """A write to one collection, for the group to decide.
 
     Attributes:
         id: of the transaction.
         begun: seqno of the group's state when it began.
         group: its id.
         member: id of the collection.
-        joined: since when it is in the group.
-        floor: its upper, as its readers see it.
-        first: the first time of its rows, if that is to be compared.
-        lower: only if the collection's upper is still this one.
-        floats: all rows get one time, the first that is open from `first` on.
-        end: close its times before that.
-        has_rows: whether some are staged for it.
-        latest: only if no rows were let in for it after this state of the group.
-        claim: of a writer.
-        record: what the collection itself knows of that writer.
-        applied: decisions that the collection has written down.
+        joined: seqno of the group's state that took the collection in.
+        floor: the collection's upper, as its readers see it.
+        first: the first time of its rows, if that is to be checked.
+        lower: let it in only if the collection's upper is still this one.
+        floats: all rows get one time, the first open one at or after `first`.
+        end: close the collection's times before this.
+        has_rows: whether rows are staged for it.
+        latest: let it in only if the group let no rows in for the collection after this state of the group.
+        claim: of a named writer.
+        record: the collection's own record of that writer.
+        applied: ids of decisions that the collection has applied.
     """
 
     id: str
@@ -72,12 +73,12 @@ class Single:
 
 
 def alone(state: ShardState, group: ShardState, claim: Claim | None = None) -> ShardState:
-    """A collection's state as if it were in no group, for what a write comes to.
+    """A collection's state as if it were in no group, to work a write out on it.
 
     Args:
         state: as its readers see it.
         group: the state of the group that it was seen through.
-        claim: whose writer is asked for.
+        claim: the claim of the writer whose record is needed.
     """
     writers = state.writers
     if claim is not None:
@@ -87,18 +88,18 @@ def alone(state: ShardState, group: ShardState, claim: Claim | None = None) -> S
 
 
 def known_writer(group: ShardState, state: ShardState, name: str) -> WriterRecord | None:
-    """What is known of a writer of a collection that is in a group."""
+    """The record of a writer of a collection in a group: the group's, or else the collection's own."""
     return group.writers.get(_key(state.shard_id, name)) or state.writers.get(name)
 
 
 def writers_of(group: ShardState, member: str) -> dict[str, WriterRecord]:
-    """What a group knows of the writers of one collection, by their names. Costs O(writers)."""
+    """The group's records of one collection's writers, by writer. Costs O(writers)."""
     start = _key(member, "")
     return {name.removeprefix(start): one for name, one in group.writers.items() if name.startswith(start)}
 
 
 def keys_of_writers(group: ShardState, members: list[str]) -> tuple[str, ...]:
-    """Under which names a group has what it knows of the writers of some collections."""
+    """The keys of the group's records of the writers of some collections."""
     return tuple(sorted(_key(id_, name) for id_ in members for name in writers_of(group, id_)))
 
 
@@ -119,14 +120,14 @@ def open_member_writer(
     take_over: bool = False,
     resume: bool = False,
 ) -> Outcome[WriterRecord]:
-    """`open_writer` of a collection, in its group.
+    """`open_writer` for a collection in a group.
 
     Args:
         state: of the group.
         now_ms: wall clock.
         member: id of the collection.
-        joined: since when it is in the group.
-        record: what the collection itself knows of the writer.
+        joined: seqno of the group's state that took the collection in.
+        record: the collection's own record of the writer.
         upper: the collection's.
         name: of the writer; this and the rest as for `open_writer`.
         owner: likewise.
@@ -147,7 +148,7 @@ def open_member_writer(
 
 
 def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[Appended]:
-    """Let a write of one collection in.
+    """Let a write to one collection in.
 
     Refused with `UpperMismatch` or `UpdateNotBeyondLower` if what it depends on has changed, and with
     `WriterFenced`, `TransactionExpired` or `LeftGroup`.
@@ -195,7 +196,7 @@ def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[App
 
 
 def _placed(state: ShardState, wanted: Single, upper: Frontier) -> tuple[int | None, Frontier] | Refused:
-    """The time that all rows get, if they get one, and the collection's upper after it."""
+    """The one time that all rows get, if they do, and the collection's upper afterwards."""
     if wanted.lower not in (None, upper):
         return Refused(UpperMismatch(wanted.lower, upper))
     if wanted.latest is not None and state.latest.get(wanted.member, 0) > wanted.latest:
@@ -211,7 +212,7 @@ def _placed(state: ShardState, wanted: Single, upper: Frontier) -> tuple[int | N
 
 
 def _stranger(state: ShardState, member: str, joined: int) -> Refused | None:
-    """The refusal where a collection is not, or no longer, in the group for that stay."""
+    """The refusal if a collection is not, or no longer, in the group for that stay; None if it is."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     known = state.memberships.get(member)

@@ -1,8 +1,8 @@
-"""How much of what a shard stores is live, as far as the counts in its state show without reading.
+"""How much of what a shard stores is live, as far as the counts in its state show it without reading rows.
 
-Each part says how many of its rows lie at which times (`Part.time_counts`). From these follows a lower
-bound on the rows that are left when all is consolidated at `since`, and from that whether everything
-must be merged into one run. Must not know how or when merges are done.
+Each part says how many of its rows lie at which times (`Part.time_counts`). From these follows a lower bound
+on the rows that remain once everything is consolidated at `since`, and from that whether everything must be
+merged into one run. Must not know how or when merges are done.
 
 INVARIANT: `live_rows_min` is never more than the rows that are live.
 """
@@ -18,14 +18,14 @@ from tidelake.state.spine import Spine
 
 
 def must_merge_all(spine: Spine, since: Frontier, *, thorough: bool = False) -> bool:
-    """Whether all members must become one, which the levels alone would not make of them.
+    """Whether all members must be merged into one, where the levels alone would not do so.
 
-    So if the counts do not show that what is stored is at most twice what is live, unless it is one run.
+    True unless it is one run, or the counts show that at most twice as much is stored as is live.
 
     Args:
         spine: of the shard.
         since: of the shard.
-        thorough: also if any retraction may be stored that `since` has passed. An idle shard is left so.
+        thorough: also if a retraction may be stored that `since` has passed; for idle shards.
     """
     runs = spine.totals.runs
     if runs > 1 and spine.totals.rows > 2 * live_rows_min(spine, since):
@@ -44,12 +44,13 @@ def has_tail(spine: Spine, share: int) -> bool:
 
 
 def live_rows_min(spine: Spine, since: Frontier) -> int:
-    """At least so many rows are live: are left when all is consolidated at `since`.
+    """A lower bound on the live rows: those that remain once everything is consolidated at `since`.
 
-    Rows that `since` has not reached are *apart*: those of one run by consolidation, those of several
-    batches because batches tile the times; only another run of the batch may take some away. Of the rows
-    that it has reached, those of one run that do not differ in their times alone are *firm*: no two of
-    them become one, and every other row takes at most one of them away.
+    Rows at times that `since` has not reached are *apart*, and none of them cancels another: within a run
+    because it is consolidated, between batches because they tile the times; only another run of the same
+    batch may take some away. Of the rows at times that `since` has reached, those of one run that do not
+    differ in their times alone are *firm*: no two of them become one, and any other row takes away at most
+    one of them.
     """
     apart = firm = 0
     for member in spine:
@@ -62,28 +63,28 @@ def live_rows_min(spine: Spine, since: Frontier) -> int:
 
 
 def _retracts(run: Run, since: Frontier) -> bool:
-    """Whether a retraction of the run may meet what had another time before it was advanced to `since`."""
+    """Whether advancing to `since` may bring a retraction of the run together with a row of another time."""
     return any(part.negative_rows and _reached(part, since) for part in run.parts)
 
 
 def _reached(part: Part, since: Frontier) -> bool:
-    """Whether `since` may have passed or reached a time of the part, in some component."""
+    """Whether `since` may be at or after a time of the part, in some component."""
     if since.closed:
         return False
     first = part.time_lower if part.rewrite is None else times.join(part.time_lower, part.rewrite)
-    # Advancing raises each component to the least one of any element.
+    # Advancing raises each component at least to the least one of the frontier's elements.
     least = reduce(times.meet, since.elements)
     return any(x <= s for x, s in zip(times.parts(first), times.parts(least), strict=True))
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """The rows of a run, by what advancing them to `since` may do. They add up to the rows of the run.
+    """The rows of a run by what advancing them to `since` may do. The three add up to the rows of the run.
 
     Attributes:
-        firm: no two of them become one.
+        firm: no two of them become one row.
         loose: they may be summed with others of the run.
-        later: `since` has not reached their times.
+        later: at times that `since` has not reached.
     """
 
     firm: int
@@ -92,7 +93,7 @@ class _Counts:
 
 
 def _counts(run: Run, folded: Frontier, since: Frontier) -> _Counts:
-    """How the rows of a run divide; as few firm and later ones as may be.
+    """How the rows of a run divide, with as few firm and later ones as is possible.
 
     Args:
         run: consolidated, its times advanced by `folded`.
@@ -106,12 +107,12 @@ def _counts(run: Run, folded: Frontier, since: Frontier) -> _Counts:
         return _Counts(rows, 0, 0) if folded == since else _Counts(0, rows, 0)
     start, end = folded.elements[0], since.elements[0]
     if not any(times.parts(end)):
-        # Nothing was advanced: all rows are at the times that they came with.
+        # No time was advanced: the rows have the times that they were written with.
         return _Counts(0, 0, rows)
     later = sum(_counted(part, lambda first: not times.less_equal(first, end)) for part in run.parts)
     if folded == since:
         return _Counts(rows - later, 0, later)
-    # What was advanced to `start` has no earlier time, and the first pair counts exactly one time.
+    # Rows that were advanced to `start` have no earlier time, and the first pair counts exactly one time.
     firm = sum(
         part.rows if part.time_lower == part.time_upper == start else _counted(part, start.__eq__)
         for part in run.parts
@@ -120,5 +121,5 @@ def _counts(run: Run, folded: Frontier, since: Frontier) -> _Counts:
 
 
 def _counted(part: Part, wanted: Callable[[int], bool]) -> int:
-    """Rows of an int-timed part in the buckets that are wanted, by their first time."""
+    """The rows of a part with int times in those buckets whose first time is `wanted`."""
     return sum(rows for first, rows in part.time_counts if wanted(first))

@@ -1,12 +1,12 @@
 """The spine: the ordered list of a shard's batches, and the levels that say which to merge.
 
-A *member* is a batch as it was appended or as a merge has made it. A *spine batch* is a range of members
-that the levels treat as one: it stands for a merge that is decided, whether or not anyone has carried
-it out. Both have a `SpineId`, the half-open range `[lo, hi)` of insertions that they stand for. A level
-holds at most two spine batches, and a merge of them under way iff it holds two.
+A *member* is a batch as it was appended or as a merge has made it. A *spine batch* is a range of members that
+the levels treat as one: a merge that is decided, whether or not it has been carried out. Both have a
+`SpineId`, the half-open range `[lo, hi)` of the insertions in them. A level holds at most two spine batches;
+if it holds two, a merge of them is under way, and only then.
 
-This is the flattened form and the only one: members, spine batches and merges by id. A step of the spine
-is a `SpineEdit`, which names the few of them that go and come. `tidelake.state.fuel` decides the steps.
+Members, spine batches and merges are stored flat, by id; there is no other form. A step of the spine is a
+`SpineEdit`, which names the few of them that go and come. `tidelake.state.fuel` decides the steps.
 
 INVARIANT: `validate` holds after every edit: ids tile `[0, next_id)` and bounds `[minimum, upper)`, of the
 members and of the spine batches alike.
@@ -27,7 +27,7 @@ LEVEL_BATCHES_MAX = 2
 
 
 class SpineId(NamedTuple):
-    """A half-open range of insertions."""
+    """A half-open range of insertions, numbered in their order."""
 
     lo: int
     hi: int
@@ -46,10 +46,10 @@ class SpineId(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """A batch, and the insertions that went into it.
+    """A batch, with the ids of the insertions in it.
 
     Attributes:
-        id: the insertions.
+        id: of the insertions.
         batch: what they have become.
         added: seqno of the first state whose readers may have read its parts.
     """
@@ -61,13 +61,13 @@ class Member:
 
 @dataclass(frozen=True)
 class SpineBatch:
-    """Neighbouring members that are one batch to the levels.
+    """Neighbouring members that the levels treat as one batch.
 
     Attributes:
-        id: spans the ids of its members.
-        level: where it stands; a level higher holds about twice as many updates.
-        bounds: span those of its members; `since` is how far a merge of them may fold.
-        rows: of all its members.
+        id: covers the ids of its members.
+        level: where it stands; each level holds about twice as many updates as the one below.
+        bounds: cover those of its members; `since` is how far a merge of them may fold.
+        rows: sum over its members.
     """
 
     id: SpineId
@@ -78,12 +78,12 @@ class SpineBatch:
 
 @dataclass(frozen=True)
 class FuelingMerge:
-    """A merge of the two spine batches of a level, under way.
+    """A merge under way, of the two spine batches of a level.
 
     Attributes:
-        id: spans theirs.
-        since: of the spine batch that they will be.
-        done_at: it is complete once the spine has been given so much fuel in all.
+        id: covers both.
+        since: of the spine batch that they will become.
+        done_at: the merge is complete once the spine has been given this much fuel in all.
     """
 
     id: SpineId
@@ -96,8 +96,8 @@ class SpineEdit:
     """What changes in a spine: ids that go, and values that come.
 
     Attributes:
-        next_id: of the next insertion, afterwards.
-        spent: fuel given in all, afterwards.
+        next_id: id of the next insertion, after the edit.
+        spent: fuel given in all, after the edit.
         members_gone: ids of members that go.
         members: those that come, ascending.
         batches_gone: ids of spine batches that go, or change.
@@ -118,7 +118,7 @@ class SpineEdit:
 
 @dataclass(frozen=True)
 class Totals:
-    """What some batches hold together."""
+    """Sums over some batches."""
 
     members: int = 0
     runs: int = 0
@@ -127,7 +127,7 @@ class Totals:
     inline_bytes: int = 0
 
     def plus(self, members: Iterable["_Held"], sign: int = 1) -> "Totals":
-        """With some batches added, or taken away."""
+        """With these batches added, or taken away (`sign=-1`)."""
         count, runs, rows, size_bytes, inline_bytes = (0, 0, 0, 0, 0)
         for member in members:
             count += 1
@@ -146,10 +146,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Spine:
-    """Members, spine batches and merges. Shares structure with its predecessors.
+    """Members, spine batches and merges. Shares structure with the spines it was made from.
 
     Attributes:
-        next_id: of the next insertion.
+        next_id: id of the next insertion.
         spent: fuel given in all.
         members: by the first id of their range.
         batches: oldest first, so from the highest level down.
@@ -173,7 +173,7 @@ class Spine:
         batches: tuple[SpineBatch, ...],
         merges: tuple[FuelingMerge, ...],
     ) -> "Spine":
-        """The spine of stored values. Costs O(members)."""
+        """The spine of values that were stored. Costs O(members)."""
         by_lo = pmap({member.id.lo: member for member in members})
         return cls(next_id, spent, by_lo, batches, merges, Totals().plus(by_lo.values()))
 
@@ -182,21 +182,21 @@ class Spine:
         return self.range(SpineId(0, self.next_id))
 
     def held(self) -> list[Member]:
-        """The members in the order of their first ids, also if they do not tile."""
+        """The members in the order of their first ids, even if they do not tile."""
         return [self.members[lo] for lo in sorted(self.members)]
 
     def __len__(self) -> int:
         return len(self.members)
 
     def end(self, minimum: Frontier) -> Frontier:
-        """Where the bounds of its members end, which begin at `minimum`."""
+        """The frontier at which the last member ends; `minimum` if there is none."""
         return self.batches[-1].bounds.upper if self.batches else minimum
 
     def range(self, id_: SpineId) -> Iterator[Member]:
         """The members that tile a range of ids, oldest first.
 
         Raises:
-            InternalError: none do.
+            InternalError: no members do.
         """
         lo = id_.lo
         while lo < id_.hi:
@@ -207,7 +207,7 @@ class Spine:
             lo = found.id.hi
 
     def tiled(self, id_: SpineId) -> bool:
-        """Whether some members tile exactly this range."""
+        """Whether some members cover exactly this range."""
         lo = id_.lo
         while lo < id_.hi:
             found = self.members.get(lo)
@@ -217,7 +217,7 @@ class Spine:
         return lo == id_.hi
 
     def holder(self, id_: SpineId) -> SpineBatch | None:
-        """The spine batch that a range of members belongs to; None if they belong to several, or none."""
+        """The spine batch that a range of members belongs to; None if they belong to none, or to several."""
         return next((batch for batch in self.batches if batch.id.covers(id_)), None)
 
     def edited(self, edit: SpineEdit) -> "Spine":
@@ -272,16 +272,16 @@ def _edited(
 
 
 def _check_cover(what: str, gone: Sequence[SpineId], fresh: SpineId, come: Sequence[SpineId]) -> None:
-    """What comes stands for the same insertions as what goes, and for the new ones."""
+    """Check that what comes covers the same insertions as what goes, and the new one."""
     before, after = intervals([*gone, fresh]), intervals(come)
     if not all(lo < hi for lo, hi in come):
-        raise InternalError(f"an edit brings {what} {_listed(come)}, of which one stands for nothing")
+        raise InternalError(f"an edit brings {what} {_listed(come)}, one of which covers no insertion")
     if before != after or sum(b - a for a, b in come) != sum(b - a for a, b in after):
         raise InternalError(f"an edit replaces {what} of ids {_listed(before)} by some of {_listed(after)}")
 
 
 def intervals(ids: Iterable[SpineId]) -> list[SpineId]:
-    """The ranges that some ids cover together, ascending, neither empty nor touching."""
+    """The ranges that some ids cover together, ascending; none is empty, and no two touch."""
     found: list[SpineId] = []
     for id_ in sorted(ids):
         if id_.lo == id_.hi:

@@ -1,8 +1,8 @@
-"""Updates at open times that are durable already: what is staged, and waits for its times to be closed.
+"""Staged updates: durable updates at open times, which wait for their times to be closed.
 
-A staged batch stands beside the spine. Its times lie at or beyond where the spine ends, in any order and over
-any stretch; two of them know nothing of each other, so stagers never conflict. When times are closed,
-readers see the staged updates of these; when they are drained, the spine has them
+A staged batch stands beside the spine. Its times are at or after the end of the spine, in any order and over
+any stretch; staged batches do not depend on each other, so stagers never conflict. When times are closed,
+readers see the staged updates at these times; when they are drained, the updates move into the spine
 (`tidelake.state.staging`).
 
 INVARIANT: no staged update has a time before the end of the spine.
@@ -23,12 +23,12 @@ _NOTHING = Totals()
 
 @dataclass(frozen=True)
 class Awaited:
-    """The transaction that a staged batch is part of, until that is decided. Nobody sees the batch before.
+    """The undecided transaction that a staged batch belongs to. Readers do not see the batch yet.
 
     Attributes:
         transaction: its id.
         begun: seqno of the group's state when it began.
-        noted_ms: wall clock of that.
+        noted_ms: wall clock of that moment.
     """
 
     transaction: str
@@ -41,9 +41,9 @@ class Staged:
     """One staged batch.
 
     Attributes:
-        batch: its runs. Of truncated ones only what lies in its bounds is meant.
+        batch: its runs. Of a truncated run only the rows within the bounds count.
         added: seqno of the first state that names it.
-        awaits: what decides whether it is in; None: it is.
+        awaits: the transaction that decides whether it is in; None: it is in.
     """
 
     batch: HollowBatch
@@ -58,10 +58,10 @@ class Staged:
 
 @dataclass(frozen=True)
 class Staging:
-    """The staged batches by name. Shares structure with its predecessors.
+    """The staged batches by name. Shares structure with the values it was made from.
 
     Attributes:
-        batches: by name, with those that await a transaction.
+        batches: by name, including those that await a transaction.
         totals: of all of them.
     """
 
@@ -70,7 +70,7 @@ class Staging:
 
     @classmethod
     def of(cls, batches: Mapping[str, Staged]) -> "Staging":
-        """Of stored values. Costs O(batches)."""
+        """The staged batches that were stored. Costs O(batches)."""
         return cls(pmap(batches), Totals().plus(batches.values()))
 
     def __iter__(self) -> Iterator[Staged]:
@@ -81,17 +81,17 @@ class Staging:
         return len(self.batches)
 
     def awaiting(self) -> Iterator[tuple[Staged, Awaited]]:
-        """Those that await a transaction, in the order of their names."""
+        """Batches that await a transaction, in the order of their names."""
         for name in sorted(self.batches):
             one = self.batches[name]
             if one.awaits is not None:
                 yield one, one.awaits
 
     def edited(self, edits: Mapping[str, Staged | None]) -> "Staging":
-        """With batches that come or change, and without those whose name has None. Costs O(change).
+        """With batches that come or change, and without those whose value is None. Costs O(change).
 
         Raises:
-            InternalError: one goes that is not there.
+            InternalError: a batch goes that is not there.
         """
         gone, come = [], []
         batches = self.batches.evolver()
@@ -110,7 +110,7 @@ class Staging:
 
 
 def begins_before(batch: HollowBatch, frontier: Frontier) -> bool:
-    """Whether an update may have a time before a frontier. Exact for numbers, unless a run is truncated."""
+    """Whether an update may have a time before a frontier. Exact for int times, unless a run is truncated."""
     if frontier <= batch.bounds.lower:
         return False
     return any(not frontier.less_equal(part.seen_times[0]) for part in batch.parts())

@@ -1,9 +1,9 @@
 """Staging updates at open times, closing times, and draining what was staged into the spine.
 
-`stage` puts runs beside the spine, at any times that are open. `seal` closes times, logically and at once:
-from then on readers see what was staged before them. The spine gets these updates in the same step if
-that needs no reading (`closing`); otherwise batches that hold closed and open times are read and
-written in two by maintenance, and `drain` puts the halves where they belong.
+`stage` puts runs beside the spine, at any times that are open. `seal` closes times at once, without moving
+rows: from then on readers see what was staged for these times. The spine gets the updates in the same step if
+no row has to be read for that (`closing`); otherwise maintenance reads the batches that hold both closed and
+open times, writes them as two, and `drain` puts the halves where they belong.
 
 INVARIANT: a staged update is in exactly one place in every state: staged, or in the spine.
 """
@@ -33,11 +33,11 @@ from tidelake.state.state import ShardState
 
 @dataclass(frozen=True)
 class Closing:
-    """How a batch that closes times comes into a state, with what is staged before its upper.
+    """How a batch that closes times comes into a state, together with what is staged before its upper.
 
     Attributes:
-        spine: what happens to the spine; None: nothing yet, it is to be drained.
-        staged: what comes to the staged batches, and what goes.
+        spine: the change of the spine; None: none yet, the updates are to be drained later.
+        staged: staged batches that come, or go (None), by name.
         due: merges.
     """
 
@@ -48,13 +48,13 @@ class Closing:
 
 @dataclass(frozen=True)
 class Split:
-    """What was made of staged batches so that closed times can be drained.
+    """The two halves of staged batches, made so that closed times can be drained.
 
     Attributes:
-        names: of the staged batches that were read.
-        upper: what lies before it is to be in the spine.
-        below: runs of their updates before `upper`.
-        above: runs of the others.
+        names: the staged batches that were read.
+        upper: updates before it go into the spine.
+        below: runs of the updates before `upper`.
+        above: runs of the other updates.
     """
 
     names: tuple[str, ...]
@@ -65,11 +65,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Seen:
-    """The contents that a batch was made from.
+    """The version of the contents that a batch was made from.
 
     Attributes:
-        seqno: of a state: all that was staged by then was seen.
-        time: as of which; None: as of the first time that was open.
+        seqno: of a state: everything staged by then was seen.
+        time: the time as of which it was read; None: the first open time.
     """
 
     seqno: int
@@ -77,14 +77,15 @@ class Seen:
 
 
 def closing(state: ShardState, batch: HollowBatch, fresh: Sequence[Staged] = ()) -> Closing:
-    """Put in a batch that begins at `upper`. Costs O(staged batches).
+    """Add a batch that begins at `upper`. Costs O(staged batches).
 
-    Without mixed batches no row is read or written: runs of staged batches become runs of the spine.
+    Unless a staged batch is mixed, no row is read or written: runs of staged batches become runs of the
+    spine.
 
     Args:
         state: of the shard.
         batch: closes the times of its bounds.
-        fresh: what is staged by the same step, before these are closed.
+        fresh: batches that the same step stages before it closes these times.
     """
     upper = batch.bounds.upper
     before = [one for one in (*state.staged, *fresh) if begins_before(one.batch, upper)]
@@ -98,7 +99,7 @@ def closing(state: ShardState, batch: HollowBatch, fresh: Sequence[Staged] = ())
 
 
 def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> fuel.Step:
-    """The spine with one more batch, some of whose runs were staged: these may be read already."""
+    """The spine with one more batch, some of whose runs were staged, so that readers may have read them."""
     added = min((state.seqno + 1, *(one.added for one in before)))
     return fuel.push(state.spine, batch, state.since, added)
 
@@ -106,17 +107,17 @@ def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> 
 def place(
     state: ShardState, runs: tuple[Run, ...], checked: Frontier, *, movable: bool = False
 ) -> Staged | Refused:
-    """Runs as a staged batch of the next state, or why they cannot be one.
+    """The runs as a staged batch of the next state, or the reason why they cannot be one.
 
     Args:
         state: of the shard.
         runs: at least one; none of them truncated.
-        checked: a frontier that all their times are known to lie at or beyond.
-        movable: these are not final, and may be closed by now.
+        checked: a frontier; all their times are known to be at or after it.
+        movable: the times are not final, and may be closed by now.
 
     Returns:
-        Refused with `UpdateNotBeyondLower` if a time is closed, and with `UpperMismatch` if that cannot be
-        told from the parts: their times are to be checked against the present upper then.
+        Refused with `UpdateNotBeyondLower` if a time is closed, and with `UpperMismatch` if the parts do not
+        show whether one is: then check their times against the present upper.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -135,7 +136,7 @@ def place(
 
 
 def room(state: ShardState, batch: HollowBatch, inline_bytes_max: int | None) -> Refused | None:
-    """The refusal for inline parts that the state has no room for."""
+    """The refusal of inline parts for which the state has no room."""
     if not batch.inline_bytes or inline_bytes_max is None:
         return None
     held = state.spine.totals.inline_bytes + state.staged.totals.inline_bytes + batch.inline_bytes
@@ -143,7 +144,7 @@ def room(state: ShardState, batch: HollowBatch, inline_bytes_max: int | None) ->
 
 
 def splits(state: ShardState) -> tuple[str, ...]:
-    """The staged batches that have to be read before closed times can be drained; in order."""
+    """The staged batches that have to be read before closed times can be drained, in order."""
     if state.drained == state.upper:
         return ()
     before = [one for one in state.staged if begins_before(one.batch, state.upper)]
@@ -151,11 +152,11 @@ def splits(state: ShardState) -> tuple[str, ...]:
 
 
 def drain(state: ShardState, _now_ms: int, split: Split) -> Outcome[bool]:
-    """Put what was made of some staged batches in their place, and let the spine have what it can.
+    """Put the halves of some staged batches in their place, and drain into the spine what can be.
 
-    That is all closed times, unless a batch that came meanwhile has to be read as well; then those before
-    `split.upper`. False if the batches that were read are no longer staged, since somebody else has drained
-    them, or if what was made of them is too old. If no closed time waits, staged batches become one.
+    Drains all closed times, unless a batch that came meanwhile has to be read as well; then those before
+    `split.upper`. False if a batch that was read is no longer staged, since another process has drained it,
+    or if the parts of the halves are too old. If no closed time waits, staged batches become one.
     """
     fresh = [part for run in (*split.below, *split.above) for part in run.parts]
     there = all(name in state.staged.batches for name in split.names)
@@ -188,10 +189,10 @@ def drain(state: ShardState, _now_ms: int, split: Split) -> Outcome[bool]:
 def _reach(
     state: ShardState, staged: Sequence[Staged], least: Frontier
 ) -> tuple[Frontier | None, list[Staged]]:
-    """How far the spine can go when some batches are what is staged, and which of them it then has.
+    """How far the spine can go when these batches are staged, and which of them it then takes in.
 
-    SUBTLE: times may have been closed since the batches were read, and nothing may be left that waits for
-    them to be drained. So the end is where `upper` is now, if no row has to be read for that.
+    SUBTLE: times may have been closed since the batches were read, and nothing may be left that waits to be
+    drained at them. So the spine goes up to the present `upper`, if no row has to be read for that.
     """
     for end in (state.upper, least):
         before = [one for one in staged if begins_before(one.batch, end)]
@@ -201,7 +202,7 @@ def _reach(
 
 
 def unseen(state: ShardState, bounds: Bounds, seen: Seen) -> Refused | None:
-    """The refusal of a batch that was made from contents without all that is staged for its times."""
+    """The refusal of a batch made from contents that lacked some of what is staged for its times."""
     through = Frontier.past(bounds.lower.elements[0] if seen.time is None else seen.time)
     for one in state.staged:
         if ends_before(one.batch, bounds.lower) or not begins_before(one.batch, bounds.upper):
@@ -229,10 +230,10 @@ def _open_from(state: ShardState, lower: Frontier) -> Bounds:
 
 
 def _staged(state: ShardState, batch: HollowBatch) -> list[Staged]:
-    """A batch as a staged one of the next state; none if it holds nothing."""
+    """A batch as a list of staged batches of the next state: one, or none if the batch has no runs."""
     return [Staged(batch, state.seqno + 1)] if batch.runs else []
 
 
 def _mixed(one: Staged, upper: Frontier) -> bool:
-    """Whether it has to be read before the spine can have what it holds before a frontier."""
+    """Whether it must be read before the spine can take in its updates before a frontier."""
     return any(run.truncated for run in one.batch.runs) or not ends_before(one.batch, upper)

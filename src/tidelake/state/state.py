@@ -1,6 +1,6 @@
 """What a shard remembers: one version of it, a frozen value that shares structure with its predecessors.
 
-How one version becomes the next is `tidelake.state.edits`.
+`tidelake.state.edits` makes the next version of one.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ class WriterRecord:
     """What the shard remembers of a named writer.
 
     Attributes:
-        epoch: of the process that may write; a higher one fences the lower.
+        epoch: of the process that may write; a process with a lower one is fenced.
         sequence: number of the last append that is in; None before the first, -1 after a take-over.
-        owner: whose sequence numbers these are, such as a streaming query's id; may be empty.
+        owner: identifies who counts the sequence, such as a streaming query's id; may be empty.
         upper: the shard's upper right after that append.
-        content: what that append said it was made of, such as a digest of file names; may be empty.
+        content: identifies the data of that append, such as a digest of file names; may be empty.
     """
 
     epoch: int
@@ -41,15 +41,15 @@ class WriterRecord:
 
 @dataclass(frozen=True)
 class Hold:
-    """A reader that keeps history and parts from going, for as long as it says so now and then.
+    """A leased hold: keeps history and parts for a reader until its lease ends.
 
     Attributes:
         purpose: for people.
-        since: the shard's `since` stays at or before it; closed: this one keeps none back.
+        since: the shard's `since` stays at or before it; closed: this hold keeps no history.
         opened_ms: wall clock.
         pins: seqnos of the states that it reads: the parts of these are not collected.
-        lease_ms: how long it lasts without a renewal.
-        expires_ms: from then on whoever commits next ends it.
+        lease_ms: how long it lasts unless it is renewed.
+        expires_ms: the first commit at or after this time ends it.
     """
 
     purpose: str
@@ -65,8 +65,8 @@ class CriticalHold:
     """A hold on `since` by name, which lasts until it is dropped.
 
     Attributes:
-        since: the shard's stays at or before it.
-        token: of its owner; moving the hold needs it, so another token fences the owner before.
+        since: the shard's `since` stays at or before it.
+        token: its owner's; moving the hold needs it, so that a new token fences the owner before.
         opened_ms: wall clock.
     """
 
@@ -77,26 +77,26 @@ class CriticalHold:
 
 @dataclass(frozen=True)
 class Retention:
-    """How much history the owner wants: `window` times before `upper`; None: all that nobody lets go."""
+    """How much history the owner wants: `window` times before `upper`; None: all, unless it is advanced."""
 
     window: int | None = None
 
 
 @dataclass(frozen=True)
 class MergeClaim:
-    """A large merge that a process has taken on, key range by key range.
+    """A large merge that a process has taken on, one key range after the other.
 
-    It keeps others from doing the same work twice; no result is right or wrong because of it. Whoever
-    takes an expired claim over goes on where it stands.
+    It only keeps others from doing the same work; whether a result is right does not depend on it. A process
+    that takes over an expired claim continues with the chunks that are recorded.
 
     Attributes:
         id: of the members that are merged.
         positions: of the runs in the one member; empty: all runs of all members.
         inputs: digest of the runs that go in.
-        since: their times are advanced by it.
+        since: the times are advanced to it.
         runner: the process.
         expires_ms: from then on others may take over.
-        cuts: keys, encoded and ascending, that part one chunk from the next.
+        cuts: the keys between the chunks, encoded and ascending.
     """
 
     id: SpineId
@@ -122,8 +122,8 @@ class Fork:
     """A pin without a lease: another shard has begun as a version of this one, and needs its parts.
 
     Attributes:
-        seqno: of that version. No part that it names is collected while the fork is noted.
-        noted_ms: wall clock of when that was asked for, before there was any fork.
+        seqno: of that version. Its parts are not collected while the fork is noted.
+        noted_ms: wall clock when the fork was requested, before it was made.
     """
 
     seqno: int
@@ -132,7 +132,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Origin:
-    """The shard that a fork began from, and that keeps the parts which are not the fork's own.
+    """The shard that a fork began from. It keeps the parts that are not the fork's own.
 
     Attributes:
         shard_id: of the other shard.
@@ -145,7 +145,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written into the shard over its whole life: by appends, and again by merges."""
+    """Totals over the shard's whole life: what appends wrote, and what merges wrote again."""
 
     appended_rows: int = 0
     appended_bytes: int = 0
@@ -155,13 +155,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Rollup:
-    """A state stored whole. The first one of a shard is the first entry of its log.
+    """A state stored whole. The first rollup of a shard is the first entry of its log.
 
     Attributes:
         seqno: of the state.
-        id: with the seqno it makes the name of the blob.
+        id: together with the seqno it makes the name of the blob.
         size_bytes: of the blob; 0 for the first one.
-        batches: how many members its spine has; a state that shrank much since is worth a new rollup.
+        batches: members in its spine; once a state has far fewer, a new rollup is worth its cost.
     """
 
     seqno: int
@@ -186,39 +186,39 @@ class ShardState:
         committed_ms: wall clock of its commit.
         since: reads from here on are exact; the meet of `retained` and all holds, never going back.
         upper: every time strictly before it is final.
-        retained: history before it may go as far as its owner is concerned. Holds alone never let
-            history go: a reader that comes, follows and leaves costs nobody else an as-of read.
+        retained: the owner allows history before it to go. Holds alone never make history go: a reader that
+            comes, moves and leaves takes no as-of read from others.
         spine: the batches, up to where closed times are drained.
         schemas: by id.
         writers: by name.
         holds: by id.
-        critical: holds that last, by name.
+        critical: critical holds, by name.
         retention: how `retained` follows `upper`.
         dropped: the shard is a tombstone.
-        garbage: blobs that are named no more, by name.
-        doomed: those of them that may be deleted at any moment, by name: nobody may read them again.
-        collected_to: states of this seqno and later ones have lost no part.
-        sweep: how far leaked uploads are given up.
+        garbage: blobs that are no longer named, by name.
+        doomed: garbage that may be deleted at any moment, by name: it must not be read any more.
+        collected_to: states of this seqno and later ones have all their parts.
+        sweep: how far uploads that were never appended are given up.
         rollup: the newest one.
         claims: merges that processes have taken on, by name.
         chunks: the finished parts of each finished chunk of a claim, by its key.
-        written: in all.
+        written: totals of what was written.
         staged: batches at times that the spine does not have yet.
-        group: id of the group of collections that it belongs to, which decides its writes.
+        group: id of the group of collections that decides its writes; empty: it is in none.
         joined: seqno of the group's state that took it in; see `Membership.admitted`.
-        memberships: of collections in this group, if it is one, by their ids.
-        decisions: transactions that some members may not have applied yet, by id.
-        expired: transactions that began before this seqno of the group are not decided any more.
-        let_in: seqno of the first state in which a staged batch no longer awaited its transaction, by its
-            name.
-        latest: of a group: seqno of its last state that let rows in for a collection, by the ids of these.
-        forks: what other shards need of this one, by their ids. A tombstone has them as well.
+        memberships: of a group: its collections, by id.
+        decisions: of a group: transactions that some members may not have applied yet, by id.
+        expired: of a group: transactions that began before this seqno can no longer be decided.
+        let_in: by name of a staged batch that awaited a transaction: seqno of the first state in which it no
+            longer did.
+        latest: of a group: by id of a collection, seqno of the group's last state that let rows in for it.
+        forks: the shards that need parts of this one, by id. A tombstone has them as well.
         origin: of a fork that may need parts of the shard it began from; None: of any other shard.
         taken: ids of uploads that came in and of which others may hold copies, by the seqnos in their names,
-            until these are below the sweep's floor; see `tidelake.state.taken`.
+            until the sweep's floor has passed these; see `tidelake.state.taken`.
         part_names: of all parts in it. Not stored: it follows from the other fields.
-        agreed: settings that all processes go by.
-        tokens: names of writers that are tokens, by the days on which writes under them last began.
+        agreed: settings that all processes of the lake agree on.
+        tokens: names of writers that are tokens, by the day on which a write under them last began.
     """
 
     shard_id: str
@@ -265,16 +265,16 @@ class ShardState:
 
     @property
     def drained(self) -> Frontier:
-        """Where the spine ends: at `upper`, or before it if updates between them are staged still."""
+        """Where the spine ends: at `upper`, or earlier if updates before `upper` are still staged."""
         return self.spine.end(self.minimum)
 
     def batches(self) -> Iterator[HollowBatch]:
-        """All that readers may see, of closed times and of open ones."""
+        """All batches that readers may see, of closed times and of open ones."""
         yield from (member.batch for member in self.spine)
         yield from (staged.batch for staged in self.staged)
 
     def parts(self) -> Iterator[Part]:
-        """All parts of these, and of what awaits a transaction."""
+        """The parts of all batches, including staged ones that await a transaction."""
         for batch in self.batches():
             yield from batch.parts()
         for staged, _ in self.staged.awaiting():

@@ -1,13 +1,14 @@
 """Which parts a state names, and which uploads it took in: so that no row comes in twice.
 
-A part has a name of its own, an inline one as well. A state knows two sets of names:
+Every part has a name of its own, also an inline one. A state keeps two sets of names:
 
-- The *index*: the names of all parts that it names now. It is derived, and kept up by each step.
-- What was *taken*: uploads of which others may hold copies (what workers uploaded, batches). Their names stay
-  known when their rows are long in other parts, until `sweep.floor` has passed them; from then on such an
+- The *index*: the names of all parts that it names now. It is derived, and each step updates it.
+- What was *taken*: uploads of which others may hold copies (uploads of workers, batches). Their names stay
+  after their rows were merged into other parts, until `sweep.floor` has passed them; from then on such an
   upload is refused for its age (`tidelake.state.garbage.expired`).
 
-So whoever offers an upload again is told that it is in, and no memory of it lasts longer than an upload may.
+So an upload that is offered again is refused, because it is in or because it is too old; and no name is kept
+longer than an upload may take.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +53,7 @@ def reindexed(state: "ShardState", edits: Change) -> PSet[str]:
 
 
 def by_seqno(offered: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """Names of uploads as a state remembers them: ids, by the seqnos that the uploaders knew."""
+    """Names of uploads in the form that a state keeps: ids, by the seqnos in the names."""
     found: dict[int, list[str]] = {}
     for name in offered:
         seqno, id_ = names.upload(name)
@@ -61,14 +62,14 @@ def by_seqno(offered: Iterable[str]) -> dict[int, tuple[str, ...]]:
 
 
 def added(taken: Taken, more: Mapping[int, tuple[str, ...]]) -> Taken:
-    """With more uploads. Costs O(change)."""
+    """The uploads with more of them. Costs O(change)."""
     for seqno, ids in more.items():
         taken = taken.set(seqno, taken.get(seqno, pset()).update(ids))
     return taken
 
 
 def kept(taken: Taken, floor: int) -> Taken:
-    """Without uploads that are refused for their age. Costs O(seqnos)."""
+    """The uploads without those that are refused for their age. Costs O(seqnos)."""
     left = taken.evolver()
     for seqno in [seqno for seqno in taken if seqno < floor]:
         del left[seqno]
@@ -82,7 +83,7 @@ def is_taken(taken: Taken, name: str) -> bool:
 
 
 def repeated(state: "ShardState", offered: Iterable[Part]) -> AlreadyTaken | None:
-    """The error for the first part that is in the state, or was. O(parts), or O(state) if there is one."""
+    """The error for the first part that is in the state or was. O(parts), or O(state) if there is one."""
     for part in offered:
         name = part.name
         if name in state.part_names:
@@ -93,7 +94,7 @@ def repeated(state: "ShardState", offered: Iterable[Part]) -> AlreadyTaken | Non
 
 
 def _where(state: "ShardState", name: str) -> str:
-    """In words, where a part is."""
+    """In which place of the state a part is, in words."""
     for member in state.spine:
         if any(part.name == name for part in member.batch.parts()):
             return f"in the batch of [{member.batch.bounds.lower}, {member.batch.bounds.upper})"

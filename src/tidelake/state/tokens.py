@@ -1,13 +1,13 @@
-"""Records of tokens, by the days on which writes under them began: so that they can be forgotten in time.
+"""Records of tokens by the day on which a write under them last began, so that they can be forgotten.
 
-A token is a writer that writes number 0 and no other (`tidelake.lake.tokens`). Nobody resumes such a writer,
-so its record is needed only for as long as a job may be run again: `token_age_ms` of the lake's settings. A
-writer of such a name that has written another number is no token, and is kept like any other named writer.
+A token is a writer that writes number 0 and nothing else (`tidelake.lake.tokens`). Such a writer is never
+resumed, so its record is needed only while a job may be run again: `token_age_ms` in the lake's settings. A
+writer with such a name that has written another number is no token, and is kept like any other named writer.
 
-A state knows its tokens by days. Of a day that is old enough they go in portions: no step looks at all
-records.
+A state keeps the names of its tokens by day. Those of a day that is old enough go in portions, so no step
+looks at all records.
 
-INVARIANT: a token is of the day on which a write under it last began, or of a later one.
+INVARIANT: a token stands under the day on which a write under it last began, or under a later one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,14 +18,14 @@ from pyrsistent import PMap, PSet, pset
 from tidelake.state.agreed import Agreed
 
 PREFIX = "token:"
-"""Names of writers that are tokens begin so. In a group the id of a collection may stand before that."""
+"""Names of tokens begin with this. In a group the id of a collection may stand before it."""
 DAY_MS = 86_400_000
 
 Tokens = PMap[int, PSet[str]]
 
 
 class Record(Protocol):
-    """What a shard remembers of a writer, as far as it matters here."""
+    """What matters here of a writer's record."""
 
     @property
     def sequence(self) -> int | None:
@@ -38,12 +38,12 @@ def is_token(name: str) -> bool:
 
 
 def writes_once(record: Record | None) -> bool:
-    """Whether a writer has written nothing, or number 0."""
+    """Whether a writer has written nothing, or only number 0."""
     return record is None or record.sequence in (None, 0)
 
 
 def days_of(tokens: Tokens, names: Iterable[str]) -> dict[int, list[str]]:
-    """Tokens among some names, by their days. Costs O(names) for the oldest; for others O(days) each."""
+    """The tokens among these names, by day. Costs O(names) for the oldest day; for others O(days) each."""
     left, found = {*names}, dict[int, list[str]]()
     for day in sorted(tokens) if left else ():
         there = [name for name in left if name in tokens[day]]
@@ -56,7 +56,7 @@ def days_of(tokens: Tokens, names: Iterable[str]) -> dict[int, list[str]]:
 
 
 def over(day: int, agreed: Agreed, now_ms: int) -> bool:
-    """Whether a whole day is so long ago that its tokens may be forgotten."""
+    """Whether all of a day is so long ago that its tokens may be forgotten."""
     return (day + 1) * DAY_MS + agreed.in_force("token_age_ms", now_ms) <= now_ms
 
 
@@ -66,11 +66,11 @@ def moved(
     """The tokens by days, after a step. Costs O(change) and O(days).
 
     Args:
-        tokens: before it.
+        tokens: before the step.
         day: of the step.
         begun: tokens under which writes begin.
-        written: records of writers that change.
-        gone: names of records that go.
+        written: records that change, by writer.
+        gone: names of records that are removed.
     """
     named = {name for name, record in written.items() if is_token(name) and not writes_once(record)}
     come = {*begun} - {*gone} - named

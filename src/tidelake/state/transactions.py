@@ -1,17 +1,17 @@
-"""Transactions over several collections: staged first, decided by one commit, applied when it suits.
+"""Transactions over several collections: staged first, decided by one commit, applied later.
 
-A transaction has an id. It stages its rows in each collection, where they await the decision and nobody
-sees them (`prepare`). One compare-and-set in the log of the group decides (`decide`): from then on it is in,
-in all of its collections at once, because whoever reads one of them reads the group first, and then applies
-(`settle`) what it finds decided, in memory. Maintenance writes the same down, and then the group forgets.
-What is not decided within a time is given up: first in the group, where it can be decided no more (`expire`),
-then where it is staged (`withdraw`).
+A transaction has an id. It stages its rows in each collection, where they await the decision and are not seen
+(`prepare`). One compare-and-set in the log of the group decides it (`decide`): from then on it is in, in all
+of its collections at once, because a reader of any of them reads the group first, and then applies in memory
+(`settle`) what the group has decided. Maintenance stores the same result, and then the group forgets the
+decision. A transaction that is not decided within a time is given up: first in the group, where it can no
+longer be decided (`expire`), then where it is staged (`withdraw`).
 
-The times of all collections of a group are closed together, up to the group's upper; one that is not written
-to needs no write for that. A single one may be closed further.
+The times of all collections of a group are closed together, up to the group's upper; a collection that gets
+no rows is not written for that. A single collection may be closed further.
 
-INVARIANT: whoever knows a state of the group, and a state of a collection that was read after it, knows for
-each transaction that this state of the group has decided whether the collection has applied it.
+INVARIANT: from a state of the group, and a state of a collection that was read after it, a process can tell
+for each transaction that this state of the group has decided whether the collection has applied it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,12 +52,12 @@ class Share:
     """What a transaction wants of one collection.
 
     Attributes:
-        joined: since which state of the group it is in it; see `Membership.admitted`.
-        floor: its own upper, read after it came in: before that it may have closed times by itself.
-        times: the first and the last one of its rows; None: it gets none.
-        seal: a frontier to close it up to; None: none of its own.
-        latest: its rows depend on contents: only if none were let in for it after this state of the group,
-            and at the time that they have.
+        joined: seqno of the group's state that took the collection in; see `Membership.admitted`.
+        floor: the collection's own upper, read after it joined: it may have closed times by itself before.
+        times: the first and the last time of its rows; None: it gets no rows.
+        seal: a frontier to close it up to; None: only up to the group's.
+        latest: its rows depend on contents: decide only if the group let no rows in for it after this state
+            of the group, and at the time that the rows have.
     """
 
     joined: int
@@ -69,16 +69,16 @@ class Share:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a transaction wants to be decided.
+    """What a transaction wants the group to decide.
 
     Attributes:
         id: of the transaction.
         begun: seqno of the group's state when it began.
-        shares: by the ids of the collections.
-        time: all rows get this time; None: see `own_times`.
-        own_times: the rows keep their times. Otherwise, without a time, they get the first one that is open.
-        upper: of the group afterwards, at least; None: just past the time.
-        lower: only if the group's upper is this one.
+        shares: by id of the collection.
+        time: the time that all rows get; None: see `own_times`.
+        own_times: the rows keep their times. If false, and `time` is None, all get the first open time.
+        upper: the least upper of the group afterwards; None: just past the time.
+        lower: decide only if the group's upper is this one.
     """
 
     id: str
@@ -91,27 +91,28 @@ class Wanted:
 
     @property
     def written(self) -> dict[str, tuple[int, int]]:
-        """The times of the rows, by the ids of the collections that get some."""
+        """The first and the last time of the rows, by id of the collections that get rows."""
         return {id_: share.times for id_, share in self.shares.items() if share.times is not None}
 
 
-# --- of a collection
+# --- commands of a collection
 
 
 def join(state: ShardState, _now_ms: int, group: str, admitted: int, seen: int) -> Outcome[None]:
     """Let a group decide the writes of the collection.
 
-    Refused with `LeftGroup` if there is a newer state than the one that was seen: look again.
+    Refused with `LeftGroup` if the collection has a newer state than `seen`: read both again.
 
-    SUBTLE: the collection may have been in the group for that stay, and have left. To join for it once more
-    would let in what was begun before. Who leaves tells the group first; so where the group, looked at
-    after the collection, does not know that it leaves, it had not left when it was seen.
+    SUBTLE: the collection may have been in the group for this stay before, and have left. Joining again for
+    the same stay would let in transactions that began before. A collection that leaves tells the group first;
+    so if the group, read after the collection, does not know of it, the collection had not left when it was
+    read.
 
     Args:
         state: of the collection.
         group: its id.
-        admitted: seqno of the group's state that took the collection in, which it does not leave.
-        seen: seqno of the state of the collection that was read before that was seen of the group.
+        admitted: seqno of the group's state that took the collection in; it is not leaving there.
+        seen: seqno of the collection's state that was read before the group.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -142,11 +143,11 @@ def prepare(
     inline_bytes_max: int | None = None,
     offered: tuple[Part, ...] = (),
 ) -> Outcome[bool]:
-    """Stage runs for a transaction. False if they are there, or there are none; refused as `stage`.
+    """Stage runs for a transaction. False if they are staged already, or there are none; refused as `stage`.
 
-    `offered` as for `append`. What was taken in is not taken again when its transaction comes to nothing.
+    `offered` as for `append`. What was taken once is not taken again, even if its transaction is given up.
 
-    Refused with `LeftGroup` if the collection is in the group no more, or came back to it since.
+    Refused with `LeftGroup` if the collection is no longer in the group, or came back to it since.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -182,21 +183,21 @@ def stage_single(
     given_up: frozenset[str],
     inline_bytes_max: int | None = None,
 ) -> Outcome[bool]:
-    """Stage what a write of this collection comes to, once more if it is there for this transaction.
+    """Stage the rows of a write to this collection; rows that are staged for this transaction are replaced.
 
-    The same step first applies what the group has decided (`settle`). False if it is there for another
-    transaction, which is first to be given up in the group.
+    The same step first applies what the group has decided (`settle`). False if the rows are staged for
+    another transaction; that one must be given up in the group first.
 
     Refused as `prepare`.
 
     Args:
         state: of the collection.
         now_ms: wall clock.
-        view: what the write was worked out by.
+        view: the decisions of the group that the write was worked out with.
         awaited: the transaction.
-        found: what it comes to.
-        checked: a frontier that all its times are known to lie at or beyond.
-        given_up: transactions that the group decides no more.
+        found: what the write would do.
+        checked: a frontier; all times of the rows are known to be at or after it.
+        given_up: transactions that the group can no longer decide.
         inline_bytes_max: see `append`.
     """
     if state.dropped:
@@ -234,7 +235,7 @@ def stage_single(
 def _rest(
     state: ShardState, parked: Mapping[str, Awaited], runs: Sequence[Run], transaction: str
 ) -> dict[str, Staged]:
-    """What others had staged along with some runs that are staged anew: it may be offered again as well."""
+    """The runs of others in the batches that are staged anew, staged again: they may be offered again too."""
     names = {part.name for run in runs for part in run.parts}
     rest: dict[str, Staged] = {}
     for name, awaited in parked.items():
@@ -247,7 +248,7 @@ def _rest(
 
 
 def waiting_for(state: ShardState, runs: Sequence[Run]) -> dict[str, Awaited]:
-    """Which transactions some runs await, or parts of them, by the names of staged batches."""
+    """The transactions that these runs, or some of their parts, await, by the names of staged batches."""
     names = {part.name for run in runs for part in run.parts}
     if not any(name in state.part_names for name in names):
         return {}
@@ -259,7 +260,7 @@ def waiting_for(state: ShardState, runs: Sequence[Run]) -> dict[str, Awaited]:
 
 
 def without(state: ShardState, staged: Iterable[str]) -> ShardState:
-    """A state as if some staged batches had never been there. Nothing writes it down."""
+    """The state without some staged batches, as if they had never been there. Nothing is stored."""
     gone = {part.name for name in staged for part in state.staged.batches[name].batch.parts()}
     left = state.part_names.evolver()
     for name in gone:
@@ -270,9 +271,9 @@ def without(state: ShardState, staged: Iterable[str]) -> ShardState:
 def withdraw(
     state: ShardState, _now_ms: int, transactions: frozenset[str], kept: frozenset[str] = frozenset()
 ) -> Outcome[bool]:
-    """Remove what is staged for transactions that are certainly not decided, and cannot be any more.
+    """Remove what is staged for transactions that are not decided and no longer can be.
 
-    What holds one of the `kept` parts stays staged: it may be offered again.
+    A staged batch with one of the `kept` parts stays, because the part may be offered again.
     """
     gone = [
         one.name
@@ -287,13 +288,13 @@ def settle(
 ) -> Outcome[bool]:
     """Apply what the group has decided: let in what was staged for it, and close its times.
 
-    False if there is nothing to do, or the collection left meanwhile or came back.
+    False if there is nothing to do, or the collection has left meanwhile or came back.
 
     Args:
         state: of the collection, read after the state of the group that the view is of.
         view: for this collection.
-        leave: it leaves the group, where nothing more is decided for it, and takes along these records of
-            writers (`taken_along`): what was written once is never written again because of it.
+        leave: given if the collection leaves the group, where nothing more is decided for it: records of
+            writers that it takes along (`taken_along`), so that no append is written twice because of it.
     """
     if state.dropped or view.is_older(state.group, state.joined):
         return NoOp(False)
@@ -307,7 +308,7 @@ def settle(
         elif leave is not None:
             freed[one.name] = None
     upper = state.upper.join(view.upper) if ours else state.upper
-    # Others may hold copies: what is in is never taken again.
+    # Others may hold copies of these parts; once they are in, they must never be taken again.
     come = [part.name for one in freed.values() if one is not None for part in one.batch.parts()]
     taken = by_seqno(name for name in come if not is_taken(state.taken, name))
     left = Edits(taken=taken)
@@ -323,7 +324,7 @@ def settle(
 
 
 def catch_up(state: ShardState, now_ms: int, view: View) -> Outcome[bool]:
-    """`settle`, if more comes of it than that times are closed in which there is nothing."""
+    """`settle`, unless all it would do is close times at which there are no rows."""
     waits = any(awaited.transaction in view.decided for _, awaited in state.staged.awaiting())
     closes = any(begins_before(one.batch, view.upper) for one in state.staged)
     if not (waits or closes or state.retention.window is not None):
@@ -332,13 +333,13 @@ def catch_up(state: ShardState, now_ms: int, view: View) -> Outcome[bool]:
 
 
 def seen_through(state: ShardState, view: View | None) -> ShardState:
-    """A collection's state as its readers see it: with all that its group has decided. Writes nothing.
+    """A collection's state as its readers see it: with all that its group has decided. Nothing is stored.
 
-    It has the seqno of the state that it is made of, and names no part that this one does not.
+    It has the seqno of the given state, and names only parts that this state names.
 
     Args:
         state: read after the state of the group that the view is of.
-        view: None: it was in no group then.
+        view: of the group; None: the collection was in no group then.
     """
     outcome = NoOp(False) if view is None else settle(state, state.committed_ms, view)
     if not isinstance(outcome, Commit):
@@ -347,7 +348,7 @@ def seen_through(state: ShardState, view: View | None) -> ShardState:
 
 
 def taken_along(state: ShardState, group: ShardState) -> dict[str, WriterRecord]:
-    """The records of writers that a collection takes along: its own, and tokens of transactions."""
+    """The records of writers that a leaving collection takes along: its own, and tokens of transactions."""
     tokens = {
         name: record
         for name, record in group.writers.items()
@@ -359,7 +360,7 @@ def taken_along(state: ShardState, group: ShardState) -> dict[str, WriterRecord]
 
 
 def _tokens(records: Mapping[str, WriterRecord]) -> tuple[str, ...]:
-    """Those that are tokens: they are remembered from now on for as long as any."""
+    """The names among these that are tokens: from now on they are remembered as long as any token."""
     found = (name for name, one in records.items() if name.startswith(PREFIX) and writes_once(one))
     return tuple(sorted(found))
 
@@ -373,11 +374,11 @@ def _let_in(one: Staged, time: int | None) -> Staged:
     return replace(one, batch=replace(one.batch, runs=runs), awaits=None)
 
 
-# --- of a group
+# --- commands of a group
 
 
 def view(state: ShardState, member: str) -> View:
-    """What a group has decided for a collection; nothing, if it knows none of that id."""
+    """What a group has decided for a collection; nothing if the group has no such member."""
     known = state.memberships.get(member)
     if known is None or state.dropped:
         return View(state.shard_id, LAST if state.dropped else state.seqno, state.minimum)
@@ -387,12 +388,12 @@ def view(state: ShardState, member: str) -> View:
 
 
 def ended(group: str, state: ShardState) -> View:
-    """What a group that is gone has decided for a collection: nothing that this one has not applied."""
+    """The view of a group that no longer exists: nothing that the collection has not applied."""
     return View(group, LAST, state.minimum)
 
 
 def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[dict[str, int]]:
-    """Take collections into the group; since when each is in it, by id. They still have to `join` it.
+    """Take collections into the group. Returns by id the seqno that admitted each; each must then `join`.
 
     Refused with `LeftGroup` while one of them is leaving.
     """
@@ -411,7 +412,7 @@ def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[
 
 
 def retire(state: ShardState, _now_ms: int, member: str, admitted: int) -> Outcome[None]:
-    """Let no transaction take in a collection any more, which is about to leave."""
+    """Let no new transaction write to a collection, which is about to leave."""
     known = state.memberships.get(member)
     if known is None or known.leaving or known.admitted != admitted:
         return NoOp(None)
@@ -429,8 +430,8 @@ def forget(
 
     Args:
         state: of the group.
-        decisions: by the ids of the transactions.
-        members: collections, and since when they were in the group.
+        decisions: ids of transactions.
+        members: collections that have left, and the seqnos that admitted them.
     """
     gone = sorted(id_ for id_ in decisions if id_ in state.decisions)
     left = [
@@ -447,10 +448,10 @@ def forget(
 
 
 def refuse(state: ShardState, _now_ms: int, transaction: str) -> Outcome[bool]:
-    """Make sure that a transaction which its caller tries no more never comes in; False if it is in.
+    """Make sure that a transaction which its caller has given up never comes in; False if it is in.
 
-    SUBTLE: an attempt whose outcome is unknown may still reach the log, where its entry stands for the next
-    state. So this one takes that place, and nothing of it has to be remembered.
+    SUBTLE: an attempt with an unknown outcome may still reach the log, as the entry for the next state. This
+    commit takes that place, and nothing else has to be stored about it.
     """
     decided = state.decisions.get(transaction)
     if decided is not None and decided.members:
@@ -459,17 +460,17 @@ def refuse(state: ShardState, _now_ms: int, transaction: str) -> Outcome[bool]:
 
 
 def expire(state: ShardState, _now_ms: int, before: int) -> Outcome[None]:
-    """Decide no transaction any more that began before a seqno."""
+    """Let no transaction be decided any more that began before a seqno."""
     return NoOp(None) if before <= state.expired else Commit(Edits(expired=before), None)
 
 
 def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None = None) -> Outcome[Appended]:
     """Let a transaction in, in all its collections at once.
 
-    Refused with `UpperMismatch` if its time is closed, which carries the current frontier: it may be tried
-    again at a later time as it is staged; with `UpdateNotBeyondLower` if one of the rows' own times is; with
-    `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not in the group, or came
-    back to it since the transaction began.
+    Refused with `UpperMismatch`, which carries the current upper, if its time is closed: the transaction may
+    be tried again at a later time as it is staged. Refused with `UpdateNotBeyondLower` if one of the rows'
+    own times is closed; with `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not
+    in the group, or came back to it since the transaction began.
     """
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
@@ -523,7 +524,7 @@ def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None =
 
 
 def _stale(state: ShardState, wanted: Wanted, time: int | None) -> Refused | None:
-    """The refusal of rows that were made from contents which are others by now, or at another time."""
+    """The refusal of rows made from contents that have changed since, or at another time than these rows."""
     for id_, share in wanted.shares.items():
         if share.latest is None:
             continue
@@ -535,7 +536,7 @@ def _stale(state: ShardState, wanted: Wanted, time: int | None) -> Refused | Non
 
 
 def _too_far(state: ShardState, wanted: Wanted, upper: Frontier, now_ms: int) -> Refused | None:
-    """The refusal to close times of the group, or of one collection, that lie too far ahead of the clock."""
+    """The refusal to close times of the group, or of a collection, too far ahead of the clock."""
     closed = [(state.upper, upper)]
     closed += [
         (state.memberships[id_].upper, share.seal)
@@ -552,7 +553,7 @@ def _is_in(state: ShardState, id_: str, share: Share) -> bool:
 
 
 def _timed(state: ShardState, wanted: Wanted) -> tuple[int | None, Frontier] | Refused:
-    """The time that all rows of a transaction get, if they get one, and the group's upper after it."""
+    """The one time that all rows of a transaction get, if they do, and the group's upper afterwards."""
     written = wanted.written
     uppers = {
         id_: state.upper.join(state.memberships[id_].upper).join(wanted.shares[id_].floor) for id_ in written
@@ -571,7 +572,7 @@ def _timed(state: ShardState, wanted: Wanted) -> tuple[int | None, Frontier] | R
     if time < open_from:
         return Refused(UpperMismatch(Frontier.of(time), Frontier.of(open_from)))
     if time < last:
-        # Times are only ever moved forward, so some rows would come in later than others.
+        # Times can only be moved forward, so rows at a later time cannot come in at this one.
         return Refused(
             UsageError(f"rows of the transaction were written at {last}: commit at {last} or later")
         )
