@@ -1,7 +1,8 @@
-"""How a change of the settings that all processes of a lake go by reaches every shard.
+"""How a change of the lake's settings reaches every shard.
 
-One compare-and-set of the catalog makes the change. Then every shard is told. Whoever opens one that was not
-told, since it was being made or since the teller died, tells it (`Shards.agree`).
+One compare-and-set of the catalog makes the change. Then it is written to every shard. A shard can be missed:
+it was being created, or the process that wrote the change died. The next process that opens such a shard
+writes the settings to it (`Shards.agree`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,8 +23,8 @@ class Agreeing:
     """Reads and changes the settings of one lake.
 
     Args:
-        catalog: of the lake.
-        keys: gives the ids of all shards.
+        catalog: the catalog of the lake.
+        keys: lists the ids of all shards.
         opened: opens a shard by its id, and lets it adopt the settings of the lake.
     """
 
@@ -33,7 +34,7 @@ class Agreeing:
         self._catalog, self._keys, self._opened = catalog, keys, opened
 
     def settings(self, wanted: Mapping[str, object]) -> LakeSettings:
-        """Change some settings, or none; all of them as they are then. See `Lake.settings`."""
+        """Change the given settings, if any, and return all of them. See `Lake.settings`."""
         values = asked(wanted)
         agreed = self._catalog.change_agreed(values) if values else self._catalog.agreed()
         untold = self.finish() if values else []
@@ -45,7 +46,11 @@ class Agreeing:
         return LakeSettings.of(agreed)
 
     def finish(self) -> list[TidelakeError]:
-        """Tell all shards of the newest change, unless that is done. Why some were not, one error each."""
+        """Write the newest settings to all shards, if that is not done yet.
+
+        Returns:
+            One error for each shard that could not be written to.
+        """
         agreed = self._catalog.known_agreed()
         if agreed.told:
             return []
@@ -56,7 +61,7 @@ class Agreeing:
             try:
                 self._opened(shard_id)
             except CollectionNotFound:
-                continue  # It is gone, or being dropped, and deletes nothing by an age any more.
+                continue  # It is gone or being dropped: no setting is used for it any more.
             except (StoreUnavailable, OutcomeUnknown, CorruptionError) as error:
                 failed.append(error)
         if not failed:

@@ -1,4 +1,4 @@
-"""Arrangements of a collection: owns the arguments; the rest is `tidelake.arrangement`."""
+"""Arrangements of a collection. Owns the arguments; `tidelake.arrangement` does the work."""
 
 import os
 from collections.abc import Sequence
@@ -33,37 +33,38 @@ class Arranging(Handle):
         poll_s: float = 0.5,
         timeout_s: float | None = None,
     ) -> "FollowedArrangement":
-        """Index the contents in this process, in memory and on local disk, for look-ups and joins now.
+        """Index the contents in this process, in memory and on local disk, for look-ups and joins.
 
-        Loads a snapshot, and takes in every update that follows, in the order of their times. To be closed,
-        before the lake. See docs/arrangement.md.
+        Loads a snapshot, then takes in every later update in the order of times. Close it before the lake.
+        See docs/arrangement.md.
 
         Args:
-            as_of: keep history from this time on: answers as of any time from then on are exact, until
-                `set_frontier` gives it up. Default: the last closed time, and no history but the newest.
+            as_of: keep history from this time on: answers as of this or any later time are exact, until
+                `set_frontier` gives history up. Default: start at the last closed time, and keep only the
+                newest contents.
             columns: value columns to keep; rows that are equal in them are one. Key columns are always kept.
-            where: SQL that is true of the rows to keep, as for `snapshot`.
-            restore: a directory that `save` was given: go on from its newest checkpoint. If there is none, or
-                if history since then is gone, or a column of it was dropped or widened, the contents are
-                loaded anew.
-            directory: below which batches on disk are kept; default: that of temporary files.
+            where: an SQL condition on the rows to keep, as for `snapshot`.
+            restore: a directory that was given to `save`: continue from its newest checkpoint. The contents
+                are loaded anew if there is no checkpoint, if history since then is gone, or if one of its
+                columns was dropped or widened.
+            directory: where batches on disk are kept; default: the directory of temporary files.
             config: settings of the arrangement.
-            follow: whether to follow beside the caller; else only `catch_up` takes in what is new.
+            follow: follow in the background; False: only `catch_up` takes in new updates.
             hold_for: how long history is kept for a checkpoint while no process follows.
-            poll_s: pause between two looks for news.
+            poll_s: pause between two checks for new updates.
             timeout_s: how long to wait for `as_of` to be closed; default: the setting `wait_timeout_s`.
 
         Returns:
-            The arrangement, with all rows of the time. Reads the contents once; one log write, for a hold.
+            The arrangement, with all rows at that time. Reads the contents once; one log write, for a hold.
 
         Raises:
             UsageError: times are tuples; a column, a condition or another argument is wrong; or the
-                checkpoint is of other rows.
+                checkpoint holds other rows.
             HistoryCompacted: `as_of` is before `since`.
-            NotYetClosed: `as_of` is not closed in time.
+            NotYetClosed: `as_of` is still open after `timeout_s`.
             CorruptionError: a file of the checkpoint is damaged; names it.
         """
-        # Most of those who open a lake arrange nothing, and need not wait for what that takes.
+        # Imported here: most users of a lake arrange nothing, and the import takes time.
         from tidelake.arrangement.follow import FollowOptions, arranged
 
         at = None if as_of is None else self.domain.check(as_of, "as_of")

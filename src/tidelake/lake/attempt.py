@@ -1,8 +1,8 @@
-"""One attempt to bring a transaction in: under an id of its own, in one group, staged first and then decided.
+"""One attempt to commit a transaction: its rows are staged under a fresh id, then the group decides.
 
-What is staged under an id stays there until that id is decided, refused or given up, so an attempt may be
-gone on with after any refusal: nothing is stored twice. An attempt of which it is not known what is staged
-is never decided; the next one begins under another id.
+Rows stay staged under an id until that id is decided, refused or given up. So the same attempt can continue
+after a refusal, and stores nothing twice. If it is unknown which rows an attempt has staged, it is never
+decided; the next attempt begins under another id.
 
 INVARIANT: an id is decided only when all of its rows are staged, each once.
 """
@@ -42,20 +42,20 @@ from tidelake.state.transactions import Share, Wanted
 
 
 class Attempt:
-    """Stages and decides. Not for several threads at once.
+    """Stages the rows of a transaction and lets the group decide it. Not thread-safe.
 
     Args:
-        id_: of the transaction, fresh.
-        group: that decides.
-        shards: the collections by name, all of them in the group.
-        joined: since when, by their ids.
+        id_: a fresh id for the transaction.
+        group: the group that decides.
+        shards: the collections by name; all of them are in the group.
+        joined: when each of them joined the group, by shard id.
 
     Attributes:
-        id: of the transaction.
-        group: that decides.
-        doubtful: whether it is unknown what is staged.
+        id: the id of the transaction.
+        group: the group that decides.
+        doubtful: whether it is unknown which rows are staged.
         asked: whether it may be decided already.
-        at: the time of all rows, if one was chosen for it.
+        at: the time of all rows, if this attempt chose one.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Attempt:
     ) -> None:
         self.id, self.group = id_, group
         self._shards, self._joined = dict(shards), dict(joined)
-        # As it was right after all of them had joined, and so were they.
+        # The group and the collections as they were right after all of them had joined.
         self._awaited = Awaited(id_, group.known().seqno, group.env.clock.now_ms())
         self._floors = {shard.spec.shard_id: shard.known().upper for shard in shards.values()}
         self._staged: dict[int, tuple[str, tuple[int, int] | None]] = {}
-        # Of what depends on contents: after which state of the group they may not change.
+        # For writes that depend on contents: the state of the group after which those may not change.
         self._latest: dict[str, int] = {}
         self.at: int | None = None
-        # What may be offered again, and stays staged until then.
+        # Parts that the caller may offer again: they stay staged until then.
         self._kept: frozenset[str] = frozenset()
         self.doubtful = self.asked = False
 
@@ -83,7 +83,7 @@ class Attempt:
         joined: Mapping[str, int],
         rows: Sequence[tuple[str, Given]],
     ) -> "Attempt":
-        """One that takes the place of earlier attempts with the same offers. Arguments as of the class."""
+        """An attempt that replaces earlier ones with the same offers. Arguments as for the class."""
         for name, given in rows:
             if isinstance(given, Offered) and given.runs:
                 free_offered(shards[name], group, given)
@@ -91,31 +91,31 @@ class Attempt:
 
     @property
     def is_old(self) -> bool:
-        """Whether it has lasted for so long that anybody may give it up."""
+        """Whether it is older than `upload_age_s`, so that any process may give it up."""
         now_ms = self.group.env.clock.now_ms()
         return now_ms - self._awaited.noted_ms >= self.group.known().agreed.upload_ms(now_ms)
 
     @property
     def times(self) -> tuple[int, int] | None:
-        """The first and the last time of what is staged."""
+        """The first and the last time of the staged rows."""
         found = [times for _, times in self._staged.values() if times is not None]
         return (min(first for first, _ in found), max(last for _, last in found)) if found else None
 
     def floor(self) -> int:
-        """The earliest time that rows without times may get now in all its collections. Two log scans each.
+        """The earliest time that is open now in all its collections. Two log scans for each.
 
         Raises:
-            UpperMismatch: one is closed for good.
+            UpperMismatch: a collection is closed for good.
         """
         floors = [commit_floor(shard, shard.readable()) for shard in self._shards.values()]
         return max(parts(floor)[0] for floor in floors)
 
     def is_staged(self, rows: Sequence[object]) -> bool:
-        """Whether all of that is staged."""
+        """Whether all of `rows` are staged."""
         return len(self._staged) == len(rows)
 
     def uppers(self) -> dict[str, Frontier]:
-        """Up to where this has seen the times of each collection closed, by name. No store call."""
+        """The upper of each collection as far as this has seen it, by name. No store call."""
         group = self.group.known()
         return {
             name: transactions.view(group, shard.spec.shard_id).upper.join(shard.known().upper)
@@ -123,9 +123,9 @@ class Attempt:
         }
 
     def prepare(self, rows: Sequence[tuple[str, Given]], time: int | None) -> None:
-        """Stage those rows that are not staged yet, in their order. A log write each.
+        """Stage the rows that are not staged yet, in their order. One log write for each entry.
 
-        Errors as `tidelake.shard.writing.transaction.prepare`. What came before one stays staged.
+        Errors as `tidelake.shard.writing.transaction.prepare`. Rows staged before an error stay staged.
         """
         for number, (name, given) in enumerate(rows):
             if number in self._staged:
@@ -160,10 +160,10 @@ class Attempt:
         lower: Frontier | None,
         claim: Claim | None,
     ) -> Appended:
-        """Let it in: one log write. Arguments and errors as `Wanted` and `decide` say.
+        """Let the group commit it: one log write. Arguments and errors as for `Wanted` and `decide`.
 
         Raises:
-            OutcomeUnknown: it may be in. Decided again, it comes in once.
+            OutcomeUnknown: it may be committed. Calling this again commits it at most once.
         """
         if self.asked and self._applied():
             return Appended(self.group.known().upper, self.group.known().upper, already=True)
@@ -188,26 +188,29 @@ class Attempt:
         try:
             return self.group.run(partial(transactions.decide, wanted=wanted, claim=claim))
         except CollectionNotFound as error:
-            # The group ended when the last one had left it.
+            # The group ended when its last collection left.
             self.asked = before
             raise LeftGroup(min(shares)) from error
         except (*REFUSALS, UsageError, TransactionExpired, StoreUnavailable):
-            # Certainly not this time.
+            # This call certainly did not commit it.
             self.asked = before
             raise
 
     def forgotten(self) -> OutcomeUnknown:
-        """The error where it was decided or not, and whoever could tell has forgotten it."""
+        """The error for a transaction whose outcome the group has forgotten."""
         return OutcomeUnknown(
             f"it is not known whether transaction {self.id} is in: the group that could tell has forgotten "
             "it; look for its rows before you write them again"
         )
 
     def abort(self) -> bool:
-        """Decide that it never comes in, and remove what is staged but offers; False if it is in.
+        """Decide that it is never committed, and remove its staged rows, except offered parts.
+
+        Returns:
+            False if it is committed already.
 
         Raises:
-            OutcomeUnknown: it may be in, and nobody knows any more.
+            OutcomeUnknown: it may be committed, and no record of that is left.
         """
         if self.asked and not self._refused():
             return False
@@ -215,18 +218,21 @@ class Attempt:
         return True
 
     def _refused(self) -> bool:
-        """Whether it never comes in, from now on."""
+        """Make sure that it is never committed; False if it is committed already."""
         try:
             applied = self._applied()
             if applied is None:
                 raise self.forgotten()
             return not applied and self.group.run(partial(transactions.refuse, transaction=self.id))
         except CollectionNotFound as error:
-            # The group is gone, and nobody decides in it any more.
+            # The group is gone, and with it the record of its decisions.
             raise self.forgotten() from error
 
     def give_up(self) -> None:
-        """Remove what is staged, of one that was refused for good. What fails is left until it is old."""
+        """Remove the staged rows of an attempt that was refused for good.
+
+        What cannot be removed now is collected when it is older than `upload_age_s`.
+        """
         with suppress(TidelakeError):
             self._withdraw()
 
@@ -235,14 +241,15 @@ class Attempt:
             shard.run(partial(transactions.withdraw, transactions=frozenset([self.id]), kept=self._kept))
 
     def _applied(self) -> bool | None:
-        """Whether it is decided, and its rows are in their collections: then the group may have forgotten.
+        """Whether it is committed and applied to its collections: then the group may have forgotten it.
 
-        None: nobody knows, since all its collections have left, or what was not decided was given up.
+        None: unknown, because all its collections have left the group, or undecided transactions of its age
+        were given up.
         """
         ids = {id_ for id_, times in self._staged.values() if times is not None}
         states = [shard.alive() for shard in self._shards.values() if shard.spec.shard_id in ids]
         stayed = [state for state in states if state.joined == self._joined[state.shard_id]]
-        # SUBTLE: the group last. What was given up where it was staged was given up in the group before.
+        # SUBTLE: read the group last. A transaction is given up in the group before its staged rows go.
         group = self.group.state()
         waits = any(
             self.id == awaited.transaction for state in stayed for _, awaited in state.staged.awaiting()

@@ -1,7 +1,7 @@
-"""Copies of collections in other lakes, each consistent at a time.
+"""Copies of collections to other lakes, each of one consistent version.
 
 Owns the name of the copy: it is given last, by one change of the catalog, so that readers of the other
-lake see all of it or nothing. Repeating a copy that failed is all that there is to do about it.
+lake see all of it or nothing. A copy that failed can simply be repeated.
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from tidelake.store.url import Stores
 
 @dataclass(frozen=True)
 class BackupReport:
-    """A copy of a collection.
+    """What a backup copied.
 
     Attributes:
-        name: of the copy.
-        since: its contents can be read from here on.
-        upper: and up to here, as in the source.
-        parts: that were copied.
-        size_bytes: theirs.
-        rows: updates in all of them, and in the state itself.
+        name: name of the copy.
+        since: since of the copy, as in the source.
+        upper: upper of the copy, as in the source.
+        parts: number of parts copied.
+        size_bytes: total size of these parts in bytes.
+        rows: updates in these parts and in the state itself.
     """
 
     name: str
@@ -50,17 +50,17 @@ def copy_collection(
     """Copy a shard into other stores, and give it a name there.
 
     Args:
-        source: of the copy.
-        name: that the copy is to have.
-        stores: of the other lake.
-        catalog: of the other lake.
-        env: of whoever copies.
-        config: of whoever copies.
-        watch: is told after each part.
+        source: the shard to copy.
+        name: name for the copy.
+        stores: stores of the other lake.
+        catalog: catalog of the other lake.
+        env: of this process.
+        config: of this process.
+        watch: called after each part.
 
     Raises:
-        CollectionExists: the name is taken, or became so meanwhile; nothing is left of the copy.
-        CollectionDropped: this process stalled before it could acknowledge the copy, and others collected it.
+        CollectionExists: the name is taken, or was taken meanwhile; nothing is left of the copy.
+        CollectionDropped: this process stalled before it confirmed the copy, and another one collected it.
     """
     check_free(catalog.look([name]), name)
     shard_id = env.ids.fresh()
@@ -68,7 +68,7 @@ def copy_collection(
     copied = copy.run(shard_id, f"backup as {name}", watch)
 
     def discard() -> None:
-        # The log first: what is left of a shard without one is found.
+        # The log first: `collect` finds and removes objects whose shard has no log.
         stores.log.delete(shard_id)
         copy.discard()
 

@@ -1,4 +1,4 @@
-"""What a lake does to keep itself in order: it lets history go, removes what is left over, and checks."""
+"""Administration of a lake: advancing since, settings, garbage collection and checks."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -15,50 +15,50 @@ from tidelake.shard.upkeep.ending import Removed
 
 
 class Care(LakeHandle):
-    """A handle that looks after its lake."""
+    """The part of a lake's handle that administers the lake."""
 
     def advance_since(self, frontiers: Mapping[str, FrontierLike]) -> dict[str, Frontier]:
-        """Let merges fold the history of several collections, each before its own frontier: all or none.
+        """Advance `since` of several collections, each to its own frontier: all or none.
 
-        One write of the list of collections decides; then each of them is told. Where a crash comes between,
-        the next call, upkeep of all collections, `collect` or `tidelake maintain` finishes it. Collections
-        that are dropped meanwhile are left out. Several may be at it: what is allowed only moves forward.
+        One write of the catalog decides; then each collection is updated. After a crash in between, the next
+        call, upkeep of all collections, `collect` or `tidelake maintain` finishes it. Collections that are
+        dropped meanwhile are left out. Several processes may call it at once: `since` only moves forward.
 
         Args:
-            frontiers: by name; each as for `Collection.advance_since`, or at the upper or past it: `since`
-                then follows the upper, so that the last closed time can be read.
+            frontiers: by name; each as for `Collection.advance_since`. A frontier may also be at the upper or
+                past it: `since` then follows the upper, so that the last closed time stays readable.
 
         Returns:
-            Where `since` is now, by name; holds may keep it back. A few store calls each.
+            The current `since`, by name; holds may keep it back. A few store calls for each collection.
 
         Raises:
             CollectionNotFound: there is none of such a name; names the nearest ones.
             CollectionDropped: one is being dropped.
-            UsageError: a frontier is none of the collection's times, or goes back. The first one in the
-                order given is named, and nothing has changed.
-            OutcomeUnknown: it may be decided. Then it will be done; the same call again is harmless.
+            UsageError: a frontier does not fit the collection's times, or goes back. The first such
+                collection in the given order is named, and nothing has changed.
+            OutcomeUnknown: it may be decided; then it will be finished. Repeating the call is harmless.
         """
         self._gate.check()
         return self._sinces.advance(frontiers)
 
     def settings(self, **changes: float | timedelta) -> LakeSettings:
-        """The settings that all processes of the lake go by; with arguments, after changing these.
+        """Read the settings that all processes of the lake use; with arguments, change these first.
 
-        `lake.settings(upload_age_s=timedelta(days=30))` lets uploads take a month, whoever maintains. They
-        are stored in the lake, and in the state of every collection: a collector goes by those of the very
-        state that it changes. An age that becomes longer holds from that commit on. One that becomes
-        shorter stays in force for as long as it was, so that nobody who began under it is deceived.
+        `lake.settings(upload_age_s=timedelta(days=30))` lets uploads take a month, for all processes. The
+        settings are stored in the lake and in the state of every collection, so that a collector uses the
+        settings of the very state that it changes. A longer age takes effect with that commit. A shorter age
+        takes effect only after the old age has passed, so that work begun under the old one can finish.
 
         Args:
             changes: see `LakeSettings`; in seconds, or a timedelta.
 
         Returns:
-            All of them. One log scan; to change, a log write of the catalog and of each collection.
+            All settings. One log scan; a change costs a log write of the catalog and of each collection.
 
         Raises:
             UsageError: there is no such setting.
-            OutcomeUnknown: they are changed, but some collections could not be told. They go by the old ones
-                until somebody opens them or calls `collect`, or this again.
+            OutcomeUnknown: the settings are changed, but some collections could not be updated. These use the
+                old settings until a process opens them or calls `collect`, or this call is repeated.
         """
         self._gate.check()
         return self._agreeing.settings(changes)
@@ -66,11 +66,12 @@ class Care(LakeHandle):
     def collect(self) -> Removed:
         """Remove what drops and failed creations have left: tombstones, shards and objects without a name.
 
-        And finish what an `advance_since` of several collections has left to do.
+        Also finishes an interrupted `advance_since` or `settings`.
 
-        What may still be under way is left until it is older than the setting `upload_age_s`. May be
-        repeated, stopped anywhere, and run by several at once. Lists the whole store. A collection or group
-        that is damaged is left as it is, and named in the answer; only the catalog must be whole.
+        Whatever may still be in progress stays until it is older than the setting `upload_age_s`. Safe to
+        repeat, to stop at any point, and to run in several processes at once. Lists the whole store. A
+        damaged collection or group stays as it is and is named in the answer; only the catalog must be
+        intact.
         """
         self._gate.check()
         if self._stores.read_only:
@@ -92,18 +93,18 @@ class Care(LakeHandle):
         deep: bool = True,
         watch: Watch | None = None,
     ) -> FsckReport:
-        """Check that what is stored is whole; docs/guide.md lists the kinds of findings.
+        """Check the stored data for damage; docs/guide.md lists the kinds of findings.
 
         May run beside everything else. Reads all parts twice, row group by row group; without `deep` only
         the logs, and the names and sizes of objects.
 
         Args:
-            names: of the collections; default: all, and the catalog, and what lies beside them.
-            repair: mend what can be mended. A collection that breaks rules, lacks parts, or has log entries
-                that cannot be used is brought back with all that can be kept; what cannot is set aside, named
-                in the report, and stored where people can look at it. Nothing that holds data is removed.
-            deep: read the parts.
-            watch: is told of each part that was looked at.
+            names: the collections to check; default: all, the catalog, and the other objects in the stores.
+            repair: repair what can be repaired. A collection that breaks rules, lacks parts, or has unusable
+                log entries is restored with all that can be kept; the rest is set aside: named in the report
+                and stored where it can be inspected. Nothing that holds data is removed.
+            deep: read the contents of the parts.
+            watch: called for each part that was checked.
 
         Raises:
             CollectionNotFound: there is none of such a name.

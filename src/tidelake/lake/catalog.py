@@ -1,9 +1,9 @@
 """The list of collections, which is itself a collection.
 
-Key `name`, value `shard` (null once it was dropped or renamed, so that such a name does not come back by
-accident); time is a counter. What was decided for several collections and is still to be done has a row as
-well, under a key that is no name. Every change is one compare-and-append at the upper that was read, also one
-of several names.
+Key `name`, value `shard`; time is a counter. A name that was dropped or renamed stays, with a null shard, so
+that it is not reused by accident. An intent (an operation on several collections that was decided and is not
+finished) also has a row, under a key that cannot be a name. Every change, also of several names, is one
+compare-and-append at the upper that was read.
 
 INVARIANT: at no time do two names lead to one shard.
 """
@@ -54,13 +54,13 @@ SHARD_ID = "catalog"
 _SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("shard", pa.string())])
 _STORED = schema_from_arrow(_SCHEMA, ["name"], None)
 _NAME_ID = _STORED.key[0].id
-# Names of collections hold no such character.
+# Names of collections have no control characters, so no name begins like this.
 _INTENT = "\0intent/"
 _MERGE_ABOVE_RUNS = 16
-# All are merged when those outside of the largest run are more than one in so many: so each name is written
-# again a bounded number of times while the list grows tenfold, and a change costs no more in a long list.
+# All runs are merged when more than one row in eight lies outside the largest run. So each name is rewritten
+# a bounded number of times while the list grows tenfold, and a change costs no more in a long list.
 _TAIL = 8
-# Whoever opens one name reads a row group, of each stored run.
+# Small row groups: opening one name reads one row group of each stored run.
 _ROW_GROUP_ROWS_MAX = 256
 
 
@@ -69,10 +69,10 @@ class Listing:
     """The catalog at its upper.
 
     Attributes:
-        upper: the next change's time.
-        shards: shard id by name; None for a name that was dropped, or given up by a rename. Those that
-            were looked for, or all.
-        intents: what was decided and is still to be done, by id; if it was looked for.
+        upper: the time of the next change.
+        shards: shard id by name, of the names that were asked for, or of all; None for a name that was
+            dropped, or given up by a rename.
+        intents: decided but unfinished operations, by id; empty if they were not asked for.
     """
 
     upper: int
@@ -81,7 +81,7 @@ class Listing:
 
 
 class Catalog:
-    """Reads and changes the list of collections; commands on it are carried out `together`."""
+    """Reads and changes the list of collections; `together` combines concurrent commands on it."""
 
     def __init__(
         self, stores: Stores, env: Env, url: str, config: Config, together: Together | None = None
@@ -95,10 +95,10 @@ class Catalog:
 
     @property
     def _shard(self) -> Shard:
-        """Made by whoever needs it first: a lake whose catalog is damaged opens, and can be checked."""
+        """The catalog's shard, opened on first use, so that a lake with a damaged catalog can be checked."""
         if self._opened is None:
-            # No `cached_property`: before Python 3.12 all catalogs of a process share the lock of one, which
-            # is held across the calls of the store. Of two threads that come at once either handle will do.
+            # No `cached_property`: before Python 3.12 it has one lock for all catalogs of a process, held
+            # during store calls. If two threads open the shard at once, either handle will do.
             self._opened = self._open()
         return self._opened
 
@@ -121,25 +121,25 @@ class Catalog:
         return Shard.create(self._stores, self._env, spec, together=self._together)
 
     def _check_new(self) -> None:
-        """Check that there was no catalog yet: it is made before the first shard.
+        """Check that the catalog is not lost: it is made before the first shard.
 
         Raises:
-            CorruptionError: there are shards; a new catalog would hide them.
+            CorruptionError: there are shards, which a new catalog would hide.
         """
         log = self._stores.log
         shards = sum(1 for key in log.keys() if key != SHARD_ID)  # noqa: SIM118 - it is no dict
-        # Looked at again, for others may be creating the catalog and shards right now.
+        # Look for the catalog again: others may be creating it and the first shards right now.
         if shards and log.head(SHARD_ID) is None:
             raise CorruptionError(SHARD_ID, f"it is missing, and {shards} shards have lost their names")
 
     def read(self) -> Listing:
-        """All names. Costs a scan of the log, and a few reads a part of the catalog."""
+        """Read all names. Costs a scan of the log, and a few reads for each part of the catalog."""
         return self._listing(Selection())
 
     def look(self, names: Iterable[str], *, intents: bool = False) -> Listing:
-        """Some names, those of them that there are. Costs a scan of the log, and a row group of each run.
+        """Read the given names, as far as they exist. Costs a scan of the log, and a row group of each run.
 
-        The runs are few, however many names there are. With `intents` these are looked for as well.
+        There are few runs, however many names there are. With `intents` also reads the intents.
         """
         wanted = [encoded_text(name.encode(errors="surrogatepass")) for name in names]
         ranges = [(name, name + PAST) for name in wanted] + [beginning(_INTENT)] * intents
@@ -150,18 +150,18 @@ class Catalog:
             try:
                 upper = self._shard.state().upper.elements[0]
             except ReadOnlyLake:
-                upper = 0  # nobody has made it yet
+                upper = 0  # There is no catalog yet, and a read-only lake cannot make one.
             if not isinstance(upper, int) or upper == 0:
                 return Listing(0, {})
             try:
                 rows = stream(self._shard, AsOf(upper - 1), 0, brief=True, wanted=wanted).read_all()
             except HistoryCompacted:
-                continue  # Others changed and folded the catalog in between: read it as it is now.
+                continue  # Others changed and compacted the catalog in between: read it as it is now.
             except BlobNotFound as error:
                 why = explained(self._shard, error.name)
                 if not isinstance(why, LeaseExpired):
                     raise why from error
-                continue  # Others also deleted what they had folded.
+                continue  # Others also deleted the parts that they had merged.
             found = dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True))
             intents = {key: found.pop(key) for key in [*found] if key.startswith(_INTENT)}
             return Listing(upper, found, intents)
@@ -174,7 +174,7 @@ class Catalog:
         """Give several names other shards at once; False if the catalog has changed since `listing`.
 
         Args:
-            listing: holds all of these names that there are.
+            listing: covers all of these names.
             changed: shard id by name; None: dropped or renamed. May be empty: then only the upper moves.
         """
         rows = [(name, listing.shards[name], -1) for name in changed if name in listing.shards]
@@ -182,11 +182,11 @@ class Catalog:
         return self._change(listing, rows)
 
     def intend(self, listing: Listing, id_: str, what: str) -> bool:
-        """Decide something that is then to be done; False if the catalog has changed since `listing`."""
+        """Record an operation as decided, to be done next; False if the catalog changed since `listing`."""
         return self._change(listing, [(_INTENT + id_, what, 1)])
 
     def done(self, key: str) -> None:
-        """Forget an intent, unless somebody else was first."""
+        """Remove an intent that is done, unless another process has removed it."""
         while True:
             listing = self.look([], intents=True)
             what = listing.intents.get(key)
@@ -216,7 +216,7 @@ class Catalog:
         return self._shard.state().agreed
 
     def known_agreed(self) -> Agreed:
-        """The settings of the lake, as of the newest known state. No store call, but for the first."""
+        """The settings of the lake, as of the newest known state. Only the first call makes store calls."""
         return self._shard.known().agreed
 
     def change_agreed(self, values: Mapping[str, int]) -> Agreed:
@@ -228,11 +228,11 @@ class Catalog:
         self._shard.run(partial(agreeing.told, revision=revision))
 
     def unname(self, shard_id: str, name: str) -> bool:
-        """Take the name from a dropped shard, also if it has another one by now; False if it has none.
+        """Remove the name of a dropped shard, also if it was renamed meanwhile; False if it has no name.
 
         Args:
-            shard_id: of the shard.
-            name: that it had a moment ago.
+            shard_id: id of the shard.
+            name: the name that it had a moment ago.
         """
         while True:
             listing = self.look([name])
@@ -245,10 +245,11 @@ class Catalog:
                 return True
 
     def rule_out(self, shard_id: str) -> None:
-        """See to it that no name leads to a tombstone, and that nobody can give it one any more.
+        """Make sure that no name leads to a tombstone, and that none can be given to it any more.
 
-        SUBTLE: whoever is about to name it has read the list before it looked at the shard, or will see that
-        it is a tombstone. The list moves on, so that what was read before is refused. Reads all names.
+        SUBTLE: a process that names a shard first reads the catalog, then checks that the shard is alive. If
+        it checked before the tombstone, it read the catalog earlier still; this moves the catalog's upper, so
+        its change is refused. Reads all names.
         """
         while True:
             listing = self.read()
@@ -259,13 +260,13 @@ class Catalog:
     def collect(self) -> CollectReport:
         """Delete what the catalog no longer needs; see `Collection.collect`.
 
-        Claims of whoever died in a merge end as well: the next one may be many changes away.
+        Also ends the merge claims of processes that died: the next merge may be many changes away.
         """
         Compactor(self._shard).end_expired()
         return Collector(self._shard).run()
 
     def _tidy(self) -> None:
-        """Keep reads cheap: fold the history of the names, and keep their runs few."""
+        """Keep reads cheap: compact the history of the names, and keep their runs few."""
         try:
             state = self._shard.state()
             if state.spine.totals.runs > _MERGE_ABOVE_RUNS:
@@ -273,11 +274,11 @@ class Catalog:
                 self._merge()
                 Collector(self._shard).run_if_due()
         except (StoreUnavailable, OutcomeUnknown, Closed):
-            # The change itself is in. Whoever makes the next one tries again.
+            # The change itself is committed. The next change tries again.
             self._shard.env.recorder.count("catalog.tidy.failed")
 
     def _merge(self) -> None:
-        """Merge small runs into larger ones, and now and then all."""
+        """Merge small runs into larger ones, and all of them when `_TAIL` or `since` says so."""
         maintainer = Maintainer(self._shard)
         maintainer.relieve(0)
         state = self._shard.known()

@@ -1,9 +1,9 @@
-"""The name of a shard that was made whole before anybody knew of it.
+"""Publishing the name of a shard that was completed before any reader could see it.
 
-The name is given by one change of the catalog, so that readers see all of it or nothing; then the shard
-commits that it has one, and until then it is taken for what a crash has left once it is old. Whoever takes
-it for that makes it a tombstone, moves the catalog on, and only then deletes it: so a name that is given
-after a look at the catalog and then one at the shard leads to a shard.
+One change of the catalog gives the name, so that readers see all of the shard or nothing. Then the shard
+commits that it has a name (`confirm`). An unconfirmed shard that is old counts as the remains of a crash: a
+collector makes it a tombstone, moves the catalog's upper, and only then deletes it. So a process that first
+reads the catalog, then checks the shard, then gives the name, never names a shard that is deleted.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from tidelake.store.url import Stores
 
 
 def check_free(listing: Listing, name: str, *, allow_recreate: bool = False) -> None:
-    """Check that a shard may get a name.
+    """Check that a name is free.
 
     Args:
-        listing: knows the name, if there is one.
-        name: of the collection to be.
-        allow_recreate: whether the name may be one that was dropped or given up.
+        listing: the catalog, read for this name.
+        name: name for the new collection.
+        allow_recreate: also allow a name that was dropped or given up.
 
     Raises:
         CollectionExists: it is taken.
@@ -50,18 +50,18 @@ def give_name(
     """Give a shard its name. A few store calls.
 
     Args:
-        shard_id: of the shard, which nobody has written to.
-        name: that it is to have.
-        stores: where it is.
-        catalog: of the same lake.
-        env: of whoever made it.
-        config: of whoever made it.
-        discard: removes the shard, if the name became taken meanwhile.
+        shard_id: id of the shard; no other process has written to it.
+        name: name for the shard.
+        stores: stores that hold the shard.
+        catalog: catalog of the same lake.
+        env: of this process.
+        config: of this process.
+        discard: removes the shard if the name was taken meanwhile.
         allow_recreate: see `check_free`.
 
     Raises:
         CollectionExists: the name was taken meanwhile; the shard is discarded.
-        CollectionDropped: this process stalled before it could acknowledge the shard; others collected it.
+        CollectionDropped: this process stalled before it confirmed the shard, and another one collected it.
     """
     while True:
         listing = catalog.look([name])
@@ -79,21 +79,21 @@ def give_name(
     confirm(machine.run, shard_id, name, catalog)
     agreed = catalog.known_agreed()
     if machine.known().state.agreed.revision < agreed.revision:
-        # It was changed after this shard was begun.
+        # The settings were changed after this shard was begun.
         machine.run(partial(agreeing.adopt, agreed=agreed))
 
 
 def confirm(run: Callable[[Command[None]], object], shard_id: str, name: str, catalog: Catalog) -> None:
-    """Acknowledge a shard that has its name: until then it is collected if this process stalls for too long.
+    """Commit in a shard that it has its name. Until then it is collected if this process stalls for too long.
 
     Args:
         run: carries out a command on the shard.
-        shard_id: of it.
-        name: that it was given.
-        catalog: that gave it.
+        shard_id: id of the shard.
+        name: the name that it was given.
+        catalog: catalog of the lake.
 
     Raises:
-        CollectionDropped: it did stall. The name leads nowhere.
+        CollectionDropped: the process did stall, and the shard was collected. The name is removed.
     """
     try:
         run(dropping.confirm)

@@ -29,11 +29,12 @@ class Collection(Writes, Reads, Follows, Arranging, Keeping):
         """Change the columns. Stored rows are not touched; they are read as rows of the newest schema.
 
         Columns are compared by name with those of the newest schema. Nullable value columns may be added
-        anywhere, value columns dropped; any column may become nullable, and integers, floats and decimals
-        (of the same scale) wider. A name that comes back is another column: old values do not return.
+        anywhere, value columns may be dropped; any column may become nullable; integers, floats and decimals
+        (of the same scale) may become wider. A dropped name that is added again is a new column: its old
+        values do not return.
 
         Args:
-            schema: of all key and value columns, as they are to be.
+            schema: the new schema, with all key and value columns.
             key: the key columns; default: those of the collection. They cannot be added, dropped or
                 reordered.
             value: the value columns; default: all others.
@@ -42,8 +43,9 @@ class Collection(Writes, Reads, Follows, Arranging, Keeping):
             The id of the schema. One log write; none if nothing changes.
 
         Raises:
-            IncompatibleSchema: names the column, what cannot be, and what to do instead. Also where it
-                would drop a column that another process has added since this handle last looked.
+            IncompatibleSchema: the change is not allowed; names the column, the reason, and what to do
+                instead. Also if it would drop a column that another process has added since this handle last
+                read the state.
         """
         return self._shard.evolve(schema_from_arrow(schema, self.key if key is None else key, value))
 

@@ -1,4 +1,4 @@
-"""New collections: a shard that is made first, and then named, by one of all who want the name."""
+"""New collections: the shard is made first, then named. If several processes create one, the first wins."""
 
 from tidelake.errors import CollectionDropped, IncompatibleSchema
 from tidelake.lake.catalog import Catalog
@@ -22,12 +22,12 @@ def create_collection(
     """Make a shard and give it a name, or open the one that has the name. See `Lake.create`.
 
     Args:
-        name: of the collection.
-        spec: of the shard that is made, if none has the name.
-        catalog: of the lake.
-        shards: of the lake.
-        leftovers: of the lake; know whether the shard was taken for what a crash has left.
-        allow_recreate: also take a name that was dropped or given up.
+        name: name of the collection.
+        spec: spec of the shard to make, if the name is free.
+        catalog: catalog of the lake.
+        shards: shards of the lake.
+        leftovers: leftovers of the lake; tells whether the new shard was collected meanwhile.
+        allow_recreate: also allow a name that was dropped or given up.
     """
     made: Shard | None = None
     while True:
@@ -35,7 +35,7 @@ def create_collection(
         present = listing.shards.get(name)
         found = None if present is None else _alive(shards, name, present)
         if made is not None and found is not None:
-            # Losing the name leaves an empty shard.
+            # Another process got the name first: remove the empty shard made here.
             shards.unmake(spec.shard_id)
         if found is not None:
             _check_same(name, found.spec, spec)
@@ -45,7 +45,7 @@ def create_collection(
         # The shard first: a name never leads to nothing.
         made = made or shards.make(spec)
         if not leftovers.ending(spec.shard_id).is_alive():
-            # This process slept, and it was taken for what a crash has left.
+            # This process slept, and another one collected the shard as the remains of a crash.
             raise CollectionDropped(name)
         if catalog.set(listing, name, spec.shard_id):
             confirm(made.run, spec.shard_id, name, catalog)
@@ -54,7 +54,7 @@ def create_collection(
 
 
 def _alive(shards: Shards, name: str, shard_id: str) -> Shard | None:
-    """The shard that a name led to a moment ago, or None if it is being dropped."""
+    """The shard that a name led to a moment ago; None if it is being dropped."""
     try:
         return shards.led_to(name, shard_id)
     except CollectionDropped:

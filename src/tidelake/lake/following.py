@@ -1,9 +1,10 @@
-"""Following a collection: what it holds, and then every update, in steps that its closed times make.
+"""Following a collection: its contents, then every update, one step for each interval of closed times.
 
-Owns the arguments, and where a subscription begins. How steps are made is `tidelake.shard.reading.reader`;
-those that can be repeated are `tidelake.shard.reading.tail`.
+Owns the arguments, and where a subscription begins. `tidelake.shard.reading.reader` makes the steps;
+`tidelake.shard.reading.tail` makes steps that can be repeated.
 
-INVARIANT: a step holds all updates of the times that it closes, and steps tile the times.
+INVARIANT: a step holds all updates of its interval of times, and the intervals follow each other without gap
+or overlap.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ def following(
     columns: Sequence[str] | None,
     where: str | None,
 ) -> Following:
-    """How to follow, as a user says it."""
+    """The arguments of `listen` and `subscribe`, checked."""
     end = Frontier() if until is None else frontier(until, domain, "until")
     return Following(patience(timeout_s), end, wanted(columns, where))
 
@@ -47,20 +48,21 @@ class Follows(Handle):
         where: str | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Step]:
-        """Every time after `as_of`, or from `lower` on, once, in steps; see `Reader.listen`.
+        """Yield the updates after `as_of`, or from `lower` on, each once, in steps; see `Reader.listen`.
 
-        Keeps a hold from the first step to the last. Stops after `timeout_s` without news (default: never).
+        Keeps a hold from the first step to the last. Stops after `timeout_s` without a step (default: never).
 
         Args:
-            as_of: where to begin; neither the contents at it are told, nor what happened at it.
-            lower: where to begin, with what happens at it; instead of `as_of`.
-            until: where to end: all earlier times are told. Default: when the collection is closed.
+            as_of: begin after this time: neither the contents at it nor the updates at it are yielded.
+            lower: begin at this frontier, with the updates at it; instead of `as_of`.
+            until: end at this frontier: all updates before it are yielded. Default: when the collection is
+                closed.
             columns: as for `Collection.snapshot`.
             where: as for `Collection.snapshot`.
-            timeout_s: how long to wait for each next step.
+            timeout_s: how long to wait for each step.
 
         Raises:
-            HistoryCompacted: updates after `as_of` can no longer be told apart. Nothing was written.
+            HistoryCompacted: the times of updates after `as_of` are no longer known. Nothing was written.
         """
         how = following(self.domain, timeout_s, until, columns, where)
         if (as_of is None) == (lower is None):
@@ -90,27 +92,27 @@ class Follows(Handle):
         where: str | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Step]:
-        """The contents at `as_of` as a first step, and then every later time once, as `listen` tells it.
+        """Yield the contents at `as_of` as a first step, then every later update once, as `listen` does.
 
-        So the updates of all steps so far sum up to the contents at any time that they have closed last, and
-        nothing between the contents and the first updates is lost or doubled: one hold keeps both. It is
+        The updates of all steps so far add up to the contents at the last time that they closed. No update
+        between the contents and the following steps is lost or repeated, because one hold covers both. It is
         opened with the first step.
 
         Args:
-            as_of: of the contents; default: the last closed time. If none is closed yet, there are no
+            as_of: time of the contents; default: the last closed time. If no time is closed yet, there are no
                 contents, and the steps begin with the first time.
-            until: as for `listen`, and so are the others; `timeout_s` is also how long `as_of` is waited for.
-            columns: to give.
-            where: which rows.
-            timeout_s: how long to wait for each step.
+            until: as for `listen`.
+            columns: as for `listen`.
+            where: as for `listen`.
+            timeout_s: how long to wait for each step, and for `as_of` to be closed.
 
         Returns:
-            Steps. The first one is of all times up to `as_of`, which its rows have.
+            Steps. The first one covers all times up to `as_of`; its rows are at time `as_of`.
 
         Raises:
             HistoryCompacted: `as_of` is before `since`. Nothing was written.
             NotYetClosed: it is still open after `timeout_s`.
-            UsageError: times are tuples, or all are closed, and no `as_of` is given.
+            UsageError: no `as_of` is given, and times are tuples or all are closed.
         """
         how = following(self.domain, timeout_s, until, columns, where)
         if as_of is None:
@@ -124,13 +126,13 @@ class Follows(Handle):
         while True:
             at = self._last() if given is None else given
             lower = Frontier.of(self.domain.minimum) if at is None else Frontier.past(at.time)
-            # With tuples more is needed to tell later times apart than to tell the contents.
+            # With tuples, telling later times apart needs more history than the contents do.
             hold = lower.just_before() if at is None else lower.just_before().meet(Frontier.of(at.time))
             try:
                 reader = Reader(self._shard, purpose, hold)
                 break
             except HistoryCompacted:
-                # Others appended and moved `since` in between: there is a later last time now.
+                # Others appended and moved `since` in between: the last closed time is a later one now.
                 if given is not None:
                     raise
         with reader:
@@ -141,7 +143,7 @@ class Follows(Handle):
             yield from reader.follow(lower, how)
 
     def _last(self) -> AsOf | None:
-        """The contents at the last closed time; None while none is closed."""
+        """The query for the contents at the last closed time; None while no time is closed."""
         if self.domain.total_order and self._shard.alive().upper == Frontier.of(self.domain.minimum):
             return None
         return AsOf(self.last_time())
@@ -161,15 +163,15 @@ class Follows(Handle):
         No store call. See `tidelake.shard.reading.tail`.
 
         Args:
-            hold: the id of its hold, to take a tail up again; default: a fresh one.
-            hold_for: how long history is kept for it while no process follows; in seconds, if no timedelta.
-            poll_s: least pause between two looks at the log.
+            hold: the id of its hold, to resume an earlier tail; default: a fresh one.
+            hold_for: how long history is kept for it while no process follows; a timedelta, or seconds.
+            poll_s: shortest pause between two reads of the log.
             columns: as for `Collection.snapshot`.
             where: as for `Collection.snapshot`.
             schema_id: as for `Collection.snapshot`.
 
         Raises:
-            UsageError: times are tuples, or an argument is none.
+            UsageError: times are tuples, or an argument is not valid.
         """
         lasts_s = duration_s(hold_for, "hold_for")
         if lasts_s < 1:

@@ -1,6 +1,6 @@
-"""Forks of collections: a shard that shares the parts of another one, and gets a name when it is whole.
+"""Forks of collections: a shard that shares the parts of another one, and gets a name when it is complete.
 
-A fork of a version that is past shares nothing: the source may be damaged, and is only read.
+A fork of an earlier version copies its parts and shares nothing: the source may be damaged, and is only read.
 """
 
 from tidelake.config import Config
@@ -27,15 +27,15 @@ def fork_collection(
     *,
     allow_recreate: bool,
 ) -> str:
-    """Fork a shard, and give the fork a name; its id. See `Lake.fork`.
+    """Fork a shard, and give the fork a name. Returns its id. See `Lake.fork`.
 
     Args:
-        source: to be forked.
-        name: that the fork is to have.
-        catalog: of the lake.
-        leftovers: of the lake; end the fork if its name is taken meanwhile.
-        as_of: the last closed time of the fork; None: all that is closed.
-        allow_recreate: also take a name that was dropped or given up.
+        source: the shard to fork.
+        name: name for the fork.
+        catalog: catalog of the lake.
+        leftovers: leftovers of the lake; ends the fork if its name was taken meanwhile.
+        as_of: the last closed time of the fork; None: the source's.
+        allow_recreate: also allow a name that was dropped or given up.
     """
     check_free(catalog.look([name]), name, allow_recreate=allow_recreate)
     shard_id = source.env.ids.fresh()
@@ -72,19 +72,19 @@ def fork_version(
     config: Config,
     allow_recreate: bool,
 ) -> str:
-    """Make a collection of an earlier version of a shard, and give it a name; its id. See `Lake.fork`.
+    """Fork an earlier version of a shard, and give the fork a name. Returns its id. See `Lake.fork`.
 
     Args:
-        name: that the fork is to have.
-        shard_id: of the source.
+        name: name for the fork.
+        shard_id: id of the source.
         title: name of the source.
-        seqno: of the version.
-        stores: of the lake.
-        catalog: of the lake.
-        leftovers: of the lake; end the fork if its name is taken meanwhile.
-        env: of whoever forks.
-        config: of whoever forks.
-        allow_recreate: also take a name that was dropped or given up.
+        seqno: seqno of the version.
+        stores: stores of the lake.
+        catalog: catalog of the lake.
+        leftovers: leftovers of the lake; ends the fork if its name was taken meanwhile.
+        env: of this process.
+        config: of this process.
+        allow_recreate: also allow a name that was dropped or given up.
     """
     check_free(catalog.look([name]), name, allow_recreate=allow_recreate)
     state = state_at(shard_id, stores, seqno)

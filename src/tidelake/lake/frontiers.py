@@ -10,10 +10,10 @@ FrontierLike: TypeAlias = Frontier | int | tuple[int, ...] | list[Time]
 
 
 def frontier(value: FrontierLike, domain: TimeDomain, name: str = "frontier") -> Frontier:
-    """The frontier that a user means.
+    """Convert a user's argument to a frontier.
 
     Raises:
-        UsageError: an element is no time of the domain; says the argument's `name`.
+        UsageError: an element is not a time of the domain; names the argument (`name`).
     """
     if isinstance(value, Frontier):
         elements: Sequence[Time] = value.elements

@@ -1,8 +1,7 @@
-"""Checking a whole lake: each collection, the catalog, and what lies beside them.
+"""Checking a whole lake: each collection, the catalog, and the other objects in the stores.
 
-Owns the comparison of the catalog with the shards that there are; what is checked within one shard is
-`tidelake.shard.checking.fsck`. Data is never removed: a shard with rows that no name leads to is told of
-and stays.
+Owns the comparison of the catalog with the existing shards; `tidelake.shard.checking.fsck` checks one shard.
+Data is never removed: a shard with rows that no name leads to is reported and stays.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,7 +32,7 @@ from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
 Watch = Callable[[str, int, int], None]
-"""Takes the name of a collection, the bytes of its parts that were looked at, and of all of them."""
+"""Called with the name of a collection, the bytes of its parts checked so far, and the bytes of all parts."""
 
 _LOST = frozenset(
     {
@@ -53,11 +52,11 @@ class FsckReport:
     """What a check of a lake found.
 
     Attributes:
-        findings: all, collection by collection.
-        collections: that were looked at.
-        parts: that were looked at.
-        rows: that were read.
-        size_bytes: of the parts that were looked at.
+        findings: all findings, collection by collection.
+        collections: number of collections checked.
+        parts: number of parts checked.
+        rows: number of rows read.
+        size_bytes: total size of the checked parts in bytes.
     """
 
     findings: tuple[Finding, ...]
@@ -68,23 +67,23 @@ class FsckReport:
 
     @property
     def left(self) -> tuple[Finding, ...]:
-        """Those that were not put right, without mere notes."""
+        """The findings that were not repaired, without mere notes."""
         return tuple(one for one in self.findings if not one.repaired and not one.note)
 
     @property
     def set_aside(self) -> tuple[Finding, ...]:
-        """What repairs could not keep, and have stored once more for people to look at."""
+        """What repairs could not keep, and have stored separately for inspection."""
         return tuple(one for one in self.findings if one.kind == "set-aside")
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left to be put right."""
+        """Whether nothing is left to repair."""
         return not self.left
 
 
 @dataclass
 class _Stored:
-    """The objects of a shard together."""
+    """Totals of the objects of a shard."""
 
     count: int = 0
     size_bytes: int = 0
@@ -96,15 +95,15 @@ class LakeCheck:
     """Checks the collections of a lake.
 
     Attributes:
-        stores: of the lake.
-        url: of the lake.
-        catalog: its list of collections.
-        leftovers: removes what is left of shards.
+        stores: stores of the lake.
+        url: URL of the lake.
+        catalog: catalog of the lake.
+        leftovers: removes the remains of shards.
         env: clock and ids.
-        config: says how old leftovers may be.
-        deep: read the bytes of the parts, too.
-        repair: mend what can be mended safely.
-        watch: is told of each part.
+        config: settings of this process.
+        deep: also read the contents of the parts.
+        repair: repair what can be repaired safely.
+        watch: called for each part.
     """
 
     stores: Stores
@@ -120,7 +119,7 @@ class LakeCheck:
     _checked: list[Checked] = field(default_factory=list)
 
     def some(self, names: Iterable[str]) -> FsckReport:
-        """Look at the collections of these names."""
+        """Check the collections of these names."""
         self._mend_logs([SHARD_ID])
         shards = self.catalog.read().shards
         wanted = list(dict.fromkeys(names))
@@ -133,8 +132,8 @@ class LakeCheck:
         return self._report()
 
     def all(self) -> FsckReport:
-        """Look at the catalog, all collections, and what is in the stores beside them."""
-        # Before the logs: what is stored for a shard that is made meanwhile is not listed.
+        """Check the catalog, all collections, and the other objects in the stores."""
+        # List objects before the logs: so objects of a shard that is made meanwhile are not in the listing.
         stored = self._stored()
         shards = set(self.stores.log.keys())
         self._mend_logs(sorted(shards))
@@ -145,7 +144,8 @@ class LakeCheck:
         named = {shard_id for shard_id in listing.shards.values() if shard_id is not None}
         for shard_id in sorted(shards - named - {SHARD_ID}):
             self._unnamed(shard_id)
-        # Whoever lost a log or the catalog may find the rows again in objects that nothing leads to.
+        # If a log or the catalog was lost, its rows may still be in objects that nothing leads to: keep
+        # these.
         lost = any(one.kind in _LOST for one in self._found)
         for shard_id in sorted(stored.keys() - shards - named - {SHARD_ID}):
             self._unknown(shard_id, stored[shard_id], removable=not lost)
@@ -185,7 +185,7 @@ class LakeCheck:
             return Listing(0, {})
 
     def _mend_logs(self, shards: Iterable[str]) -> None:
-        """With `repair`, before anything else is looked at: whatever is read follows from the logs."""
+        """Repair the logs first (with `repair`), because everything else is read through them."""
         for shard_id in shards if self.repair else ():
             self._found += self._check(shard_id, "").mend_log()
 
@@ -206,7 +206,7 @@ class LakeCheck:
         found = len(self._found)
         checked = self._shard(shard_id, name)
         if checked.findings and shard_id not in self.catalog.read().shards.values():
-            # It was dropped meanwhile, under whichever name: what is missing went with it.
+            # It was dropped meanwhile, perhaps under another name: the findings are due to that.
             del self._found[found:]
             return
         self._checked.append(checked)
@@ -217,16 +217,16 @@ class LakeCheck:
             self._dropped(name, shard_id, checked.state.committed_ms)
 
     def _unnamed(self, shard_id: str) -> None:
-        """A shard that no name leads to: of a name that was lost to another, of a drop, or of a crash."""
+        """Check a shard that no name leads to: another one took its name, or a drop or a crash left it."""
         try:
-            # First: the rollup that a tombstone would be opened from may have gone before its log.
+            # Look for a tombstone first: the rollup that opening needs may have gone before the log.
             dropped_ms = self.leftovers.ending(shard_id).dropped_ms()
             known = self._tombstone(shard_id) if dropped_ms is not None else self._opened(shard_id)
             if dropped_ms is not None and (known is None or not known.state.forks):
                 self._dropped("", shard_id, dropped_ms)
                 return
         except CollectionDropped:
-            return  # meanwhile
+            return  # It was dropped meanwhile.
         except _UNREADABLE as error:
             found = len(self._found)
             if self._shard(shard_id, "").state is None:
@@ -238,7 +238,7 @@ class LakeCheck:
             return
         state = known.state
         if state.dropped:
-            # What its forks need is there, and nothing else is asked of it.
+            # It must still have what its forks need, and nothing else.
             self._shard(shard_id, "")
             self._shared("", state)
             return
@@ -248,7 +248,7 @@ class LakeCheck:
         if self._older(state.committed_ms, state.agreed.upload_ms):
             rows = state.spine.totals.rows
             message = f"no name leads to it, and it holds {rows} updates up to {state.upper}"
-            # Whoever made it has not come to the end, and nobody counts on it.
+            # A shard at its first state was never finished and holds nothing acknowledged.
             unfinished = state.seqno == 0
             self._tell("unfinished-shard" if unfinished else "unnamed-shard", shard_id, message)
             ending = self.leftovers.ending(shard_id)
@@ -260,14 +260,14 @@ class LakeCheck:
         return History(shard_id, self.stores, self.env).open()
 
     def _tombstone(self, shard_id: str) -> Known | None:
-        """A tombstone; None if somebody is at deleting it, which is not done while it has forks."""
+        """Open a tombstone; None if it is being deleted, which does not happen while it has forks."""
         try:
             return self._opened(shard_id)
         except CollectionDropped:
             return None
 
     def _shared(self, name: str, state: ShardState) -> None:
-        """Whether a shard and its forks, and it and its origin, know each other."""
+        """Check that a shard and its forks, and a fork and its origin, refer to each other."""
         for fork_id, fork in sorted(state.forks.items()):
             if not self._older(fork.noted_ms, state.agreed.upload_ms):
                 continue
@@ -281,7 +281,7 @@ class LakeCheck:
             return
         try:
             origin = self._tombstone(state.origin.shard_id)
-            # Read later: a fork lets go of its origin before it is forgotten.
+            # Read the fork after its origin: a fork releases its origin before the origin forgets it.
             now = self._tombstone(state.shard_id)
         except _UNREADABLE as error:
             self._tell("fork-unknown", state.shard_id, f"its origin cannot be read: {error}", name)
@@ -294,7 +294,7 @@ class LakeCheck:
             self._tell("fork-unknown", state.shard_id, message, name)
 
     def _dropped(self, name: str, shard_id: str, dropped_ms: int) -> None:
-        """A tombstone that should be gone by now."""
+        """Report a tombstone that should be gone by now."""
         if not self._older(dropped_ms, self._agreed().garbage_ms):
             return
         message = f"it was dropped at {dropped_ms} ms, and some of it is still there"
@@ -316,16 +316,16 @@ class LakeCheck:
             self._repaired()
 
     def _repaired(self) -> None:
-        """Say so of the newest finding."""
+        """Mark the newest finding as repaired."""
         self._found[-1] = replace(self._found[-1], repaired=True)
 
     def _older(self, then_ms: int, age_ms: Callable[[int], int]) -> bool:
-        """Whether something is older than an age that holds at a wall clock."""
+        """Whether something is older than an age setting, as it is in force now."""
         now_ms = self.env.clock.now_ms()
         return then_ms + age_ms(now_ms) < now_ms
 
     def _agreed(self) -> Agreed:
-        """The settings of the lake; the usual ones if the catalog is lost: then nothing is removed."""
+        """The settings of the lake; the defaults if the catalog is lost: then nothing is removed."""
         try:
             return self.catalog.agreed()
         except _UNREADABLE:

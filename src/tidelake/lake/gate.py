@@ -1,11 +1,11 @@
-"""What a closed lake answers: stores that refuse once their lake was closed.
+"""Closing a lake: wrappers around its stores that refuse calls once the lake is closed.
 
-Every method of a lake or a collection begins at the log, so the gate before it closes all of them, whatever
-the store below makes of a close; and what was begun before stores nothing any more. Streams of rows may still
-be read. Must not know collections.
+Every method of a lake or a collection begins with a log call. So refusing log calls closes all of them, no
+matter how the store below handles a close; and work that began earlier stores nothing any more. Streams of
+rows can still be read. Must not know collections.
 
-INVARIANT: no call of the log begins after `shut` but those of commands that were let in before; `shut` ends
-after these. So a command is carried out and answered, or it is not begun.
+INVARIANT: after `shut`, no log call begins except those of commands that entered before; `shut` returns after
+these have ended. So a command is either carried out and answered, or not begun.
 """
 
 import os
@@ -19,7 +19,7 @@ from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, Version
 
 
 class Gate:
-    """Of one handle on a lake. Thread-safe, and of use in a fork, where nobody is inside."""
+    """Counts the commands in progress on one lake handle. Thread-safe; a forked child starts at none."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -30,24 +30,24 @@ class Gate:
         self._inside = 0
         self._changed = threading.Condition()
         self._own = threading.local()
-        # Last: whoever finds it up to date uses these.
+        # Set last: a thread that sees the current pid uses the fields above.
         self._pid = os.getpid()
 
     def check(self) -> None:
-        """Refuse if it is shut.
+        """Check that it is not shut.
 
         Raises:
-            Closed: it is.
+            Closed: it is shut.
         """
         if self._shut:
             raise Closed(f"the lake at {self._url} was closed: open it again with tidelake.open")
 
     @contextmanager
     def command(self) -> Iterator[None]:
-        """Be let in: what is done here is done to its end, also if the gate is shut meanwhile.
+        """Enter: the body runs to its end, even if the gate is shut meanwhile.
 
         Raises:
-            Closed: it is shut.
+            Closed: the gate is shut already.
         """
         if self._pid != os.getpid():
             self._begin()
@@ -61,17 +61,17 @@ class Gate:
             self._leave()
 
     def shut(self) -> None:
-        """Let nobody in any more, and wait for those that are inside. May be repeated."""
+        """Refuse new commands, and wait for those in progress. May be repeated."""
         if self._pid != os.getpid():
             self._begin()
         with self._changed:
             self._shut = True
-            # Not for this thread, which may be inside, as in a signal handler.
+            # Do not wait for this thread's own command: a signal handler may call this during one.
             self._changed.wait_for(lambda: self._inside <= bool(self._depth))
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """What this thread has left to do once it has shut the gate."""
+        """Let this thread finish its work after it has shut the gate."""
         with self._changed:
             self._enter()
         try:
@@ -81,7 +81,7 @@ class Gate:
 
     @property
     def _depth(self) -> int:
-        """How often this thread is inside."""
+        """How many nested commands of this thread are in progress."""
         return getattr(self._own, "depth", 0)
 
     def _enter(self) -> None:
@@ -128,7 +128,7 @@ class GatedVersionLog:
             return self._inner.delete(key)
 
     def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Take back what is sound; see `VersionLog.mend`."""
+        """Recover the sound entries; see `VersionLog.mend`."""
         with self._gate.command():
             return self._inner.mend(key, starts)
 
@@ -143,9 +143,9 @@ class GatedVersionLog:
 
 
 class GatedBlobStore:
-    """A `BlobStore` for one handle on a lake, in which nothing is put once that was closed.
+    """A `BlobStore` for one handle on a lake, which refuses `put` once the handle is closed.
 
-    What was begun may be read to its end, and what was stored in vain may be deleted.
+    Reads and deletes stay possible, so that streams can be read to their end and unused uploads removed.
     """
 
     def __init__(self, inner: BlobStore, gate: Gate) -> None:
@@ -166,7 +166,7 @@ class GatedBlobStore:
         return self._inner.delete(name)
 
     def prune(self, folder: str) -> None:
-        """Folders; see `BlobStore.prune`."""
+        """Remove empty folders; see `BlobStore.prune`."""
         self._inner.prune(folder)
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:

@@ -1,12 +1,12 @@
 """Groups: the collections of a lake that transactions write to together.
 
-A group is a shard of its own, without rows and without a name: the collections know its id. They come into
-one when they are first written or sealed together, and one by one may leave it. A group without collections
-is dropped.
+A group is a shard of its own, without rows and without a name: its collections store its id. Collections join
+a group when they are first written or sealed together; each may leave it. A group without collections is
+dropped.
 
-INVARIANT: what a group decides for a collection it decides while both know of each other, for the same stay.
-It knows a collection before this joins, and forgets it only when it decides nothing more for it and it has
-left. Whoever finds one that joined a group that does not know it finds nothing undone, and takes it out.
+INVARIANT: a group decides for a collection only while both record the same membership. The group records a
+collection before the collection joins, and forgets it only after it has left and no decision for it is
+pending. So a collection in a group that does not know it has missed nothing, and any process may take it out.
 """
 
 import warnings
@@ -39,33 +39,36 @@ from tidelake.state import transactions
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
-# It has no rows, and a schema needs a key.
+# A group has no rows, but a schema needs a key column.
 _SCHEMA = Schema((Column(0, "nothing", DataType("int64")),))
 
 Open = Callable[[str], Shard]
 
 
 class Groups:
-    """Finds, makes and ends the groups of a lake, and writes down in their collections what they decided.
+    """Finds, makes and ends the groups of a lake, and applies their decisions to their collections.
 
     Args:
-        stores: of the lake.
+        stores: stores of the lake.
         env: of this process.
-        url: of the lake.
-        config: settings.
-        open_: opens the shard of an id; raises `CollectionNotFound` if there is none.
+        url: URL of the lake.
+        config: settings of this process.
+        open_: opens a shard by its id; raises `CollectionNotFound` if there is none.
     """
 
     def __init__(self, stores: Stores, env: Env, url: str, config: Config, open_: Open) -> None:
         self._stores, self._env, self._url, self._config, self._open = stores, env, url, config, open_
 
     def of(self, shards: Mapping[str, Shard]) -> tuple[Shard, dict[str, int]]:
-        """The group that some collections are in together, from now on, and since when each is, by its id.
+        """Find or make the group of some collections.
 
-        A log scan each; to join, a write for each and one of the group.
+        One log scan for each; to join, a log write for each and one of the group.
 
         Args:
-            shards: of the collections, by name.
+            shards: the shards of the collections, by name.
+
+        Returns:
+            The group, and when each collection joined it, by shard id.
 
         Raises:
             UsageError: they cannot be in one group: they count times in several units, or are in several
@@ -103,14 +106,14 @@ class Groups:
                 if not self._left(shards, known):
                     raise UsageError(_apart(known))
             except (CollectionInGroup, LeftGroup, CollectionNotFound):
-                # Others were faster, or the last one left the group: look again.
+                # Another process was faster, or the last collection left the group: look again.
                 for shard in shards.values():
                     shard.alive()
 
     def leave(self, shard: Shard) -> bool:
         """Take a collection out of its group; False if it is in none. A few log writes.
 
-        What transactions have decided for it is in, what they have not never will be.
+        Transactions that are decided are committed in it; the undecided ones never will be.
         """
         id_ = shard.alive().group
         if not id_:
@@ -124,13 +127,13 @@ class Groups:
         return True
 
     def tidy(self, group: Shard) -> dict[str, TidelakeError]:
-        """Write down in its collections what a group decided, and let it forget that; give up what is old.
+        """Apply a group's decisions to its collections, then let it forget them; give up old transactions.
 
-        Two log scans a collection, and a log write for each that something was decided for. May be run by
-        several at once, and end anywhere.
+        Two log scans for each collection, and a log write for each that has a decision. Several processes may
+        run it at once, and it may stop at any point.
 
         Returns:
-            What is damaged, by the ids of the collections. The group keeps what it decided for these.
+            The errors of damaged collections, by their ids. The group keeps its decisions for these.
         """
         state = group.state()
         present: dict[str, Shard] = {}
@@ -139,7 +142,7 @@ class Groups:
             try:
                 shard = self._written_down(group, state, id_)
             except DAMAGED as error:
-                # It must not keep the others waiting.
+                # A damaged collection must not block the others.
                 damaged[id_] = error
                 continue
             if shard is not None:
@@ -151,7 +154,7 @@ class Groups:
         return damaged
 
     def tidy_beside(self, group: Shard) -> None:
-        """`tidy` after a commit, which is in whatever becomes of this."""
+        """`tidy` after a commit. The commit stands even if this fails, so errors are counted or warned of."""
         try:
             failed: list[TidelakeError] = list(self.tidy(group).values())
         except (StoreUnavailable, OutcomeUnknown, Closed, CollectionNotFound):
@@ -160,13 +163,13 @@ class Groups:
         except TidelakeError as error:
             failed = [error]
         for reason in failed:
-            # It will fail again, so somebody has to know.
+            # It will fail again every time, so warn the user.
             self._env.recorder.count("lake.group.tidy.failed")
             message = f"beside a transaction, which is as it says, other work on its group failed: {reason}"
             warnings.warn(TidelakeWarning(message), stacklevel=2)
 
     def _written_down(self, group: Shard, state: ShardState, id_: str) -> Shard | None:
-        """Write down in a collection what a state of its group decided; None if it is no longer there."""
+        """Apply the decisions in a group's state to one collection; None if it is no longer a member."""
         member, shard = state.memberships[id_], self._opened(id_)
         known = None if shard is None else shard.known()
         here = known is not None and (known.group, known.joined) == (state.shard_id, member.admitted)
@@ -180,7 +183,7 @@ class Groups:
 
     @classmethod
     def beside(cls, shard: Shard) -> "Groups":
-        """The groups of the lake that a collection is in."""
+        """The groups of a collection's lake."""
         spec = shard.spec
 
         def open_(id_: str) -> Shard:
@@ -189,7 +192,7 @@ class Groups:
         return cls(shard.stores, shard.env, spec.url, spec.config, open_)
 
     def maintain(self, shard: Shard) -> None:
-        """Look after the group of a collection, if it is in one; what fails is left to `collect`."""
+        """Maintain the group of a collection, if it is in one; what fails is left to `collect`."""
         group = self._existing(shard.known().group) if shard.known().group else None
         if group is None:
             return
@@ -199,7 +202,7 @@ class Groups:
             Collector(group).run()
 
     def collect(self, ids: frozenset[str]) -> list[TidelakeError]:
-        """Look after all groups among some shards; what is damaged."""
+        """Maintain all groups among some shards. Returns the errors of damaged ones."""
         damaged: dict[str, TidelakeError] = {}
         for id_ in sorted(ids):
             try:
@@ -207,19 +210,22 @@ class Groups:
                 if group is None or not is_group(group.known()):
                     continue
                 damaged |= self.tidy(group)
-                # Of one that somebody is just making nobody knows.
+                # A group at its first state is being created, and is not visible yet: leave it alone.
                 if group.known().seqno:
                     forget(group)
                 Collector(group).run()
             except CollectionDropped:
-                # Somebody else found it without collections.
+                # Another process found it without collections and dropped it.
                 continue
             except DAMAGED as error:
                 damaged[id_] = error
         return list(damaged.values())
 
     def _give_up(self, group: Shard, present: Mapping[str, Shard]) -> None:
-        """Withdraw what crashed transactions have staged: first in the group, so that nobody decides it."""
+        """Withdraw the staged rows of crashed transactions.
+
+        They are given up in the group first, so that no process can decide them afterwards.
+        """
         now_ms = self._env.clock.now_ms()
         before_ms = now_ms - group.known().agreed.upload_ms(now_ms)
         old = [
@@ -250,10 +256,11 @@ class Groups:
             if member is not None and member.leaving:
                 part(group, shard.spec.shard_id, shard)
         admitted = group.run(partial(transactions.admit, members=ids))
-        # In the order of their ids, so that two who join the same ones do not each get one.
+        # In the order of ids, so that two processes that join the same collections do not each get one.
         for shard in sorted(shards.values(), key=lambda one: one.spec.shard_id):
             self._join(group, shard, admitted[shard.spec.shard_id])
-        # Whoever finds a collection that is not in yet may take it for one that left, and end the group.
+        # Look again: another process may take a collection that has not joined yet for one that left, and end
+        # the group.
         group.alive()
         stranger = next((shard for shard in shards.values() if not _is_member(group, shard)), None)
         if stranger is not None:
@@ -261,7 +268,7 @@ class Groups:
         return admitted
 
     def _join(self, group: Shard, shard: Shard, admitted: int) -> None:
-        """Let a collection join for the stay that it was admitted for; `LeftGroup` if that is over."""
+        """Let a collection join under the membership `admitted`; `LeftGroup` if that has ended."""
         id_, group_id = shard.spec.shard_id, group.spec.shard_id
         while True:
             seen = shard.alive()
@@ -270,7 +277,7 @@ class Groups:
                 raise LeftGroup(id_)
             join = partial(transactions.join, group=group_id, admitted=admitted, seen=seen.seqno)
             with suppress(LeftGroup):
-                # Or somebody else has written to it since.
+                # The join fails with `LeftGroup` if the collection was written to since: then try again.
                 return shard.run(join, alone=True)
 
     def _made(self, like: Shard) -> Shard:
@@ -279,10 +286,10 @@ class Groups:
         return self._open(spec.shard_id)
 
     def _left(self, shards: Mapping[str, Shard], known: Mapping[str, str]) -> bool:
-        """Take a collection out of a group that has no other; False if there is none such.
+        """Take a collection out of a group that has no other one; False if there is no such group.
 
-        Two who join overlapping collections at once may each have begun a group. True as well if collections
-        came and went meanwhile: then look again.
+        Two processes that join overlapping collections at once may each have made a group. Also True if
+        collections joined or left meanwhile: then the caller looks again.
         """
         seen: list[tuple[Shard, int]] = []
         for name in sorted(known, key=lambda one: shards[one].spec.shard_id, reverse=True):
@@ -291,37 +298,37 @@ class Groups:
                 continue
             seen.append((group, group.known().seqno))
             if not self._others(group, shards[name].spec.shard_id):
-                # Or somebody else has taken it out by now.
+                # Another process may have taken it out by now; then this does nothing.
                 self.leave(shards[name])
                 return True
         moved = any(shards[name].alive().group != group for name, group in known.items())
         return moved or any(group.state().seqno != seqno for group, seqno in seen)
 
     def _others(self, group: Shard, id_: str) -> bool:
-        """Whether a group has a collection beside one."""
+        """Whether a group has another collection than `id_`."""
         others = (self._opened(other) for other in group.state().memberships if other != id_)
         return any(shard is not None and _is_member(group, shard) for shard in others)
 
     def _existing(self, id_: str) -> Shard | None:
-        """The shard of a group; None: it is gone."""
+        """The shard of a group; None if it is gone."""
         try:
             return self._open(id_)
         except CollectionNotFound:
             return None
 
     def _opened(self, id_: str) -> Shard | None:
-        """The shard of a collection as it is now; None: it is gone."""
+        """The shard of a collection as it is now; None if it is gone."""
         shard = self._existing(id_)
         return None if shard is None or shard.known().dropped else shard
 
 
 def is_group(state: ShardState) -> bool:
-    """Whether a shard is a group of collections, and not one itself."""
+    """Whether a shard is a group, not a collection."""
     return state.schemas[0].schema == _SCHEMA
 
 
 def _is_member(group: Shard, shard: Shard) -> bool:
-    """Whether a collection and its group know the same of each other, as far as these handles have seen."""
+    """Whether a collection and a group record the same membership, as far as these handles have seen."""
     state = shard.known()
     member = group.known().memberships.get(state.shard_id)
     stay = None if member is None or member.leaving else (group.spec.shard_id, member.admitted)

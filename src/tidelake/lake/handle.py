@@ -1,4 +1,4 @@
-"""What every part of a collection's handle knows: its shard, what it is called, and its times."""
+"""The base of a collection's handle: its shard, its name, its schema and its times."""
 
 import pyarrow as pa
 
@@ -13,10 +13,10 @@ from tidelake.state.state import ShardState, WriterRecord
 
 
 class Handle:
-    """Of one collection.
+    """A handle on one collection.
 
     Attributes:
-        name: in the lake; it is part of messages.
+        name: the name under which it was opened; used in messages.
     """
 
     def __init__(self, name: str, shard: Shard) -> None:
@@ -26,12 +26,12 @@ class Handle:
 
     @property
     def id(self) -> str:
-        """The id of its shard, which no other collection ever has."""
+        """The id of its shard. No other collection ever has the same."""
         return self._shard.spec.shard_id
 
     @property
     def lake_url(self) -> str:
-        """Where its lake is, for other processes."""
+        """The URL of its lake, for other processes."""
         return self._shard.spec.url
 
     @property
@@ -56,12 +56,12 @@ class Handle:
 
     @property
     def since(self) -> Frontier:
-        """Reads as of a time before it are refused. One log scan."""
+        """The frontier before which reads are refused, since history there may be compacted. One log scan."""
         return self._shard.state().since
 
     @property
     def upper(self) -> Frontier:
-        """Every time strictly before it is closed. One log scan; of a collection in a group two."""
+        """Every time strictly before it is closed. One log scan; two for a collection in a group."""
         return self._shard.readable().upper
 
     def state(self) -> ShardState:
@@ -69,41 +69,41 @@ class Handle:
         return self._shard.state()
 
     def settled(self) -> ShardState:
-        """The newest state, in which all is written down that transactions have decided for it.
+        """The newest state, after applying what its group has decided for it.
 
-        Its seqno is a `read_at`. One log scan; of a collection in a group two, and a log write if there was
-        anything to write down.
+        Its seqno can be given as `read_at`. One log scan; for a collection in a group two, and a log write if
+        there was a decision to apply.
         """
         return self._shard.settle()
 
     def writers(self) -> dict[str, WriterRecord]:
-        """What is known of the named writers, and of tokens. One log scan; of a collection in a group two."""
+        """The records of named writers and of tokens. One log scan; two for a collection in a group."""
         return dict(self._shard.readable(with_writers=True).writers)
 
     def group(self) -> ShardState | None:
-        """The newest state of its group, which knows the others; None: it is in none. Two log scans."""
+        """The newest state of its group, which lists its collections; None: it is in none. Two log scans."""
         return self._shard.grouped()
 
     def last_time(self) -> Time:
-        """The last closed time. One log scan; of a collection in a group two.
+        """The last closed time. One log scan; two for a collection in a group.
 
         Raises:
-            UsageError: there is no single one: times are tuples, or all are closed.
-            NotYetClosed: none is closed yet.
+            UsageError: there is no single last time: times are tuples, or all are closed.
+            NotYetClosed: no time is closed yet.
         """
         return self._last_before(self._shard.readable().upper)
 
     def last_staged(self) -> Time:
-        """The last time that has an update, closed or not, or else the last closed one. Costs as `last_time`.
+        """The last time that is closed or has a staged update. Costs as `last_time`.
 
         Raises:
-            UsageError: there is no single one: times are tuples, or all are closed.
-            NotYetClosed: none is closed, and nothing is staged.
+            UsageError: there is no single last time: times are tuples, or all are closed.
+            NotYetClosed: no time is closed, and nothing is staged.
         """
         return self._last_staged_in(self._shard.readable())
 
     def _last_staged_in(self, state: ShardState) -> Time:
-        # What awaits a transaction is not in.
+        # Rows that await a transaction's decision do not count.
         lasts = [part.seen_times[1] for one in state.staged for part in one.batch.parts()]
         if not lasts or not self.domain.total_order:
             return self._last_before(state.upper)
@@ -117,11 +117,11 @@ class Handle:
                 f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
             )
         if upper.less_equal(self.domain.minimum):
-            # Not worth a wait: whoever asks for no time wants what is there, and nothing is.
+            # Do not wait: a caller that gives no time wants what is there now, and nothing is.
             raise NotYetClosed(self.domain.minimum, upper.elements[0], 0)
         last: Time = upper.just_before().elements[0]
         return last
 
     def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
-        """A frontier from a time, a list of times or a frontier; the times are checked."""
+        """Convert a time, a list of times or a frontier to a frontier, and check the times."""
         return frontier(value, self.domain, name)

@@ -1,4 +1,4 @@
-"""Reads in several streams and between two times, as every reader of a collection has them."""
+"""Reads that collections and readers share: in several streams, and between two times."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 class IntervalReads(ABC):
-    """Who reads the contents at a time, and what lies between two."""
+    """Reads of the contents at a time, and of the updates between two times."""
 
     @property
     @abstractmethod
@@ -28,17 +28,17 @@ class IntervalReads(ABC):
     def _read(
         self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
     ) -> pa.RecordBatchReader:
-        """The answer."""
+        """Answer a query as one stream."""
 
     @abstractmethod
     def _split(
         self, asked: Query, n: int, patience_s: float | None, rows: Wanted
     ) -> list[pa.RecordBatchReader]:
-        """The answer in `n` streams."""
+        """Answer a query as `n` streams."""
 
     @abstractmethod
     def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
-        """Ask for the contents at a time; None: the last closed one, or (staged) the last with an update."""
+        """Call `ask` for the contents at a time; None: the last closed one or, if `staged`, `last_staged`."""
 
     def split_snapshot(
         self,
@@ -49,22 +49,22 @@ class IntervalReads(ABC):
         where: str | None = None,
         timeout_s: float | None = None,
     ) -> list[pa.RecordBatchReader]:
-        """`snapshot` in `n` streams of about equal size, for as many threads.
+        """`snapshot` in `n` streams of about equal size, one for each of `n` threads.
 
-        All are of one version of the collection. Each is sorted and holds all rows of its keys; one after
-        the other they are the snapshot. Sizes are stored bytes, or, where those are few, rows. Where there
-        are fewer keys than streams, some are empty. What is read is kept until the last one ends. For other
-        processes see `Collection.plan`.
+        All streams read the same version of the collection. Each is sorted and holds all rows of its keys;
+        concatenated they are the snapshot. Size means stored bytes or, if there are few bytes, rows. If there
+        are fewer keys than streams, some streams are empty. The parts are kept until the last stream ends.
+        For other processes see `Collection.plan`.
 
         Args:
-            n: how many.
-            as_of: as `snapshot`, and so are the other arguments and errors.
-            columns: to give.
-            where: which rows.
+            n: number of streams.
+            as_of: as for `snapshot`, like the other arguments and errors.
+            columns: as for `snapshot`.
+            where: as for `snapshot`.
             timeout_s: how long to wait for the time to be closed.
 
         Returns:
-            One log scan and a read or two of each part; of small ones the keys are read as well.
+            The streams. Costs one log scan and a read or two of each part; of small parts also the keys.
         """
         streams_, patience_s, asked_for = streams(n), patience(timeout_s), wanted(columns, where)
 
@@ -83,10 +83,11 @@ class IntervalReads(ABC):
         timeout_s: float | None = None,
         staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """The exact netted difference between the contents at `after` and at `through`.
+        """The exact net difference between the contents at `after` and at `through`.
 
-        `+n` rows were added, `-n` taken away; a row that came and went does not appear. Times are
-        forwarded to `through`. `columns`, `where`, `staged` and errors as `snapshot`.
+        A `_diff` of `+n` means that n such rows were added, `-n` that n were removed. A row that was added
+        and removed in between does not appear. All rows are at time `through`. `columns`, `where`, `staged`
+        and errors as for `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
         return self._read(asked, patience(timeout_s), wanted(columns, where), staged=staged)
@@ -101,9 +102,9 @@ class IntervalReads(ABC):
         timeout_s: float | None = None,
         staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """Every update of `[lower, upper)` at its own time.
+        """Every update in `[lower, upper)`, at its own time.
 
-        `columns`, `where`, `staged` and errors as `snapshot`.
+        `columns`, `where`, `staged` and errors as for `snapshot`.
         """
         asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
         return self._read(asked, patience(timeout_s), wanted(columns, where), staged=staged)

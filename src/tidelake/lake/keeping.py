@@ -1,4 +1,4 @@
-"""What a collection keeps, and for whom: history, holds, merges, and what is deleted."""
+"""Administration of one collection: history, holds, merges and garbage collection."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -23,20 +23,20 @@ from tidelake.state.state import Retention, ShardState
 
 
 class Keeping(Handle):
-    """A handle that keeps a collection in order."""
+    """The part of a collection's handle that administers it."""
 
     def critical_hold(
         self, name: str, token: str = "", since: FrontierLike | None = None
     ) -> CollectionCriticalHold:
-        """The hold on `since` of this name: the one that is there, or a new one, which has the token.
+        """Open the critical hold of this name; if there is none, make one with the given token.
 
-        It lasts until it is dropped, also when its owner sleeps or dies. Its owner moves it with
-        `compare_and_downgrade_since`, and so does the next owner to take it over.
+        A critical hold keeps history until it is dropped, also when its owner sleeps or dies. Its owner moves
+        it with `compare_and_downgrade_since`; a new owner takes it over with the same call.
 
         Args:
-            name: of the hold.
-            token: of its owner; any text of at most 255 bytes.
-            since: where a new one starts; default: the current `since`.
+            name: name of the hold.
+            token: token of its owner; any text of at most 255 bytes.
+            since: history from here on is held, if the hold is new; default: the current `since`.
         """
         check_name(name, "name of a critical hold")
         check_token(token, name)
@@ -44,26 +44,29 @@ class Keeping(Handle):
         return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
 
     def retain(self, window_: int | timedelta | None) -> None:
-        """Let `since` follow `upper` at a distance, or (None) no longer. Holds keep it back all the same.
+        """Let `since` follow `upper` at a distance; None: no longer. Holds still keep it back.
 
-        It follows with every commit, and where none comes with maintenance. One log write.
+        `since` moves with every commit, and with maintenance if there are no commits. One log write.
 
         Args:
-            window_: how much history is wanted, in the unit of the times; for clocks also a timedelta.
+            window_: how much history to keep, in the unit of the times; for clock times also a timedelta.
 
         Raises:
-            UsageError: there is no such window, such as one of tuples.
+            UsageError: the window is not valid, or times are tuples, which have no length.
         """
         wanted = Retention(window(window_, self.domain))
         self._shard.run(partial(holds.set_retention, retention=wanted))
 
     def advance_since(self, since: FrontierLike) -> Frontier:
-        """Let merges fold history before `since`; where it is now. One log scan and one log write.
+        """Allow merges to compact history before `since`. One log scan and one log write.
 
         Readers' holds may keep it back; it follows when they move on or close.
 
+        Returns:
+            The current `since`.
+
         Raises:
-            UsageError: no closed time would be left to read from; nothing changed.
+            UsageError: no closed time would be left to read; nothing changed.
         """
         wanted, state = self.frontier(since, "since"), self._shard.settle()
         if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
@@ -76,15 +79,15 @@ class Keeping(Handle):
             raise UsageError(
                 f"since={wanted} and {state.retained}, before which history of collection {self.name!r} may "
                 f"go already, together mean {both}, past the upper {state.upper}: nothing could be read; "
-                "close times beyond that first, or give a time that is beyond both and closed"
+                "close times at or after that first, or give a closed time that is at or after both"
             )
         return self._shard.advance_since(wanted)
 
     def merge(self, workers: Workers | None = None) -> MergeReport:
-        """Merge all batches into one sorted run, times advanced to `since`, in bounded memory.
+        """Merge all batches into one sorted run, with times advanced to `since`, in bounded memory.
 
         Args:
-            workers: who carries it out; default: this process.
+            workers: carry out the merges; default: this process.
         """
         before = self.state()
         report = Maintainer(self._shard, workers).merge_all()
@@ -100,16 +103,16 @@ class Keeping(Handle):
     ) -> MaintenanceReport:
         """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
 
-        Ends with `collect`, and with that of its group if it is in one. Afterwards the number of runs is
-        logarithmic in the updates, and stored updates are at most twice the live ones, or one run. See
-        docs/correctness.md for the exact promises.
+        Ends with `collect`, and with maintenance of its group if it is in one. Afterwards the number of runs
+        is logarithmic in the number of updates, and there are at most twice as many stored updates as live
+        ones, or one run. See docs/correctness.md for the exact promises.
 
         Args:
-            thorough: also merge what is small, and let no retraction linger that `since` has passed;
-                False: only what is worth its while in a collection that is written to right now.
-            seconds: begin no merge after so long; default: until it is done.
-            workers: who carries the merges out; default: this process.
-            watch: is told of each merge before it begins.
+            thorough: also merge small runs, and remove every retraction that `since` has passed; False: only
+                the merges that pay off while the collection is being written to.
+            seconds: begin no merge after so long; default: no limit.
+            workers: carry out the merges; default: this process.
+            watch: called before each merge.
         """
         budget_s = None if seconds is None else duration_s(seconds, "seconds")
         report = Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=budget_s)
@@ -119,20 +122,21 @@ class Keeping(Handle):
     def collect(self, *, thorough: bool = False) -> CollectReport:
         """Delete what the collection no longer needs and no hold keeps: objects first, then log entries.
 
-        What merges replaced goes when it is older than the setting `garbage_age_s`, except for what a reader
-        pins; what failed appends and merges left, when it is older than `upload_age_s`. May be repeated,
-        stopped anywhere, and run by several at once. Part of `maintain`.
+        Objects that merges replaced are deleted `garbage_age_s` later, unless a reader pins them. Objects
+        that failed appends and merges left are deleted when they are older than `upload_age_s`. Safe to
+        repeat, to stop at any point, and to run in several processes at once. Part of `maintain`.
 
         Args:
-            thorough: look for the latter by a listing now; otherwise only if that was not done for long.
+            thorough: list the store now to find the remains of failed writes; False: list it only if that was
+                not done for long.
 
         Raises:
-            StoreUnavailable, OutcomeUnknown: something could not be deleted; it is left for the next time.
+            StoreUnavailable, OutcomeUnknown: something could not be deleted; the next call deletes it.
         """
         return Collector(self._shard).run(thorough=thorough)
 
     def collection_pause_s(self) -> float:
-        """How long there will be nothing more to collect if nothing is written. No store call."""
+        """Seconds until there is something to collect, if nothing is written until then. No store call."""
         return Collector(self._shard).pause_s()
 
     def hold(
@@ -143,17 +147,18 @@ class Keeping(Handle):
         *,
         owner: str | None = None,
     ) -> str | None:
-        """Keep what plans read for some time (in seconds, if it is no timedelta), or until `release`.
+        """Keep the parts that plans read for some time, or until `release`.
 
         Args:
-            plans: of reads of this collection.
-            hold_for: how long.
-            purpose: for people.
-            owner: who holds it, in a word. What one owner holds for the same time of the same stored parts is
-                one hold, whose name begins with the owner; asked for again a minute later, it is extended.
+            plans: plans of reads of this collection.
+            hold_for: how long; a timedelta, or seconds.
+            purpose: shown to people who list the holds.
+            owner: a word that names the holder. Calls of one owner for the same parts and the same `hold_for`
+                share one hold, whose name begins with the owner; repeating the call a minute later extends
+                it.
 
         Returns:
-            The name of the hold; None if they read nothing that could go. At most one log write.
+            The name of the hold; None if the plans read nothing that could be deleted. At most one log write.
 
         Raises:
             LeaseExpired: a part is given up already: plan again.
@@ -176,11 +181,11 @@ class Keeping(Handle):
         return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
 
     def release_owned(self, owner: str) -> int:
-        """Give up all that this very `owner` holds; how many holds. One log write each."""
+        """Release all holds of exactly this `owner`; returns how many. One log write for each."""
         return release_owned(self._shard, owner)
 
     def release(self, hold: str) -> None:
-        """Give up what `hold` keeps. May be repeated; at most one log write."""
+        """Release a hold. May be repeated; at most one log write."""
         self._shard.run(partial(holds.close_hold, hold_id=hold))
 
 

@@ -1,7 +1,6 @@
-"""A lake: opened, looked after beside its caller, copied from and to other lakes, and closed.
+"""A lake: opening, closing, background upkeep, backup and restore.
 
-What it does by names, with several collections at once and for its own sake is in `naming`, `together` and
-`care`.
+Operations by name are in `naming`, writes to several collections in `together`, administration in `care`.
 """
 
 import os
@@ -31,18 +30,18 @@ def open_lake(
     env: Env | None = None,
     read_only: bool = False,
 ) -> "Lake":
-    """Open the lake at a directory or URL, and make it if the place is empty.
+    """Open the lake at a directory or URL. If the place is empty, make a lake there.
 
-    Where nothing may be written, as on a read-only mount or without permission, it is open for reading only.
+    On a read-only mount, or without write permission, the lake is opened for reading only.
 
     Args:
         url: a path, `file:///...`, or `memory://name` (lives as long as the process).
         create: make the lake if there is none; False: raise `NotALake` instead.
-        config: settings.
-        env: clock, ids and recorder; the tests bring their own.
-        read_only: write nothing at all, also no holds of readers: a long read may find that its history was
-            collected, and says so. Every write is refused with `ReadOnlyLake`. Reads see what was
-            acknowledged before they began. A look at a collection reads its whole log.
+        config: settings of this process.
+        env: clock, ids and recorder; for tests.
+        read_only: write nothing at all, not even holds of readers: a long read then fails with an error if
+            what it reads was collected meanwhile. Every write is refused with `ReadOnlyLake`. Reads see what
+            was acknowledged before they began. Reading the state of a collection reads its whole log.
 
     Raises:
         NotALake: the place holds something else.
@@ -57,7 +56,7 @@ def open_lake(
     return Lake(where, open_stores(where, config, env, create=create, read_only=read_only), config, env)
 
 
-# Upkeep looks for what is left of drops so many times while it grows old.
+# Upkeep calls `Lake.collect` four times per `upload_age_s`.
 _LOOKS = 4
 
 
@@ -70,7 +69,7 @@ class Lake(Naming, WritesTogether, Care):
 
     @property
     def read_only(self) -> bool:
-        """Whether all writes are refused: because it was asked for, or nothing may be written there."""
+        """Whether all writes are refused: the caller asked for it, or the place cannot be written to."""
         return self._stores.read_only
 
     def __repr__(self) -> str:
@@ -85,14 +84,13 @@ class Lake(Naming, WritesTogether, Care):
         self.close()
 
     def close(self) -> None:
-        """Finish what is under way, and give up holds and file handles. May be repeated.
+        """Finish work in progress, and release holds and file handles. May be repeated.
 
-        Upkeep ends after the merge that it is at. Commands that other threads have begun are carried out and
-        answered: each is in, or answers `Closed`. Every other call answers `Closed` from then on, also one on
-        a collection, writer, builder or reader that this lake gave out. Readers give up their holds, by a log
-        write each; if the store does not do that, they expire. So do arrangements, which follow no more and
-        have what they had. A stream of rows that was begun may be read to its end, but nothing is held for it
-        any more.
+        Upkeep ends after its current merge. Commands that other threads have begun either complete or raise
+        `Closed`. Every later call raises `Closed`, also on a collection, writer, builder or reader that was
+        opened through this lake. Readers release their holds, by a log write each; if the store fails then,
+        the holds expire. Arrangements also release their holds; they stop following and keep their contents.
+        A stream of rows that was begun may be read to its end, but nothing is held for it any more.
         """
         for upkeep in self._upkeep:
             upkeep.stop()
@@ -109,16 +107,16 @@ class Lake(Naming, WritesTogether, Care):
         interval_s: float = 1.0,
         seen: Seen | None = None,
     ) -> Upkeep:
-        """Start a worker that maintains collections in the background, until it or the lake is stopped.
+        """Start a thread that maintains collections in the background, until it or the lake is stopped.
 
-        A collection that is being written to gets the merges that are worth their while; one that is
-        idle (for ten times as long as it takes to rewrite it) is brought to rest: few runs, no retraction
-        that `since` has passed. What is no longer needed is deleted when it is old enough.
+        A collection that is being written to gets the merges that pay off. One that has been idle for ten
+        times its rewrite time is merged thoroughly: few runs, no retraction that `since` has passed. Objects
+        that are no longer needed are deleted when they are old enough.
 
         Args:
-            names: of the collections; default: all, also those that come later.
+            names: the collections; default: all, also those that are created later.
             interval_s: pause between two rounds.
-            seen: is told what each look did, from the worker's thread.
+            seen: called from the worker's thread with the report of each collection.
         """
         self._gate.check()
         if self.read_only:
@@ -133,7 +131,7 @@ class Lake(Naming, WritesTogether, Care):
         def tidy_pause_s() -> float:
             return max(pause_s, self._catalog.known_agreed().upload_age_ms / 1000 / _LOOKS)
 
-        # Who looks after some collections only does not look after the lake.
+        # Upkeep of some collections does not include upkeep of the lake as a whole.
         started = Upkeep(
             self._env,
             listed,
@@ -156,19 +154,20 @@ class Lake(Naming, WritesTogether, Care):
         """Copy a collection, as it is now, into another lake, or into this one under another name.
 
         The copy has the same contents at all times that can be read, the same writers with their numbers,
-        critical holds and retention, and is a collection of its own. Writers of the source go on meanwhile.
-        Reads see all of it or nothing. After an error repeat the call. Holds a part in memory, not more.
+        critical holds and retention, and is a collection of its own. Writers of the source are not blocked.
+        Reads see all of the copy or nothing. After an error, repeat the call. At most one part is in memory.
 
         Args:
-            name: of the collection.
-            to: the other lake, or its place; it is made if that is empty.
-            as_name: of the copy; default: the same.
-            watch: is told, after each part, of the bytes copied and of all of them.
+            name: name of the collection.
+            to: the other lake, or its place; the lake is made if the place is empty.
+            as_name: name of the copy; default: the same.
+            watch: called after each part with the bytes copied so far, and the bytes of all parts.
 
         Raises:
             CollectionExists: the name is taken there. Nothing was copied.
             CorruptionError: a part of the source is damaged; names it. Nothing is left of the copy.
-            LeaseExpired: this process was asleep for so long that the source moved on. Likewise.
+            LeaseExpired: this process slept for so long that parts of the source were collected. Nothing is
+                left of the copy.
         """
         self._gate.check()
         copied_as = name if as_name is None else as_name
@@ -190,12 +189,12 @@ class Lake(Naming, WritesTogether, Care):
         as_name: str | None = None,
         watch: Watch | None = None,
     ) -> BackupReport:
-        """Copy a collection of another lake into this one: `backup`, seen from here; errors as there.
+        """Copy a collection of another lake into this one; the counterpart of `backup`, with the same errors.
 
         Args:
-            name: of the collection in the other lake.
+            name: name of the collection in the other lake.
             source: the other lake, or its place.
-            as_name: of the copy; default: the same.
+            as_name: name of the copy; default: the same.
             watch: as for `backup`.
         """
         self._gate.check()

@@ -1,4 +1,4 @@
-"""What every part of a lake's handle knows: its stores, its catalog, and who finds and ends its shards."""
+"""The base of a lake's handle: its stores, its catalog, and what opens and removes its shards."""
 
 from tidelake.config import Config
 from tidelake.env import Env
@@ -15,10 +15,10 @@ from tidelake.store.url import Stores
 
 
 class LakeHandle:
-    """Of one lake.
+    """A handle on one lake.
 
     Attributes:
-        url: where it is, for other processes.
+        url: the URL of the lake; other processes can open it under this URL.
     """
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:

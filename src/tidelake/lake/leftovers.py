@@ -1,12 +1,12 @@
-"""What is left in the stores by those who dropped or made a collection and did not come to the end.
+"""Removing what interrupted drops and creations have left in the stores.
 
-Three things are found, each by what cannot change any more: tombstones; shards that a lost `create` or
-backup left before they had a name; and objects whose shard has no log. Must not touch anything that a name
-leads to.
+There are three kinds: tombstones; unnamed shards that an interrupted `create` or backup left; and objects
+whose shard has no log. Each is recognized by facts that can no longer change. Must not touch anything that a
+name leads to.
 
-INVARIANT: a shard that is deleted is a tombstone first, made so by compare-and-set; and if it may never have
-had a name, nobody can give it one when its log goes: a name never leads to nothing. While the catalog has
-never named anything no objects without a log go: all logs may have been lost, the catalog's among them.
+INVARIANT: a shard is made a tombstone by compare-and-set before it is deleted. If it may never have had a
+name, no process can name it any more when its log is deleted: a name never leads to nothing. As long as the
+catalog has never named anything, objects without a log stay: all logs, and the catalog, may have been lost.
 """
 
 from tidelake.config import Config
@@ -19,28 +19,28 @@ from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
 
 DAMAGED = (CorruptionError, FormatTooNew, BlobNotFound)
-"""What is said of a shard that cannot be opened, and of no other."""
+"""The errors that opening a damaged shard raises. Opening a sound shard raises none of them."""
 
 
 class Leftovers:
-    """Finds and removes them, in one lake. Several may be at it."""
+    """Finds and removes the remains of interrupted work in one lake. Several processes may do so at once."""
 
     def __init__(self, stores: Stores, env: Env, config: Config, catalog: Catalog) -> None:
         self._stores, self._env, self._config, self._catalog = stores, env, config, catalog
 
     def ending(self, shard_id: str) -> Ending:
-        """The end of one shard."""
+        """The `Ending` of one shard, which drops and removes it."""
         return Ending(self._stores, self._env, self._config, shard_id)
 
     def remove(self, ending: Ending) -> Removed:
-        """Remove a tombstone that has no name, also if somebody may be about to give it one."""
+        """Remove a tombstone that has no name, also if another process may be about to name it."""
         if ending.is_newborn():
             self._catalog.rule_out(ending.shard_id)
         return ending.remove()
 
     def tombstones(self) -> Removed:
-        """Finish drops, and remove shards that never got a name. A listing of the keys, a call each."""
-        # Listed first: whoever has made a shard since, and named it, is in the catalog that is read next.
+        """Finish drops, and remove shards that never got a name. Lists all keys, and one call for each."""
+        # List the keys before reading the catalog: a listed shard that was named by then is in the catalog.
         keys = sorted({*self._stores.log.keys()} - {SHARD_ID})
         shards = self._catalog.read().shards
         named = {shard_id: name for name, shard_id in shards.items() if shard_id is not None}
@@ -57,7 +57,7 @@ class Leftovers:
                     continue
                 gone = self.remove(ending)
             except DAMAGED as error:
-                # It must not keep the others waiting.
+                # A damaged shard must not block the others.
                 removed = removed.plus(Removed(damaged=(f"{named.get(key, key)}: {error}",)))
                 continue
             removed = removed.plus(gone)
@@ -65,14 +65,14 @@ class Leftovers:
         return removed.plus(_unlent(lent)) if removed.shards else removed
 
     def objects(self) -> Removed:
-        """Remove parts and rollups whose shard has no log, if they are old. A listing of the whole store.
+        """Remove old parts and rollups whose shard has no log. Lists the whole store.
 
-        Those of a shard that a name leads to stay: its log was lost, and they may be all that is left.
+        Objects of a shard that a name leads to stay: its log was lost, and they may be all that is left.
         """
         agreed, now_ms = self._catalog.agreed(), self._env.clock.now_ms()
         written_before_ms = now_ms - agreed.upload_ms(now_ms)
-        # Listed first: a shard has a log before it has objects. Of a copy that is being made the newest are
-        # young, though the first ones may be old.
+        # List objects before logs: a shard has a log before it has objects. A shard's age is that of its
+        # newest object: the first objects of a copy in progress may be old.
         found: dict[str, list[BlobInfo]] = {}
         for info in self._stores.blobs.list():
             if _is_ours(info.name):
@@ -97,7 +97,7 @@ class Leftovers:
 
 
 def _unlent(endings: list[Ending]) -> Removed:
-    """Remove those whose forks are gone by now, each of which may have been the last fork of another."""
+    """Remove tombstones whose forks are gone by now; repeat, since each may be the last fork of another."""
     removed, left = Removed(), list[Ending]()
     for ending in endings:
         gone = ending.remove()
@@ -107,5 +107,5 @@ def _unlent(endings: list[Ending]) -> Removed:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether an object is a part or a rollup, and not something that somebody else keeps there."""
+    """Whether an object is a part or a rollup of Tidelake, not a foreign file."""
     return names.uploaded_at(name) is not None or names.rolled_up_at(name) is not None

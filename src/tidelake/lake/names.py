@@ -10,10 +10,10 @@ _BYTES_MAX = 255
 
 
 def check_name(name: object, what: str, *, bytes_max: int = _BYTES_MAX) -> str:
-    """The name itself: any text of at most `bytes_max` bytes without control characters.
+    """Check a name: any text of at most `bytes_max` bytes without control characters. Returns it.
 
     Raises:
-        UsageError: it is something else; says `what` was to be named.
+        UsageError: it is something else; the message says `what` the name is for.
     """
     if not isinstance(name, str):
         raise UsageError(f"{what} {name!r} must be a text, not {type(name).__name__}")
@@ -23,7 +23,7 @@ def check_name(name: object, what: str, *, bytes_max: int = _BYTES_MAX) -> str:
 
 
 def check_text(name: object) -> str:
-    """The name of a collection, as it is given to find one: any text.
+    """Check the name of a collection to look up: any text. Returns it.
 
     Raises:
         UsageError: it is something else.
@@ -34,10 +34,10 @@ def check_text(name: object) -> str:
 
 
 def check_token(token: object, hold: str) -> str:
-    """The token itself: any text of at most 255 bytes, also none.
+    """Check a token: any text of at most 255 bytes, also the empty one. Returns it.
 
     Raises:
-        UsageError: it is something else; names the critical hold that it was for.
+        UsageError: it is something else; names the critical hold.
     """
     if not isinstance(token, str):
         raise UsageError(f"token {token!r} of critical hold {hold!r} must be a text")
@@ -45,7 +45,7 @@ def check_token(token: object, hold: str) -> str:
 
 
 def _short(text: str, what: str, bytes_max: int) -> str:
-    """The text itself if it can be stored, and in few bytes."""
+    """Check that a text can be encoded, in at most `bytes_max` bytes. Returns it."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -56,17 +56,17 @@ def _short(text: str, what: str, bytes_max: int) -> str:
 
 
 def check_list(names: object, what: str) -> None:
-    """Check that several names were given as a list, and not one as a text.
+    """Check that names were given as a list, not as one text.
 
     Raises:
-        UsageError: they were not; says `what` argument it was.
+        UsageError: they were not; names the argument (`what`).
     """
     if isinstance(names, str | bytes) or not isinstance(names, Sequence):
         raise UsageError(f"{what}={names!r} is not a list of collection names: write {what}=['name', ...]")
 
 
 def not_found(name: str, shards: Mapping[str, str | None]) -> str:
-    """What to say of a name that leads nowhere: the nearest of those that are there, or some of them."""
+    """The message for an unknown name: suggests the nearest names, or lists some."""
     live = sorted(n for n, shard in shards.items() if shard is not None)
     gone = " (it was dropped or renamed)" if name in shards else ""
     near = difflib.get_close_matches(name, live, 3, 0.5)

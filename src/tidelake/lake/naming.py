@@ -1,4 +1,4 @@
-"""What a lake does with names: it makes, opens, lists, renames, forks and drops collections by them."""
+"""Operations of a lake by name: create, open, list, rename, fork and drop collections."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from tidelake.shard.upkeep.ending import Ending
 
 
 class Naming(LakeHandle):
-    """A handle that knows collections by their names."""
+    """The part of a lake's handle that works with collections by name."""
 
     def create(
         self,
@@ -43,19 +43,19 @@ class Naming(LakeHandle):
     ) -> Collection:
         """Make a collection, or open it if it exists with an equal schema and time.
 
-        Costs as many store calls in a lake of many collections as in one of few.
+        The number of store calls does not depend on the number of collections.
 
         Args:
             name: any text up to 255 bytes without control characters.
-            schema: of key and value columns; a key column that is not nullable refuses nulls.
-            key: the key columns, in the order that rows are to be sorted by.
+            schema: the key and value columns; a key column that is not nullable refuses nulls.
+            key: the key columns; rows are sorted by them, in this order.
             value: the value columns; default: all others.
             time: `"counter"`, `"ms"`, `"us"` (since 1970 UTC) or `"tuple(n)"`.
             allow_recreate: if a collection of this name was dropped or renamed, make a new, empty one.
 
         Raises:
             IncompatibleSchema: it exists with another schema or time; names both.
-            CollectionExists: a collection of this name was dropped or renamed, and not `allow_recreate`.
+            CollectionExists: a collection of this name was dropped or renamed, and `allow_recreate` is False.
             CollectionDropped: this process slept for too long between two steps: call again, with
                 `allow_recreate` if others have seen the name meanwhile.
         """
@@ -69,20 +69,20 @@ class Naming(LakeHandle):
         return Collection(name, made)
 
     def collection(self, name: str) -> Collection:
-        """Open a collection. Costs as many store calls in a lake of many collections as in one of few.
+        """Open a collection. The number of store calls does not depend on the number of collections.
 
         Raises:
-            CollectionNotFound: there is none of that name; names the nearest ones.
+            CollectionNotFound: there is no such collection; suggests the nearest names.
             CollectionDropped: it is being dropped.
         """
         return Collection(name, self._shards.named(name))
 
     def same_collection(self, id_: str, name: str) -> Collection:
-        """Open the collection of an id, whatever it is called by now: for a job of several processes.
+        """Open a collection by its id, also if it was renamed: for jobs of several processes.
 
         Args:
-            id_: `Collection.id` of one that was open before.
-            name: that it had then; messages call it so.
+            id_: the `Collection.id` of the collection, from a handle opened before.
+            name: the name that it had then, for messages.
 
         Raises:
             CollectionDropped: it was dropped since.
@@ -91,10 +91,10 @@ class Naming(LakeHandle):
         return Collection(name, self._shards.led_to(name, id_))
 
     def id_of(self, name: str) -> str:
-        """The id of the collection that has a name now, for `same_collection`. Costs less than to open it.
+        """The id of the collection that has this name now, for `same_collection`. Cheaper than opening it.
 
         Raises:
-            CollectionNotFound: there is none of that name; names the nearest ones.
+            CollectionNotFound: there is no such collection; suggests the nearest names.
         """
         return self._shards.id_of(name)
 
@@ -106,11 +106,13 @@ class Naming(LakeHandle):
     def collections(
         self, damaged: Callable[[str, TidelakeError], object] | None = None
     ) -> Iterator[Collection]:
-        """All collections, by name; without those that are dropped or renamed before their turn.
+        """Open all collections, one after the other, in the order of names.
+
+        Leaves out collections that are dropped or renamed before their turn.
 
         Args:
-            damaged: is told of each that cannot be opened, with the reason, and it is left out. Default: a
-                `TidelakeWarning` says so.
+            damaged: called with the name and the error of each collection that cannot be opened; it is left
+                out. Default: issue a `TidelakeWarning`.
         """
         for name in self.list():
             try:
@@ -127,39 +129,38 @@ class Naming(LakeHandle):
             yield opened
 
     def names(self) -> dict[str, str]:
-        """The names of all collections, by their ids."""
+        """The names of all collections, by id."""
         self._gate.check()
         shards = self._catalog.read().shards
         return {shard_id: name for name, shard_id in sorted(shards.items()) if shard_id is not None}
 
     def rename(self, old: str, new: str, *, allow_recreate: bool = False) -> Collection:
-        """Give a collection another name; the collection under its new one. See `rename_all`."""
+        """Give a collection another name; returns it opened under the new one. See `rename_all`."""
         self.rename_all({old: new}, allow_recreate=allow_recreate)
         return self.collection(new)
 
     def swap(self, a: str, b: str) -> None:
-        """Let two collections change their names, at once: each name opens the other one from then on.
+        """Exchange the names of two collections at once: each name then opens the other collection.
 
-        Errors as `rename_all`.
+        Errors as for `rename_all`.
         """
         self.rename_all({a: b, b: a})
 
     def rename_all(self, names: Mapping[str, str], *, allow_recreate: bool = False) -> None:
         """Give several collections other names, all at once or none.
 
-        Nothing else of them changes: handles, readers, writers and jobs that are at work go on with the
-        same collections, and call them as they did when they were opened. A name that is given
-        up and not taken again is kept like that of a dropped collection, so that a job that still uses it is
-        told. A few store calls.
+        Open handles, readers, writers and running jobs continue with the same collections, under the names
+        that they were opened with. An old name that no collection takes is kept like the name of a dropped
+        collection: a job that still uses it gets an error that says so. A few store calls.
 
         Args:
-            names: new names by old ones; also names that are given up by others of them.
-            allow_recreate: also take names of which a collection was dropped or renamed.
+            names: new names by old ones; a new name may be an old name of another collection in it.
+            allow_recreate: also allow names of collections that were dropped or renamed.
 
         Raises:
-            CollectionNotFound: there is no collection of an old name; names the nearest ones.
-            CollectionDropped: one is being dropped.
-            CollectionExists: a new name is taken, or was, and not `allow_recreate`.
+            CollectionNotFound: there is no collection of an old name; suggests the nearest names.
+            CollectionDropped: a collection is being dropped.
+            CollectionExists: a new name is taken, or was taken once and `allow_recreate` is False.
         """
         self._gate.check()
         wanted = check_renames(names)
@@ -184,35 +185,35 @@ class Naming(LakeHandle):
         to_seqno: int | None = None,
         allow_recreate: bool = False,
     ) -> Collection:
-        """Make a collection that begins as another one is, or was, and goes its own way; nothing is copied.
+        """Make a collection that starts with the contents of another one, now or earlier; nothing is copied.
 
-        It has the same contents at all times that can be read up to its upper, the same schemas and the
-        same retention; of the source's writers and holds it knows nothing. Other processes see it only
-        when it is whole. The source keeps the stored parts that both have until merges of the fork have
-        replaced them (`merge` replaces all) and a maintenance of the fork finds that. Either may be dropped
-        at any time, without harm to the other: what the other needs stays. Costs a few store calls, however
-        large.
+        The fork has the same contents at all readable times up to its upper, the same schemas and the same
+        retention, but none of the source's writers and holds. Other processes see it only when it is
+        complete. The source keeps the shared parts until merges of the fork have replaced them (`merge`
+        replaces all) and maintenance of the fork has noticed that. Either one may be dropped at any time:
+        parts that the other one needs stay. Costs a few store calls, whatever the size.
 
         Args:
             source: name of the collection to fork.
-            name: of the fork.
-            as_of: the last closed time of the fork, which then goes on from just after it; default: all that
-                is closed.
-            to_seqno: in the place of `as_of`: the version of the source, of those that its log still has, as
-                `fsck` names them. For a source that is damaged, which is only read: parts are copied, and
-                writers and critical holds come along as with a backup.
-            allow_recreate: also take a name of which a collection was dropped or renamed.
+            name: name of the fork.
+            as_of: the last closed time of the fork, which continues just after it; default: the last closed
+                time of the source.
+            to_seqno: instead of `as_of`: the seqno of a version that the source's log still has; `fsck` names
+                them. For a damaged source, which is only read: its parts are copied, and so are writers and
+                critical holds, as by a backup.
+            allow_recreate: also allow a name of a collection that was dropped or renamed.
 
         Raises:
             CollectionNotFound: there is no such source.
-            CollectionExists: the name is taken, or was and not `allow_recreate`. Nothing was made.
+            CollectionExists: the name is taken, or was taken once and `allow_recreate` is False. Nothing was
+                made.
             HistoryCompacted: `as_of` lies before `since` of the source: its contents then are not known.
-            NotYetClosed: it is still open.
-            UsageError: the log leads to no such version, or a part of it was collected since.
+            NotYetClosed: `as_of` is still open.
+            UsageError: the log has no such version, or a part of it was collected since.
             CorruptionError: the version breaks a rule, or a part of it is damaged. Nothing was made.
             ForkExpired: this process slept for too long between two steps. Nothing is left of the fork.
-            CollectionDropped: the source was dropped; or this process slept before it could acknowledge the
-                fork, and others collected it.
+            CollectionDropped: the source was dropped; or this process slept before it confirmed the fork, and
+                another one collected it.
         """
         self._gate.check()
         check_name(name, "collection name")
@@ -241,21 +242,21 @@ class Naming(LakeHandle):
         return Collection(name, self._shards.led_to(name, shard_id))
 
     def drop(self, name: str, *, force: bool = False) -> bool:
-        """Drop a collection, and delete all that it has stored; False if it was dropped before.
+        """Drop a collection, and delete all its objects; False if it was dropped before.
 
-        What was begun and did not come to the end (a crash, a store that failed) is finished by the next
-        call, by upkeep or by `collect`. From its first write on nothing of the collection can be read or
-        written: such calls, and every reader that is under way, raise `CollectionDropped`. What is
-        dropped is the collection that has the name when the call begins, also if it is renamed meanwhile.
-        Stored parts that forks of it need stay until these need them no more, and `collect` or upkeep comes.
+        An interrupted drop (a crash, a store that failed) is finished by the next call, by upkeep or by
+        `collect`. From the first write of a drop on, the collection cannot be read or written: such calls,
+        and reads in progress, raise `CollectionDropped`. The call drops the collection that has the name when
+        it begins, also if that is renamed meanwhile. Parts that forks need stay until the forks no longer
+        need them; then `collect` or upkeep deletes them.
 
         Args:
-            name: of the collection. It is not used again by accident: see `create`.
-            force: also if others hold it: their holds end.
+            name: name of the collection. It is not reused by accident: see `create`.
+            force: drop it although others hold it: their holds end.
 
         Raises:
             CollectionNotFound: there never was such a collection.
-            CollectionInUse: others hold it, and not `force`; names them. Nothing was written.
+            CollectionInUse: others hold it, and `force` is False; names them. Nothing was written.
         """
         self._gate.check()
         check_text(name)
@@ -264,7 +265,7 @@ class Naming(LakeHandle):
             raise self._shards.not_found(name)
         shard_id = listing.shards[name]
         if shard_id is None:
-            # Whoever dropped it may not have come to the end.
+            # An earlier drop may have been interrupted: finish it.
             self._leftovers.tombstones()
             return False
         ending = self._leftovers.ending(shard_id)
@@ -279,7 +280,7 @@ class Naming(LakeHandle):
         return is_done
 
     def _ended(self, ending: Ending, *, force: bool) -> bool:
-        """Make a shard a tombstone, also a damaged one; False if nothing at all can be read of it."""
+        """Make a shard a tombstone; repair it first if it is damaged. False if nothing of it can be read."""
         try:
             ending.drop(force=force)
         except CorruptionError as error:

@@ -25,14 +25,14 @@ R = TypeVar("R")
 
 
 class CollectionReader(IntervalReads):
-    """Reads of a collection under a hold, until `close` (or the end of a `with` block).
+    """Reads of a collection under a hold, until `close` or the end of a `with` block.
 
-    History from `since` on is kept, and so are the parts of the state that it reads: the one that was the
-    newest when it was opened, or when it was asked for a time that this one did not know. So is what is
-    staged: the first read with `staged` takes the newest state, and all others have what was staged in it,
-    until the reader is asked for a time that was closed since, or moves by `downgrade`. It shows signs of
-    life in the background; without one for `lease_s` the hold expires, and every later call raises
-    `LeaseExpired`. Then open another one.
+    The hold keeps history from `since` on, and the parts of the version that the reader uses. That is the
+    newest version when the reader was opened; a read at a time that is not closed in it moves the reader to
+    the newest version. The first read with `staged` also moves it; later ones see the same staged rows, until
+    a read at a later closed time or `downgrade` moves the reader again. The hold is renewed in the
+    background; if it is not renewed for `lease_s`, it expires, and every later call raises `LeaseExpired`.
+    Then open another reader.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class CollectionReader(IntervalReads):
 
     @property
     def id(self) -> str:
-        """The name of its hold."""
+        """The id of its hold."""
         return self._reader.id
 
     @property
     def since(self) -> Frontier:
-        """History from here on is held."""
+        """The frontier from which on history is held."""
         return self._reader.since
 
     def snapshot(
@@ -70,7 +70,7 @@ class CollectionReader(IntervalReads):
         timeout_s: float | None = None,
         staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """As `Collection.snapshot`; errors as well.
+        """See `Collection.snapshot`; same errors.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -106,7 +106,7 @@ class CollectionReader(IntervalReads):
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> Iterator[Step]:
-        """Every time after `as_of` once, in steps; see `Collection.listen`.
+        """Yield every update after `as_of` once, in steps; see `Collection.listen`.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -115,7 +115,7 @@ class CollectionReader(IntervalReads):
         return self._reader.listen(at, following(self._domain, timeout_s, until, columns, where))
 
     def downgrade(self, since: FrontierLike) -> None:
-        """No longer hold history before `since`, nor what was staged at an earlier look. One log write.
+        """Stop holding history before `since`, and staged rows that earlier reads saw. One log write.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -123,7 +123,7 @@ class CollectionReader(IntervalReads):
         self._reader.downgrade(frontier(since, self._domain, "since"))
 
     def close(self) -> None:
-        """Give the hold up. May be repeated."""
+        """Release the hold. May be repeated."""
         self._reader.close()
 
     def __enter__(self) -> "CollectionReader":
@@ -136,7 +136,7 @@ class CollectionReader(IntervalReads):
 
 
 class CollectionCriticalHold:
-    """A hold by name that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
+    """A named hold that lasts until it is dropped; see `tidelake.shard.reading.critical.CriticalHold`."""
 
     def __init__(self, hold: CriticalHold, domain: TimeDomain) -> None:
         self._hold = hold
@@ -144,24 +144,24 @@ class CollectionCriticalHold:
 
     @property
     def name(self) -> str:
-        """Of the hold."""
+        """The name of the hold."""
         return self._hold.name
 
     @property
     def token(self) -> str:
-        """Of its owner, as far as this object knows."""
+        """The token of its owner, as far as this object knows."""
         return self._hold.token
 
     @property
     def since(self) -> Frontier:
-        """History from here on is kept, as far as this object knows."""
+        """The frontier from which on history is kept, as far as this object knows."""
         return self._hold.since
 
     def compare_and_downgrade_since(self, expected_token: str, new: tuple[str, FrontierLike]) -> Moved:
-        """Move it to `new`, a token and a `since`, iff its token is the expected one. One log write.
+        """Move the hold to `new`, a token and a `since`, iff its token is the expected one. One log write.
 
-        The same call again, after a reply that was lost, is done as well. If another owner was first, the
-        answer is not `done` and tells that owner's token and `since`.
+        Repeating the call after a lost reply also succeeds. If another owner was first, the answer is not
+        `done`, and has that owner's token and `since`.
 
         Raises:
             UsageError: it was dropped.
@@ -177,5 +177,5 @@ class CollectionCriticalHold:
         )
 
     def drop(self) -> bool:
-        """Give it up, whatever its owner's token is. Returns whether there was one. One log write."""
+        """Drop the hold, whatever its token is. Returns whether there was one. One log write."""
         return self._hold.drop()

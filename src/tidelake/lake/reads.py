@@ -1,6 +1,6 @@
-"""Reads of a collection: contents, look-ups, changes, and plans of them for other processes.
+"""Reads of a collection: contents, look-ups, changes, and plans of reads for other processes.
 
-Owns the arguments; how rows are found is `tidelake.shard.reading`.
+Owns the arguments; `tidelake.shard.reading` finds the rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class Reads(Handle, IntervalReads):
-    """A handle that reads."""
+    """The part of a collection's handle that reads."""
 
     def snapshot(
         self,
@@ -46,30 +46,30 @@ class Reads(Handle, IntervalReads):
     ) -> pa.RecordBatchReader:
         """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
 
-        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. What is read is
-        kept for as long as the stream is read or referenced; it writes nothing unless that is long.
+        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. The parts are kept
+        as long as the stream is read or referenced; only a long read writes a hold for that.
 
-        Rows have the columns of the newest schema, whatever it was at `as_of`; or those of the one with
-        `schema_id`, as far as they are there today: what was added since is left out, what was dropped
-        since is null.
+        Rows have the columns of the newest schema, also if another one was in force at `as_of`. With
+        `schema_id` they have the columns of that schema: columns added since are left out, columns dropped
+        since are null.
 
         Args:
             as_of: the time.
-            columns: those to give, in this order, before the times and `_diff`; default: all. Rows that are
-                equal in them stay apart, each with its own multiplicity.
-            where: SQL that is true of the rows to give, such as `price > 10 AND name LIKE 'a%'`: see "Some
-                rows and columns" in docs/guide.md. What cannot match is not read.
+            columns: the columns to return, in this order, before the times and `_diff`; default: all. Rows
+                that are equal in them stay apart, each with its own multiplicity.
+            where: an SQL condition on the rows, such as `price > 10 AND name LIKE 'a%'`: see "Some rows and
+                columns" in docs/guide.md. Parts that cannot match are not read.
             timeout_s: how long to wait for the time to be closed.
-            schema_id: to read under.
-            staged: wait for nothing: of times that are still open the contents have what was staged for them
-                before the call. Without `as_of`, as of the last time that has anything.
+            schema_id: read under the schema of this id.
+            staged: do not wait. For times that are still open, the contents include the updates that were
+                staged before the call. Default of `as_of` is then `last_staged`.
 
         Raises:
             UsageError: there is no such column, or the condition is not supported; says what to write.
-            IncompatibleSchema: a column of that schema was widened since, or may be null since.
+            IncompatibleSchema: since that schema, a column was widened or became nullable.
             HistoryCompacted: `as_of` is before `since`.
-            NotYetClosed: it is still open after `timeout_s` (default: the setting `wait_timeout_s`); at
-                once if no time was closed yet and none was asked for.
+            NotYetClosed: `as_of` is still open after `timeout_s` (default: the setting `wait_timeout_s`). At
+                once if no `as_of` is given and no time is closed yet.
         """
         patience_s = patience(timeout_s)
         asked_for = wanted(columns, where)
@@ -82,13 +82,13 @@ class Reads(Handle, IntervalReads):
         return self._asked(as_of, ask, staged=staged)
 
     def negative_rows(self) -> int:
-        """How many rows are there less than no times at the last closed time, equal ones counted once.
+        """The number of distinct rows with a negative multiplicity at the last closed time.
 
-        They were taken away more often than they came. Costs a read of the contents, none if nothing was
-        ever taken away; 0 if no time is closed.
+        Such rows were removed more often than they were added. Costs a read of the contents, or none if
+        nothing was ever removed; 0 if no time is closed.
 
         Raises:
-            UsageError: times are tuples, of which none is the last.
+            UsageError: times are tuples, which have no last time.
         """
         if not self.domain.total_order:
             raise UsageError(f"of {self.domain} no time is the last: count rows of a snapshot with _diff < 0")
@@ -108,23 +108,23 @@ class Reads(Handle, IntervalReads):
         timeout_s: float | None = None,
         staged: bool = False,
     ) -> pa.Table:
-        """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` gives them.
+        """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` returns them.
 
         Args:
-            keys: a table in any Arrow form with the key columns; a key may come several times.
+            keys: a table in any Arrow form with the key columns; keys may repeat.
             as_of: the time.
-            columns: as `snapshot`, and so are the other arguments and errors.
-            where: which of the rows.
+            columns: as for `snapshot`, like the other arguments and errors.
+            where: as for `snapshot`.
             timeout_s: how long to wait for the time to be closed.
-            staged: as `snapshot`.
+            staged: as for `snapshot`.
 
         Returns:
-            In memory: sorted by key, then value, with multiplicities in `_diff`. Keys without rows give
-            none. One log scan, and for each part that may hold one of the keys an `open`, a read or two of
+            A table in memory, sorted by key, then value, with multiplicities in `_diff`. Keys without rows
+            are absent. One log scan; for each part that may hold one of the keys an `open`, a read or two of
             its footer, and reads of the row groups that may hold one.
 
         Raises:
-            InvalidUpdates: the table is none of keys; names the column and the row.
+            InvalidUpdates: the table does not hold valid keys; names the column and the row.
         """
         patience_s, asked_for, given = patience(timeout_s), wanted(columns, where), as_table(keys)
 
@@ -140,7 +140,7 @@ class Reads(Handle, IntervalReads):
             try:
                 return ask(AsOf(self.last_staged() if staged else self.last_time()))
             except HistoryCompacted:
-                # Others appended and moved `since` in between: there is a later last time now.
+                # Others appended and moved `since` in between: the last closed time is a later one now.
                 continue
 
     def _read(
@@ -154,9 +154,9 @@ class Reads(Handle, IntervalReads):
         return split(self._shard, asked, n, patience_s, wanted=rows)
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
-        """Hold history from `since` on (default: the current one), and what is read, until it is closed.
+        """Open a reader. It holds history from `since` on (default: the current one) until it is closed.
 
-        A process that dies leaves its hold behind for `lease_s`. One log write.
+        The hold of a process that dies expires after `lease_s`. One log write.
         """
         check_name(purpose, "purpose of a reader")
         start = None if since is None else self.frontier(since, "since")
@@ -176,19 +176,18 @@ class Reads(Handle, IntervalReads):
         as_stored: bool = False,
         staged: bool = False,
     ) -> ReadPlan:
-        """Cut a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
+        """Split a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
-        None asks for the contents at the last closed time; `schema_id`, `columns` and `where` as for
-        `snapshot`. Tasks that are carried out later than `garbage_age_s` from now need `hold`.
+        Tasks that run later than `garbage_age_s` from now need a `hold`.
 
         Args:
-            asked: the query.
-            parallelism: tasks at most.
+            asked: the query; None: the contents at the last closed time.
+            parallelism: the largest number of tasks.
             timeout_s: how long to wait for its times to be closed.
-            schema_id: to read under.
-            columns: to give.
-            where: SQL that is true of the rows to give.
-            task_bytes_max: more tasks, so that none reads much more stored bytes than this.
+            schema_id: as for `snapshot`.
+            columns: as for `snapshot`.
+            where: as for `snapshot`.
+            task_bytes_max: make more tasks, so that none reads much more stored bytes than this.
             as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
                 `ReadPlan.as_stored`.
             staged: as for `snapshot`.

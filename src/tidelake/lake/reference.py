@@ -1,9 +1,8 @@
-"""References to arrangements: what goes to another process, and the one arrangement that it has there.
+"""References to arrangements: picklable descriptions, each of which opens one arrangement per process.
 
-Owns the arrangements of a process that are shared by whoever names the same; must not know what they are
-used for.
+Owns the arrangements of a process that equal references share; must not know what they are used for.
 
-INVARIANT: a reference holds no handle and no credential. In a fork nothing of the parent is used.
+INVARIANT: a reference holds no handle and no credential. A forked child uses no arrangement of its parent.
 """
 
 import os
@@ -24,18 +23,18 @@ from tidelake.lake.wanted import wanted
 
 @dataclass(frozen=True)
 class ArrangementReference:
-    """Names an arrangement of a collection. Picklable, small, and equal to others that name the same.
+    """Describes an arrangement of a collection. Picklable and small; equal descriptions compare equal.
 
     Attributes:
-        lake_url: of the lake.
-        collection_id: of the collection, whatever it is called by now.
-        name: that it had, for messages.
-        columns: as for `Collection.arrange`, and so are the others.
-        where: which rows.
+        lake_url: URL of the lake.
+        collection_id: id of the collection; stays the same when it is renamed.
+        name: the name that it had, for messages.
+        columns: as for `Collection.arrange`.
+        where: as for `Collection.arrange`.
         restore: a directory of checkpoints that all processes can read.
-        directory: below which batches on disk are kept.
-        config: settings.
-        hold_for_s: how long a process that sleeps or dies keeps history back.
+        directory: where batches on disk are kept.
+        config: settings of the arrangement.
+        hold_for_s: how long the hold of a process that sleeps or dies keeps history.
     """
 
     lake_url: str
@@ -49,27 +48,27 @@ class ArrangementReference:
     hold_for_s: float = 900.0
 
     def here(self, *, catch_up: bool = True) -> FollowedArrangement:
-        """The arrangement in this process: the same for all who ask, until the process ends.
+        """The arrangement in this process; every call returns the same one until the process ends.
 
-        The first call loads it, or restores it from the checkpoint; threads that ask meanwhile wait.
+        The first call loads it, or restores it from the checkpoint; other threads wait meanwhile.
 
         Args:
-            catch_up: whether it is to have all that is closed by now: one log scan, and what came in.
+            catch_up: first take in all times that are closed now: one log scan, and reads of new updates.
 
-        Errors as `Collection.arrange`.
+        Errors as for `Collection.arrange`.
         """
         found = _shared().get(self)
         if catch_up:
             try:
                 found.catch_up()
             except (Closed, HistoryCompacted, IncompatibleSchema):
-                # This process slept for longer than its hold lasts, or columns have changed: load again.
-                # Another thread may be about to.
+                # This process slept for longer than its hold lasts, or columns have changed: load again,
+                # unless another thread has done so.
                 found = _shared().renew(self, found)
         return found
 
     def forget_here(self) -> None:
-        """Close the arrangement of this process, if there is one; who is using it gets `Closed`."""
+        """Close the arrangement of this process, if there is one; later calls on it raise `Closed`."""
         _shared().forget(self)
 
 
@@ -83,19 +82,19 @@ def arrangement_reference(
     config: ArrangementConfig | None = None,
     hold_for: timedelta | float = timedelta(minutes=15),
 ) -> ArrangementReference:
-    """Name an arrangement for other processes, each of which has one of its own: `reference.here()`.
+    """Describe an arrangement for other processes; each opens its own with `reference.here()`.
 
     Small and picklable: for functions that Spark runs in its workers. No store call. Arguments are those of
     `collection.arrange`.
 
     Args:
-        collection: to arrange.
+        collection: the collection to arrange.
         columns: value columns to keep.
-        where: which rows.
-        restore: to begin with the newest checkpoint of a directory that all processes can read.
-        directory: below which each process keeps its batches on disk.
-        config: settings.
-        hold_for: how long a process that sleeps or dies keeps history back.
+        where: an SQL condition on the rows to keep.
+        restore: a directory that all processes can read: start from its newest checkpoint.
+        directory: where each process keeps its batches on disk.
+        config: settings of the arrangement.
+        hold_for: how long the hold of a process that sleeps or dies keeps history.
     """
     asked = wanted(columns, where)
     return ArrangementReference(
@@ -160,7 +159,7 @@ _HERE: list[_Shared] = []
 
 def _shared() -> _Shared:
     if not _HERE or _HERE[0].pid != os.getpid():
-        # The parent's threads and locks are not in a fork; its files are its own.
+        # A forked child has none of its parent's threads, and the files belong to the parent.
         _HERE[:] = [_Shared()]
     return _HERE[0]
 

@@ -1,6 +1,6 @@
-"""What becomes of names when collections are made or renamed: one change of the catalog, or an error.
+"""The rules for renaming: which changes of the catalog a rename makes, and which renames are refused.
 
-Owns the rules of names; must not know how the catalog is stored. All are pure.
+Must not know how the catalog is stored. All functions are pure.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from tidelake.lake.names import check_name, check_text
 
 
 def check_renames(names: object) -> dict[str, str]:
-    """New names by old ones, as a user gives them.
+    """Check the argument of `rename_all`. Returns new names by old ones.
 
     Raises:
-        UsageError: they are no texts, not allowed as names, or two collections are to have one name.
+        UsageError: a name is not a text or not allowed, or two collections would have one name.
     """
     if not isinstance(names, Mapping) or not names:
         raise UsageError(f"names={names!r} does not say which collection gets which name: give {{old: new}}")
@@ -31,14 +31,14 @@ def check_renames(names: object) -> dict[str, str]:
 def renamed(
     shards: Mapping[str, str | None], names: Mapping[str, str], *, allow_recreate: bool
 ) -> dict[str, str | None]:
-    """The changes of the catalog by which collections get new names, all at once.
+    """The changes of the catalog that give collections new names, all at once.
 
-    A name that is given up and that nobody takes is kept, as that of a dropped collection.
+    An old name that no collection takes is kept, like that of a dropped collection.
 
     Args:
-        shards: by name: of all old names, and of the new ones as far as there are any.
+        shards: shard id by name, for all old names, and for those new names that the catalog has.
         names: new names by old ones.
-        allow_recreate: also take names that were dropped or given up.
+        allow_recreate: also allow names that were dropped or given up.
 
     Raises:
         CollectionExists: a new name is taken.

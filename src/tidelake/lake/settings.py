@@ -1,4 +1,4 @@
-"""The settings of a lake as users know them: names, units, and which of them a process may bring along."""
+"""The settings of a lake as users see them: names, units, and which ones a process may pass in `Config`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,16 +14,17 @@ _GIVEN = ("lease_s", "garbage_age_s", "upload_age_s")
 
 @dataclass(frozen=True)
 class LakeSettings:
-    """The settings of a lake, in seconds. All processes go by them, whatever they were opened with.
+    """The settings of a lake, in seconds. All processes use them, whatever `Config` they were opened with.
 
     Attributes:
-        lease_s: how long a reader's hold lasts without a sign of life from it. An open one keeps its own.
-        garbage_age_s: how long a stored object stays after the collection no longer needs it; a read that
-            takes longer holds what it reads by itself.
-        upload_age_s: an upload that was begun so long ago, and is in no collection, is given up and removed;
-            so are transactions, and forks that were never made.
-        max_ahead_s: how far ahead of the clock times of a clock collection may be closed.
-        token_age_s: how long a token of a write is remembered; the same one is a new write after that.
+        lease_s: a reader's hold expires if the reader does not renew it for so long. An open reader keeps the
+            value that it was opened with.
+        garbage_age_s: how long a stored object stays after the collection no longer needs it. A longer read
+            writes a hold by itself.
+        upload_age_s: an upload that is older than this, and in no collection, is given up and removed; so are
+            undecided transactions and unfinished forks.
+        max_ahead_s: how far ahead of the wall clock the times of a clock collection may be closed.
+        token_age_s: how long the token of a write is remembered; after that, the same token is a new write.
     """
 
     lease_s: float
@@ -34,7 +35,7 @@ class LakeSettings:
 
     @classmethod
     def of(cls, agreed: Agreed) -> "LakeSettings":
-        """As users know them."""
+        """Convert the stored settings, which are in milliseconds."""
         return cls(**{_seconds(name): value / 1000 for name, value in agreed.values.items()})
 
 
@@ -46,10 +47,10 @@ def _seconds(name: str) -> str:
 
 
 def asked(values: Mapping[str, object]) -> dict[str, int]:
-    """The milliseconds of settings that a user wants to change.
+    """Check the settings that a user wants to change. Returns milliseconds by stored name.
 
     Raises:
-        UsageError: there is no such setting, or it is no span of time.
+        UsageError: there is no such setting, or the value is not a span of time.
     """
     for name in values:
         if name not in SETTINGS:
@@ -59,10 +60,10 @@ def asked(values: Mapping[str, object]) -> dict[str, int]:
 
 
 def check_agreed(config: Config, agreed: Agreed) -> None:
-    """Refuse settings of one process that are the lake's to decide; those that it has are no matter.
+    """Refuse a `Config` that sets a lake-wide setting to another value than the lake's.
 
     Raises:
-        UsageError: names the setting, and how it is changed for all.
+        UsageError: names the setting, and how to change it for all processes.
     """
     there = LakeSettings.of(agreed)
     for name in _GIVEN:
@@ -76,5 +77,5 @@ def check_agreed(config: Config, agreed: Agreed) -> None:
 
 
 def for_another_lake(config: Config) -> Config:
-    """The settings of a process without those of the lake that it has open."""
+    """The settings of a process, with the lake-wide ones back at their defaults."""
     return replace(config, **{name: getattr(_PROCESS, name) for name in _GIVEN})

@@ -1,6 +1,6 @@
 """The shards of a lake: found by the names of its collections, opened by their ids.
 
-Owns what is said of a name that leads nowhere, or not any more. Must not know what is done with a shard.
+Owns the errors for names that lead to no shard, or no longer do. Must not know what is done with a shard.
 """
 
 from functools import partial
@@ -21,16 +21,16 @@ from tidelake.store.url import Stores
 
 
 class Shards:
-    """Opens and makes the shards of one lake. Those of one id are committed to together.
+    """Opens and makes the shards of one lake. All handles on one shard share its group commit.
 
     Args:
-        stores: of the lake.
+        stores: stores of the lake.
         env: of this process.
-        url: of the lake.
-        config: settings.
-        catalog: of the lake.
-        gate: that is shut when the lake is closed.
-        keeper: of reads that take long.
+        url: URL of the lake.
+        config: settings of this process.
+        catalog: catalog of the lake.
+        gate: shut when the lake is closed.
+        keeper: keeps the parts of long reads.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Shards:
         """Open the shard that a name leads to now.
 
         Raises:
-            CollectionNotFound: there is none; names the nearest ones.
+            CollectionNotFound: there is none; suggests the nearest names.
             CollectionDropped: it is being dropped.
         """
         return self.led_to(name, self.id_of(name))
@@ -70,7 +70,7 @@ class Shards:
         """Open the shard that a name led to a moment ago.
 
         Raises:
-            CollectionNotFound: it led nowhere; names the nearest ones.
+            CollectionNotFound: it led nowhere; suggests the nearest names.
             CollectionDropped: it was dropped since, or is being dropped.
             CorruptionError: the name still leads to it, and its log is gone.
         """
@@ -87,7 +87,7 @@ class Shards:
             raise CollectionDropped(name) from error
 
     def open(self, shard_id: str) -> Shard:
-        """Open the shard of an id.
+        """Open a shard by its id.
 
         Raises:
             CollectionNotFound: there is none.
@@ -106,17 +106,18 @@ class Shards:
         return shard
 
     def agree(self, shard: Shard) -> None:
-        """Let a shard adopt the settings of the lake, as far as they are known here.
+        """Let a shard adopt the settings of the lake, as far as this process knows them.
 
-        No store call if it has, as it does but after a change of which it was not told: of one that was being
-        made then, or because whoever told them died. One that may have no name yet is left alone.
+        No store call if the shard has them. It lacks them only if a change missed it: it was being created
+        then, or the process that wrote the change died. A shard at its first state may have no name yet, and
+        is left alone.
         """
         agreed, state = self._catalog.known_agreed(), shard.known()
         if state.seqno and state.agreed.revision < agreed.revision and not self._stores.read_only:
             shard.run(partial(agreeing.adopt, agreed=agreed))
 
     def make(self, spec: ShardSpec) -> Shard:
-        """Make a shard, to which no name leads yet."""
+        """Make a shard. It has no name yet."""
         together = self._together_on(spec.shard_id)
         return Shard.create(
             self._stores,
@@ -128,13 +129,13 @@ class Shards:
         )
 
     def unmake(self, shard_id: str) -> None:
-        """Delete an empty shard that was made for a name which leads to another one."""
+        """Delete an empty shard that was made for a name which another shard got first."""
         self._stores.log.delete(shard_id)
 
     def not_found(self, name: str) -> CollectionNotFound:
-        """Says which names are near. Reads the whole list of them."""
+        """The error for an unknown name, with the nearest names. Reads all names."""
         return CollectionNotFound(not_found(name, self._catalog.read().shards))
 
     def _together_on(self, shard_id: str) -> Together:
-        # Of two threads that come at once one may get its own, which only means more log writes.
+        # Two threads at once may get different ones, which only means more log writes.
         return self._together.setdefault(shard_id, Together(self._env.clock, self._gate.command))

@@ -1,10 +1,11 @@
-"""Letting the history of several collections go, all or none of them.
+"""Advancing `since` of several collections, all or none.
 
-One compare-and-set of the catalog decides: it adds an intent, with the shards and their frontiers. Then each
-shard is told, and the intent is removed. Whoever finds one that a crash left does the same again, which is
-harmless: what is allowed only moves forward. Must not know names but those that a user gives.
+One compare-and-set of the catalog decides: it adds an intent with the shards and their frontiers. Then each
+shard is updated, and the intent is removed. If a crash leaves an intent, the next process that finds it does
+the same again, which is harmless: `since` only moves forward. Apart from the names that a user gives, this
+must not know names.
 
-INVARIANT: while a shard of an intent has not been told, the intent is in the catalog.
+INVARIANT: an intent stays in the catalog until all its shards are updated.
 """
 
 import json
@@ -27,11 +28,11 @@ from tidelake.shard.shard import Shard
 
 
 class Sinces:
-    """Of one lake.
+    """Advances `since` of the collections of one lake.
 
     Args:
-        catalog: of the lake.
-        named: opens the shard that a name led to a moment ago; raises if there is none, or none any more.
+        catalog: catalog of the lake.
+        named: opens the shard that a name led to a moment ago; raises if there is none, or it is gone.
         opened: opens a shard by its id.
         env: of this process.
     """
@@ -46,7 +47,7 @@ class Sinces:
         self._catalog, self._named, self._opened, self._env = catalog, named, opened, env
 
     def advance(self, frontiers: Mapping[str, FrontierLike]) -> dict[str, Frontier]:
-        """Allow the history of all collections to go before their frontiers; see `Lake.advance_since`."""
+        """Advance `since` of all given collections to their frontiers; see `Lake.advance_since`."""
         given: object = frontiers
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             raise UsageError(f"frontiers={given!r} do not say of which collection: give {{name: time}}")
@@ -68,7 +69,7 @@ class Sinces:
             ) from error
 
     def finish(self) -> list[TidelakeError]:
-        """Do what was decided and may not be done, but for what is damaged. Looks at the catalog."""
+        """Carry out all intents in the catalog. Returns the errors of damaged shards, whose intents stay."""
         damaged: list[TidelakeError] = []
         for key, what in self._catalog.look([], intents=True).intents.items():
             left = len(damaged)
@@ -76,10 +77,10 @@ class Sinces:
                 try:
                     self._opened(shard_id).advance_since(since)
                 except CollectionNotFound:
-                    # Dropped since: it has no history.
+                    # It was dropped meanwhile.
                     continue
                 except DAMAGED as error:
-                    # It is told once it was repaired; the others are told now.
+                    # The damaged shard is updated after its repair; the others are updated now.
                     damaged.append(error)
             if len(damaged) == left:
                 self._catalog.done(key)
@@ -87,10 +88,10 @@ class Sinces:
 
 
 def _wanted(name: str, shard: Shard, value: FrontierLike) -> Frontier:
-    """The frontier that a user means for a collection.
+    """Check the frontier that a user gives for a collection.
 
     Raises:
-        UsageError: it is none of its times, or goes back.
+        UsageError: it does not fit the collection's times, or goes back.
     """
     since, state = frontier(value, shard.spec.domain, f"since of {name!r}"), shard.alive()
     if since.closed:

@@ -1,4 +1,4 @@
-"""Spans of time, as users write them."""
+"""Spans of time as users write them: timeouts, durations and windows of history."""
 
 from datetime import timedelta
 
@@ -10,14 +10,14 @@ _PER_UNIT = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
 
 
 def patience(timeout_s: object) -> float | None:
-    """A patience in seconds, checked."""
+    """Check a timeout in seconds; None: the default."""
     if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
         return None if timeout_s is None else float(timeout_s)
     raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")
 
 
 def duration_s(duration: object, name: str) -> float:
-    """A span of wall-clock time in seconds, from that or a timedelta."""
+    """Convert a number of seconds or a timedelta to seconds, and check it."""
     value = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_S:
         raise UsageError(
@@ -28,10 +28,10 @@ def duration_s(duration: object, name: str) -> float:
 
 
 def window(wanted: object, domain: TimeDomain) -> int | None:
-    """A window of history in units of the collection's time.
+    """Convert a window of history to units of the collection's time.
 
     Raises:
-        UsageError: it is none; says what to give instead.
+        UsageError: it is not valid; says what to give instead.
     """
     if wanted is None:
         return None

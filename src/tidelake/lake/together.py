@@ -1,4 +1,4 @@
-"""What a lake does to several collections at one instant."""
+"""Writes to several collections of a lake at one instant."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +17,7 @@ _NUMBERS = TimeDomain("counter")
 
 
 class WritesTogether(LakeHandle):
-    """A handle that writes to several collections."""
+    """The part of a lake's handle that writes to several collections."""
 
     def transaction(
         self,
@@ -27,18 +27,18 @@ class WritesTogether(LakeHandle):
         upper: FrontierLike | None = None,
         token: str | None = None,
     ) -> Transaction:
-        """Write to several collections at one instant: all of it comes in, or nothing.
+        """Write to several collections at one instant: all of it is committed, or nothing.
 
-        The collections form a group from then on: their times are closed together, those of an idle one
-        without a write of its own. Writes of a single one go on as before. See `leave`.
+        From then on the collections form a group: their times are closed together, so that a collection
+        without updates advances too, at no cost. Writes to a single one work as before. See `leave`.
 
         Args:
-            time: of all rows; default: the first one that is open in all of them, and not before the wall
-                clock where times are such. Rows may have times of their own instead.
-            lower: only if the group's upper is this one; otherwise `UpperMismatch`.
+            time: time of all rows; default: the first time that is open in all of the collections and, for
+                clock times, not before the wall clock. Rows may have their own times instead.
+            lower: commit only if the group's upper equals this; otherwise `UpperMismatch`.
             upper: close all times before it; default: just past the last row.
-            token: any text of at most 249 bytes: run again under the same token, it is in once. The group
-                remembers it for the lake's `token_age_s`, by default 30 days.
+            token: any text of at most 249 bytes. A transaction that is repeated under the same token is
+                committed once. The group remembers it for the lake's `token_age_s`, by default 30 days.
         """
         self._gate.check()
         if token is not None:
@@ -64,9 +64,9 @@ class WritesTogether(LakeHandle):
         """Append to several collections at one instant: `transaction` in one call.
 
         Args:
-            updates: by name of the collection: a table or stream as for `Collection.append`, a `Batch`, what
-                workers uploaded (bytes), or a list of these two; see `Transaction.write`.
-            time: as for `transaction`, and so are the other arguments and errors.
+            updates: by name of the collection: a table or stream as for `Collection.append`, a `Batch`, the
+                bytes of a worker's upload, or a list of batches and uploads; see `Transaction.write`.
+            time: as for `transaction`, like the other arguments and errors.
             upper: as for `transaction`.
             token: as for `transaction`.
         """
@@ -76,29 +76,32 @@ class WritesTogether(LakeHandle):
         return _committed(transaction)
 
     def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> Committed:
-        """Keep updates of several collections at open times, at one instant; see `Collection.stage`."""
+        """Stage updates of several collections at one instant, all or nothing; see `Collection.stage`."""
         transaction = self.transaction(token=token)
         for name, rows in _by_name(updates, "updates").items():
             transaction.stage(name, rows)
         return _committed(transaction)
 
     def seal(self, uppers: Mapping[str, FrontierLike]) -> Committed:
-        """Close times of several collections at one instant, each up to its own frontier; none goes back."""
+        """Close times of several collections at one instant, each up to its own frontier.
+
+        A frontier that is passed already changes nothing.
+        """
         transaction = self.transaction()
         for name, upper in _by_name(uppers, "uppers").items():
             transaction.seal(name, upper)
         return transaction.commit()
 
     def leave(self, name: str) -> bool:
-        """Take a collection out of its group: from then on it is written to alone. False if it is in none.
+        """Remove a collection from its group: it is then written to alone. False if it is in no group.
 
-        What transactions have decided stays in, what they have begun only is lost to it.
+        Committed transactions stay in it; undecided ones are no longer committed to it.
         """
         return self._groups.leave(self._shards.named(name))
 
 
 def _committed(transaction: Transaction) -> Committed:
-    """Commit what nobody can commit again; what a conflict leaves staged is removed."""
+    """Commit a transaction that the caller cannot commit again: after a conflict, remove its staged rows."""
     try:
         return transaction.commit()
     except (UpperMismatch, UploadExpired, UsageError):

@@ -1,8 +1,8 @@
-"""Writes that are known by a token: given again, they are in once.
+"""Writes with a token (an idempotency key): repeated under the same token, they are committed once.
 
-Owns how a token becomes a named writer: one of its own, which writes number 0 and no other. So the token and
-the data are in one compare-and-set, and two processes with the same token fence each other. How long it is
-known is said in `tidelake.state.tokens`.
+Owns how a token becomes a named writer: each token has its own writer, which only writes number 0. So the
+token and the data are in one compare-and-set, and two processes with the same token fence each other.
+`tidelake.state.tokens` says how long a token is remembered.
 """
 
 from tidelake.lake.names import check_name
@@ -24,6 +24,6 @@ def writer_of(token: str) -> str:
 
 
 def written(shard: Shard, token: str) -> WriterRecord | None:
-    """The record of a write under a token that is in; None if it is not. One log scan; in a group two."""
+    """The record of a committed write under a token; None if there is none. One log scan; in a group two."""
     record = writer_record(shard, writer_of(token))
     return None if record is None or record.sequence is None else record

@@ -1,6 +1,6 @@
-"""Writes and seals of several collections: all of it comes in at one instant, or nothing does.
+"""Transactions: writes and seals of several collections that are committed at one instant, or not at all.
 
-Owns what a user says of a transaction; how it is decided is `tidelake.state.transactions`.
+Owns the user's side of a transaction; `tidelake.state.transactions` decides it.
 """
 
 import threading
@@ -41,7 +41,7 @@ from tidelake.state.append import Claim
 from tidelake.state.commands import open_writer
 from tidelake.state.tokens import PREFIX
 
-# So many decisions wait in a group until somebody who commits writes them down in the collections.
+# When a group has so many decisions, the next commit applies them to the collections.
 _DECISIONS_MAX = 16
 _ALONE = "{name!r} is upserted or replaced by the transaction: it gets no other rows, use another transaction"
 
@@ -51,9 +51,9 @@ class Committed:
     """What a transaction did.
 
     Attributes:
-        upper: times before it are closed in all of the collections: of a write in the whole group.
-        already: nothing had to be written: it was in before this call, or there was nothing in it.
-        uppers: up to where the times of each are closed, by name.
+        upper: times before it are closed in all of the collections; after a write, in the whole group.
+        already: nothing had to be written: it was committed before this call, or it was empty.
+        uppers: the upper of each collection, by name.
     """
 
     upper: Frontier
@@ -62,14 +62,15 @@ class Committed:
 
 
 class Transaction:
-    """Collects what is to come in together; `commit`, or the end of the `with` block, brings it in.
+    """Collects writes; `commit`, or the end of the `with` block, commits them together.
 
     Nothing is stored before that, and nothing at all if the block raises. After a conflict the rows are
-    stored already: `commit(time=...)` tries them again at a later time, `abort` gives them up. What nobody
-    commits or gives up is removed when it is older than the setting `upload_age_s`.
+    stored already: `commit(time=...)` tries again with them at a later time, `abort` gives them up. If
+        neither
+    is called, they are removed when they are older than the setting `upload_age_s`.
 
-    A batch is used by a commit, and the caller's again after one that is certainly not in; what workers
-    uploaded may be offered again then as well. Both stay staged until then, or until they are that old.
+    A commit uses up its batches. If it certainly failed, the caller may use them again, and may offer uploads
+    of workers again. Both stay staged until then, or until they are older than `upload_age_s`.
     """
 
     def __init__(
@@ -106,13 +107,13 @@ class Transaction:
             self.commit()
 
     def write(self, name: str, updates: object) -> None:
-        """Add rows of a collection. They get the time of the transaction, unless they have `_time`.
+        """Add updates of a collection. They get the time of the transaction, unless they have `_time`.
 
         Args:
-            name: of the collection.
-            updates: a table or stream as for `Collection.append`; or a `Batch`, or the bytes that an
-                `uploader` of the collection gave, or a list of these, which have times of their own. Where
-                no `upper` is given, times before a batch's upper are closed as well.
+            name: name of the collection.
+            updates: a table or stream as for `Collection.append`; or a `Batch`, the bytes that an `uploader`
+                of the collection returned, or a list of these, which have their own times. If no `upper` is
+                given, the times before a batch's upper are closed as well.
 
         Raises:
             UsageError: a batch or upload is for another collection, or is given twice.
@@ -122,14 +123,14 @@ class Transaction:
     def upsert(
         self, name: str, table: object, *, order_by: str | None = None, delete_column: str | None = None
     ) -> None:
-        """Let the rows of a table be those of their keys; rows of other keys stay. See `Collection.upsert`.
+        """Replace the rows of the table's keys with its rows; other keys stay. See `Collection.upsert`.
 
-        Old rows are looked up when the transaction is committed, and again if others write to the collection
-        before that is decided, for as long as it takes. The collection gets nothing else by the transaction.
+        Old rows are looked up at the commit, and again, without limit, each time others write to the
+        collection before the commit is decided. The transaction can write nothing else to this collection.
 
         Args:
-            name: of the collection.
-            table: with the key and value columns. Without `_time` all of it is at the transaction's time.
+            name: name of the collection.
+            table: key and value columns. Without `_time` all rows are at the transaction's time.
             order_by: as for `Collection.upsert`.
             delete_column: as for `Collection.upsert`.
 
@@ -139,13 +140,13 @@ class Transaction:
         self._add_changes(name, table, EventColumns(order_by, delete_column))
 
     def replace(self, name: str, table: object) -> None:
-        """Let the contents be exactly the rows of a table, at the time of the transaction.
+        """Replace the contents with the rows of a table, at the time of the transaction.
 
-        What was there is read when the transaction is committed, and again as by `upsert`.
+        The old contents are read at the commit, and again after others write, as by `upsert`.
 
         Args:
-            name: of the collection.
-            table: with the key and value columns.
+            name: name of the collection.
+            table: key and value columns.
 
         Raises:
             UsageError: the collection gets other rows already.
@@ -153,7 +154,7 @@ class Transaction:
         self._add_changes(name, table, None)
 
     def stage(self, name: str, updates: object) -> None:
-        """Add rows at times that are open, which stay open; they need `_time`."""
+        """Stage updates at open times, which stay open. The updates need `_time`."""
         self._add("stage", name, updates)
 
     def seal(self, name: str, upper: FrontierLike) -> None:
@@ -163,26 +164,26 @@ class Transaction:
         self._seals[name] = frontier(upper, shard.spec.domain, f"upper of {name!r}")
 
     def commit(self, time: int | None = None) -> Committed:
-        """Let all of it in. A log write for each collection that rows go to, and one that decides.
+        """Commit the transaction. One log write for each collection that gets rows, and one that decides.
 
         Args:
-            time: of all rows, in the place of the one that the transaction was begun with.
+            time: time of all rows, instead of the one that the transaction was begun with.
 
         Raises:
-            UpperMismatch: the time is closed; carries the current frontier. Nothing is in; commit again
-                with a later `time`, nothing is stored twice.
-            UpdateNotBeyondLower: a time of the rows themselves is closed. Nothing is in.
-            OutcomeUnknown: it may be in. Commit again: it comes in once.
-            TransactionExpired: it took longer than the setting `upload_age_s`. Nothing is in.
-            BatchConsumed: a batch was used before. Nothing is in.
-            AlreadyTaken: an upload or a batch is in, or a copy of it. Nothing else is in.
-            UploadExpired: one was uploaded too long ago, or its collection left the group. Nothing is in.
-            UsageError: the collections cannot be in one group, or the call makes no sense.
+            UpperMismatch: the time is closed; carries the current frontier. Nothing is committed; commit
+                again with a later `time`, which stores nothing twice.
+            UpdateNotBeyondLower: rows have their own times, and one of these is closed. Nothing is committed.
+            OutcomeUnknown: it may be committed. Commit again: that commits it once.
+            TransactionExpired: it took longer than the setting `upload_age_s`. Nothing is committed.
+            BatchConsumed: a batch was used before. Nothing is committed.
+            AlreadyTaken: an upload or batch, or a copy of it, was committed before. The rest is not.
+            UploadExpired: an upload is too old, or its collection left the group. Nothing is committed.
+            UsageError: the collections cannot be in one group, or the arguments contradict each other.
         """
         with self._turn:
             self._check_open()
             wanted = self._time if time is None else time
-            # Before anything is joined or stored: a call that makes no sense changes nothing.
+            # Check before anything is joined or stored, so that a wrong call changes nothing.
             self._check_times(wanted)
             self._time = wanted
             done = None
@@ -197,11 +198,12 @@ class Transaction:
         return done or Committed(Frontier.of(0), already=True)
 
     def abort(self) -> None:
-        """Give it up: nothing of it comes in, and what it has stored is removed. May be repeated.
+        """Give the transaction up: it is never committed, and its staged rows are removed. May be repeated.
 
         Raises:
-            UsageError: it is in.
-            OutcomeUnknown: it may be in: the outcome of a commit was unknown, and its group is gone by now.
+            UsageError: it is committed already.
+            OutcomeUnknown: it may be committed: an earlier commit ended with `OutcomeUnknown`, and the group
+                that recorded its outcome is gone by now.
         """
         with self._turn:
             attempt, self._ended = self._attempt, True
@@ -211,7 +213,7 @@ class Transaction:
             self._give_back()
 
     def _take(self) -> None:
-        """Use the batches, unless an earlier commit did, whose outcome is unknown."""
+        """Take the batches from the caller, except those that an earlier commit has taken and still holds."""
         for _, given in self._rows:
             for batch in given.batches if isinstance(given, Offered) else ():
                 if not any(batch is one for one in self._held):
@@ -219,7 +221,7 @@ class Transaction:
                     self._held.append(batch)
 
     def _give_back(self) -> None:
-        """Give the batches back to the caller, unless they may be in."""
+        """Give the batches back to the caller, unless they may be committed."""
         if self._attempt is not None and self._attempt.asked:
             return
         for batch in self._held:
@@ -227,7 +229,7 @@ class Transaction:
         self._held.clear()
 
     def _tried(self) -> Committed | None:
-        """Go on with the attempt that there is, or begin one; None: begin another one."""
+        """Continue the current attempt, or begin one. None: call again, which begins another attempt."""
         if self._attempt is None:
             for name, given in self._rows:
                 check_fits(self._shards[name], given)
@@ -242,7 +244,8 @@ class Transaction:
             attempt.give_up()
             self._attempt = None
             self._left = self._left or isinstance(error, LeftGroup)
-            # Certainly not in, so it may be begun anew; but not what took that long by itself.
+            # It is certainly not committed, so another attempt may begin, unless this one was too slow
+            # itself.
             if attempt.is_old and isinstance(error, TransactionExpired):
                 raise
             return None
@@ -250,23 +253,23 @@ class Transaction:
             if not self._depends():
                 raise
             if attempt.abort():
-                # What is there may be something else by now.
+                # The contents may have changed: begin again with what is there now.
                 self._attempt = None
                 if self._is_final(attempt, error):
                     raise
             return None
         except AlreadyTaken as error:
             if self._token is not None and self._claim(attempt.group) is None:
-                # Whoever was faster under the same token took it in.
+                # Another process with the same token was faster, and committed the upload.
                 return self._committed(attempt, attempt.group.known().upper, already=True)
             raise self._told(error) from error
         except TidelakeError:
             if attempt.doubtful:
-                # What is staged is unknown, and nobody will decide it.
+                # It is unknown which rows are staged, so this attempt is never decided.
                 self._attempt = None
             raise
         if done.already and self._token is not None:
-            # Somebody else was faster under the same token.
+            # Another process with the same token was faster: remove the rows staged here.
             with suppress(TidelakeError):
                 attempt.abort()
         if len(attempt.group.known().decisions) >= _DECISIONS_MAX:
@@ -274,11 +277,11 @@ class Transaction:
         return done
 
     def _depends(self) -> bool:
-        """Whether some of it depends on contents."""
+        """Whether a write depends on contents (an upsert or a replace)."""
         return any(isinstance(given, Changes) for _, given in self._rows)
 
     def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateNotBeyondLower) -> bool:
-        """Whether a refusal is of what the caller asked for, and not of what was found when it was tried."""
+        """Whether a refusal is due to the caller's arguments, so that another attempt cannot succeed."""
         current = error.current if isinstance(error, UpperMismatch) else None
         if isinstance(current, Frontier) and current.closed:
             return True
@@ -290,7 +293,7 @@ class Transaction:
         return any(has_times(self._shards[name], given) for name, given in self._rows)
 
     def _told(self, error: AlreadyTaken) -> TidelakeError:
-        """The error: what this staged before, and is gone since its collection left, comes in no more."""
+        """The error to raise: `UploadExpired` if the upload was lost when its collection left the group."""
         if not self._left:
             return error
         seqnos = [shard.known().seqno for shard in self._shards.values()]
@@ -302,7 +305,7 @@ class Transaction:
             return self._committed(attempt, attempt.group.known().upper, already=True)
         own_times, time = self._own_times(), self._time
         if time is None and not own_times and self._depends():
-            # What replaces what is there is worked out for one time.
+            # Upserts and replaces are computed for one time, so choose it now.
             attempt.at = time = attempt.floor() if attempt.at is None else attempt.at
         self._offered = True
         attempt.prepare(self._rows, time)
@@ -323,7 +326,7 @@ class Transaction:
 
     def _committed(self, attempt: Attempt, upper: Frontier, *, already: bool) -> Committed:
         uppers = attempt.uppers()
-        # Staged and sealed is each by itself; what is written closes the times of all.
+        # Stages and seals act on each collection by itself; a write closes the times of the whole group.
         shown = upper if self._kind == "write" else reduce(Frontier.meet, uppers.values())
         return Committed(shown, already, uppers)
 
@@ -337,11 +340,11 @@ class Transaction:
             raise UsageError(f"time={time}, but the rows have times of their own: leave one of them out")
 
     def _claim(self, group: Shard) -> Claim | None:
-        """What makes the token's transaction come in once; None if there is no token, or it is in."""
+        """The claim that makes the token's transaction commit once; None: no token, or it is committed."""
         if self._token is None:
             return None
         name = PREFIX + self._token
-        # A collection that left another group knows what was written there.
+        # A collection that left another group still has the records of transactions of that group.
         for shard in (group, *self._shards.values()):
             record = shard.known().writers.get(name)
             if record is not None and record.sequence is not None:
@@ -349,7 +352,7 @@ class Transaction:
         try:
             record = group.run(partial(open_writer, name=name, resume=True))
         except CollectionNotFound as error:
-            # The group ended when the last one had left it.
+            # The group ended when its last collection left.
             raise LeftGroup(min(self._shards)) from error
         return Claim(name, record.epoch, 0) if record.sequence is None else None
 
@@ -392,6 +395,6 @@ class Transaction:
 
 
 def _kept(updates: object) -> pa.Table:
-    """Rows as they are now: the caller may fill his arrays anew before the commit."""
+    """Copy the rows: the caller may change his arrays before the commit."""
     given = as_table(updates)
     return pa.Table.from_batches(list(map(copied, given.to_batches())), given.schema)

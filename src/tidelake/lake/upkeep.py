@@ -1,10 +1,10 @@
-"""Upkeep: a worker beside its caller that maintains the collections of a lake.
+"""Upkeep: a background thread that maintains the collections of a lake.
 
-Started explicitly and stopped with the lake. It does what an append may do in its own time and what
-nobody would do for a collection that is not written to any more. Must not know how a merge is done.
+Started explicitly and stopped with the lake. It takes over merges from appends, and maintains collections
+that get no more appends. Must not know how a merge is done.
 
-INVARIANT: a failure ends no more than one look at one collection; it is counted and kept, and the next
-look tries again.
+INVARIANT: a failure ends only one look at one collection; it is counted and kept in `last_error`, and the
+next look tries again.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,20 +20,20 @@ from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.commands import NoOp
 from tidelake.state.holds import end_expired_holds
 
-# A collection is idle once nobody has written for so many times as long as it takes to rewrite it, at so
-# many rows a second: one that gets an update now and then is not rewritten for each of them.
+# A collection is idle when it has not been written to for 10 times its rewrite time, at a million rows a
+# second. So a collection that gets an update now and then is not rewritten for each of them.
 _IDLE_SHARE, _ROWS_PER_S = 10, 1_000_000
 
 
 @dataclass(frozen=True)
 class _Left:
-    """How a look left a collection.
+    """The result of the last look at a collection.
 
     Attributes:
-        seqno: of its state.
-        written: its upper and since.
-        since_s: when these were first seen so.
-        until_s: it is at rest until then, if nobody writes; None: it is not.
+        seqno: seqno of its state afterwards.
+        written: its upper and since; a change means that it was written to.
+        since_s: when `written` was first seen with this value.
+        until_s: until then it needs no look if it is not written to; None: it needs one.
     """
 
     seqno: int
@@ -47,7 +47,7 @@ Seen = Callable[[str, MaintenanceReport], None]
 
 @dataclass(frozen=True)
 class Tidy:
-    """What is to be done now and then for the lake as a whole, and the pause after it in seconds."""
+    """Work for the lake as a whole, done from time to time, and the pause between two calls in seconds."""
 
     work: Callable[[], object]
     pause_s: Callable[[], float]
@@ -57,10 +57,10 @@ class Upkeep:
     """Maintains collections until it is stopped. Use as a context manager, or call `stop`.
 
     Attributes:
-        failures: looks that ended with an error.
-        last_error: the newest of these; None if there was none.
-        merges: merges that were applied.
-        collected: what was deleted of collections.
+        failures: number of looks that ended with an error.
+        last_error: the newest of these errors; None if there was none.
+        merges: number of merges applied.
+        collected: totals of what was deleted.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Upkeep:
         self._spawned = env.spawner.spawn("tidelake-upkeep", self._run)
 
     def stop(self) -> None:
-        """End, after the merge that is under way. May be repeated."""
+        """Stop, after the current merge. May be repeated."""
         self._spawned.stop()
 
     def __enter__(self) -> "Upkeep":
@@ -107,7 +107,7 @@ class Upkeep:
                 if stop.wait(self._interval_s):
                     return
         except Closed:
-            # The lake went first; there is nothing left to maintain.
+            # The lake was closed: there is nothing left to maintain.
             return
 
     def _listed(self) -> Sequence[str]:
@@ -163,7 +163,7 @@ class Upkeep:
         report = collection.maintain(thorough=idle, seconds=seconds, watch=lambda _: _check(stop))
         self.merges += report.merges
         self.collected = self.collected.plus(report.collected)
-        # At rest only if a look found nothing to do: what came in beside the merges is for the next one.
+        # At rest only if nothing was written during this look: otherwise the next look has work to do.
         seqno = collection.state().seqno
         finished = idle and report.complete and seqno == state.seqno
         until_s = now_s + collection.collection_pause_s() if finished else None

@@ -1,4 +1,4 @@
-"""Which rows and columns a read is to give, and in how many streams, as users write it."""
+"""Checks of the arguments that all reads share: columns, condition, number of streams."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from tidelake.model.selection import Wanted
 
 
 def wanted(columns: object, where: object) -> Wanted:
-    """The arguments of a read, of the right kinds; the schema is looked at when it is known.
+    """Check the types of `columns` and `where`; names are checked later, against the schema.
 
     Raises:
-        UsageError: one is of another kind.
+        UsageError: an argument has the wrong type.
     """
     if columns is not None and (
         isinstance(columns, str | bytes)
@@ -24,7 +24,7 @@ def wanted(columns: object, where: object) -> Wanted:
 
 
 def streams(n: object) -> int:
-    """A number of streams, checked."""
+    """Check a number of streams."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise UsageError(f"n={n!r} must be a whole number of streams, at least 1")
     return n

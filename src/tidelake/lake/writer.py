@@ -1,7 +1,7 @@
-"""Named writers: appends that are decided for ever.
+"""Named writers: numbered appends, each committed exactly once.
 
-A writer has a name, an epoch and a sequence number; the shard remembers the last number in the same
-commit that adds the data. Whoever opens the name again learns what is in, and fences the old holder.
+A writer has a name, an epoch and a sequence number. The shard stores the last number in the same commit that
+adds the data. A process that opens the name again reads that number, and fences the earlier holder.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,15 +25,15 @@ R = TypeVar("R")
 
 
 class Writer:
-    """One epoch of a named writer. Not for several threads at once: sequence numbers need one order.
+    """One epoch of a named writer. Not thread-safe: sequence numbers need one order.
 
     Attributes:
-        name: of the writer.
-        owner: whose sequence numbers these are, such as a streaming query's id; may be empty.
-        epoch: of this handle; a later `Writer` of the same name has a higher one, unless it resumes.
-        last_sequence: number of the last append of this name that is in; None before the first, -1 if this
+        name: name of the writer.
+        owner: the owner of the sequence numbers, such as a streaming query's id; may be empty.
+        epoch: epoch of this handle; a later `Writer` of the same name has a higher one, unless it resumes.
+        last_sequence: number of the last committed append of this name; None before the first, -1 if this
             owner took the name over and has not written yet.
-        last_content: what that append said it was made of.
+        last_content: the `content` of that append.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Writer:
     def append(
         self, updates: object, *, upper: FrontierLike | None = None, sequence: int | None = None
     ) -> Appended:
-        """Append as number `sequence` (default: the next one). Already in: success without writing.
+        """Append as number `sequence` (default: the next). If it is committed already, nothing is written.
 
-        Updates and `upper` as `Collection.append`, which takes a batch as well.
+        `updates` (also a batch) and `upper` as for `Collection.append`.
 
         Raises:
             WriterFenced: a later epoch of this name is open.
-            UsageError: the outcome of an earlier number is unknown, and none is given now.
+            UsageError: the outcome of an earlier number is unknown, and no number is given now.
         """
         if isinstance(updates, Batch):
             if upper is not None:
@@ -73,8 +73,8 @@ class Writer:
     ) -> Appended:
         """Append all updates of `[lower, upper)` as number `sequence`, iff the upper equals `lower`.
 
-        Already in: success without writing, whatever the upper is. Errors as `append`, and
-        `UpperMismatch`.
+        If the number is committed already, nothing is written, whatever the upper is. Errors as for `append`,
+        and `UpperMismatch`.
         """
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         return self._numbered(
@@ -82,7 +82,7 @@ class Writer:
         )
 
     def stage(self, updates: object, *, sequence: int | None = None) -> bool:
-        """`Collection.stage` as number `sequence`; False if nothing had to be kept. Errors as `append`."""
+        """`Collection.stage` as number `sequence`; False if nothing was stored. Errors as for `append`."""
         return self._numbered(sequence, lambda claim: stage.stage(self._shard, updates, claim))
 
     def stage_uploaded(
@@ -93,9 +93,9 @@ class Writer:
         sequence: int | None = None,
         content: str = "",
     ) -> bool:
-        """Stage what workers uploaded, as number `sequence`; `content` as for `append_uploaded`.
+        """Stage uploads of workers as number `sequence`; `content` as for `append_uploaded`.
 
-        With `seal` the same commit closes all times before that, if it is later than the upper.
+        With `seal`, the same commit closes all times before that frontier, if it is later than the upper.
         """
         end = None if seal is None else self._frontier(seal, "seal")
         return self._numbered(
@@ -103,7 +103,7 @@ class Writer:
         )
 
     def seal(self, upper: FrontierLike, *, sequence: int | None = None) -> Appended:
-        """`Collection.seal` as number `sequence`. Already in: success without writing."""
+        """`Collection.seal` as number `sequence`. If it is committed already, nothing is written."""
         end = self._frontier(upper, "upper")
         return self._numbered(sequence, lambda claim: stage.seal(self._shard, end, claim))
 
@@ -116,12 +116,12 @@ class Writer:
         delete_column: str | None = None,
         sequence: int | None = None,
     ) -> Appended:
-        """`Collection.upsert` as number `sequence`. Already in: success without writing."""
+        """`Collection.upsert` as number `sequence`. If it is committed already, nothing is written."""
         at, columns = self._time(time), EventColumns(order_by, delete_column)
         return self._numbered(sequence, lambda claim: upsert.upsert(self._shard, table, columns, at, claim))
 
     def replace(self, table: object, *, time: Time | None = None, sequence: int | None = None) -> Appended:
-        """`Collection.replace` as number `sequence`. Already in: success without writing."""
+        """`Collection.replace` as number `sequence`. If it is committed already, nothing is written."""
         at = self._time(time)
         return self._numbered(sequence, lambda claim: upsert.replace(self._shard, table, at, claim))
 
@@ -136,8 +136,8 @@ class Writer:
     ) -> Appended:
         """Append batches as number `sequence`; see `Collection.append_batches`.
 
-        If the number is in already, the batches count as used, and their parts stay: they may be the ones
-        that are in.
+        If the number is committed already, the batches count as used. Their parts stay, since they may be the
+        committed ones.
         """
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         return self._numbered(
@@ -157,9 +157,9 @@ class Writer:
         advance: bool = False,
         read_at: int | None = None,
     ) -> Appended:
-        """Append what workers uploaded, as number `sequence`; see `Collection.append_uploaded`.
+        """Append uploads of workers as number `sequence`; see `Collection.append_uploaded`.
 
-        `content` says what the data was made of. The same number with another content is refused.
+        `content` describes the input of the data. The same number with another content is refused.
         """
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         seen = None if read_at is None else Seen(read_at)
@@ -186,7 +186,7 @@ class Writer:
         except (*REFUSALS, UsageError):
             raise
         except BaseException:
-            # It may be in. Giving its number to other rows would take those for in as well.
+            # It may be committed. Other rows under this number would then count as committed too.
             self._unsure = number if self._unsure is None else max(number, self._unsure)
             raise
         if self._unsure is not None and self._unsure <= number:
