@@ -50,5 +50,5 @@ def _is_alive(pid):
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
-    # Of whoever has not been waited for, only a name is left.
+    # Of a process that was not waited for, only a name is left.
     return status.rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""The model of an arrangement: a dict of updates, sorted whenever somebody looks. Slow and obvious.
+"""The model of an arrangement: a dict of updates, sorted at each look. Slow and obvious.
 
 Keys and values are tuples of canonical plain values, times are ints. It shares no code with the product but
 the order of values of `tidelake.testing.oracle`.

@@ -1,4 +1,4 @@
-"""A busy life: some insert, some read, and somebody does all that may be done to an arrangement, at once.
+"""A busy life: threads insert, read, and do all that may be done to an arrangement, at once.
 
 Every insert brings a row of its own, so that a snapshot says which inserts it has; the model of just these
 answers for it. Filters and frontier are those that the snapshot was taken under. What is saved, restored and

@@ -17,7 +17,7 @@ LAYOUT = layout("int")
 BUDGET = 100 * MIB
 
 
-class Nobody:
+class NotStarted:
     """A thread that was never started."""
 
     def stop(self) -> None:
@@ -34,7 +34,7 @@ class NoThreads:
     def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
         self.asked.append(name)
         self.works.append(work)
-        return Nobody()
+        return NotStarted()
 
 
 class Looks:

@@ -162,7 +162,7 @@ def test_rows_in_memory_do_not_hold_the_table_that_they_are_a_slice_of() -> None
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file of this process grows beyond so many bytes."""
+    """No file of this process grows past so many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -149,7 +149,7 @@ def test_a_thread_whose_merges_fail_pauses_longer_each_time(tmp_path):
     pauses = []
 
     class Told:
-        """Somebody is told at each look, so that it is tried again."""
+        """Each look raises the error, so that the merge is tried again."""
 
         def wait(self, timeout):
             if pauses:

@@ -1,4 +1,4 @@
-"""What nobody has closed and nobody has any more: it says so, and threads, files and holds are given up."""
+"""Arrangements that are dropped without `close`: they warn, and give up threads, files and holds."""
 
 import gc
 import multiprocessing

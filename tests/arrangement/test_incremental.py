@@ -20,7 +20,7 @@ NAN = float("nan")
 
 
 def drawn(rng, schema, values, held):
-    """Random changes of a multiset: mostly rows that come, and rows of those that are there that go."""
+    """Random changes of a multiset: mostly new rows, and some present rows that go."""
     changes = []
     for _ in range(rng.choice((0, 1, 4, 20))):
         if held and rng.random() < 0.45:

@@ -1,4 +1,4 @@
-"""Saving, restoring and forking: what comes back is what was there, and no file goes that somebody needs."""
+"""Saving, restoring and forking: what comes back is what was there, and no file goes that is still needed."""
 
 import multiprocessing
 import os

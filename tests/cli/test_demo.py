@@ -113,7 +113,7 @@ def prepared(repository, tmp_path, limit=None):
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory):
-    """A repository in which commit 10 adds a file that nobody touches again; 11 is the last."""
+    """A repository in which commit 10 adds a file that is not touched again; 11 is the last."""
     repo = make_repository(tmp_path_factory.mktemp("git") / "steady", 10, 3)
     commit = b"commit refs/heads/main\ncommitter Ada <a@example.org> 1800000000 +0000\ndata 1\nx\n"
     added = b"M 100644 inline %s\ndata 2\nx\n\n"

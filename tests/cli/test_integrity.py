@@ -48,8 +48,8 @@ def test_a_restore_of_nothing_makes_no_lake(run, place, tmp_path):
     new = tmp_path / "new"
     code, out, err = run("restore", new, "users", tmp_path / "none")
     assert (code, out) == (2, "") and "none': check the path" in err
-    code, out, err = run("restore", new, "nobody", place)
-    assert (code, out) == (2, "") and err.startswith("tidelake: no collection 'nobody'; there is ")
+    code, out, err = run("restore", new, "missing", place)
+    assert (code, out) == (2, "") and err.startswith("tidelake: no collection 'missing'; there is ")
     assert not new.exists()
     assert run("restore", new, "users", place)[0] == 0
 
@@ -82,9 +82,9 @@ def test_a_repair_is_told_and_the_next_check_is_clean(run, place):
 
 
 def test_a_lake_or_collection_that_is_none_is_refused(run, place, tmp_path):
-    assert run("fsck", place, "nobody")[0] == 2
+    assert run("fsck", place, "missing")[0] == 2
     assert run("fsck", tmp_path / "nowhere")[0] == 2
-    assert run("backup", place, "nobody", tmp_path / "other")[0] == 2
+    assert run("backup", place, "missing", tmp_path / "other")[0] == 2
     assert run("restore", place, "users", tmp_path / "nowhere")[0] == 2
 
 

@@ -40,7 +40,7 @@ def test_consolidate_agrees_with_the_reference(drawn, chunk_rows):
 
 
 def test_what_is_consolidated_already_shares_no_memory_with_the_table():
-    # Arrow takes arrays of numpy as they are, and whoever made them may go on to change them.
+    # Arrow takes arrays of numpy as they are, and their owner may go on to change them.
     keys = np.arange(100_000)
     table = pa.table(
         {"k": keys, "s": [f"{i:06}" for i in range(len(keys))], "_time": keys, "_diff": keys + 1}

@@ -1,6 +1,6 @@
 """Fixed values of everything that is stored or sent: every field is set in some of them.
 
-Whoever changes a format finds that these values no longer give the bytes that are kept in `v1`. What
+After a change of a format these values no longer give the bytes that are kept in `v1`. What
 came later is in the `LATER` ones, whose bytes are kept in `v2`, and in the `NEWEST` ones, in `v3`.
 """
 

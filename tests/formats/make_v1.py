@@ -1,7 +1,7 @@
 """Writes the bytes of this version into a folder: `python tests/formats/make_v1.py [FOLDER]`.
 
 The folder `v1` is committed, and stays as it is from the first release on: later versions read it. Until
-then whoever changes a format runs this, and says so in docs/formats.md.
+then a change of a format runs this, and says so in docs/formats.md.
 """
 
 import json

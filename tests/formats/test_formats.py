@@ -232,7 +232,7 @@ def test_a_part_of_a_newer_format_is_refused(monkeypatch):
 
 @pytest.fixture
 def lake(tmp_path):
-    """A copy: whoever opens a log writes beside it."""
+    """A copy: opening a log writes beside it."""
     return Path(shutil.copytree(V1 / "lake", tmp_path / "lake"))
 
 

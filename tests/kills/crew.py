@@ -166,7 +166,7 @@ class Crew:
         assert found == Counter(row for name in last for row in contents_of(name, last[name]))
 
     def check_at_rest(self):
-        """The same, with nobody at work; then maintenance brings the lake to rest, without any leak."""
+        """The same, with no process at work; then maintenance brings the lake to rest, without any leak."""
         self.kill_all()
         self.check()
         with tidelake.open(self.place, config=CONFIG) as lake:

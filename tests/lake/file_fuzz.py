@@ -344,7 +344,7 @@ class Trial:
 
     @property
     def _unanswered(self):
-        """How many questions have not been answered, of those that a check should know about."""
+        """How many questions that a check should know about have not been answered."""
         bad = [said for said in self.said if not said.endswith(": right")]
         return sum(not said.startswith("c arrangement") for said in bad)
 

@@ -131,7 +131,7 @@ def test_a_wait_that_is_interrupted_loses_and_doubles_nothing(collection, arrang
 
 @pytest.fixture
 def interruptible():
-    """Whoever runs the tests in the background lets them ignore SIGINT."""
+    """Tests that run in the background ignore SIGINT by default."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

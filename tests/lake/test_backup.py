@@ -144,7 +144,7 @@ def test_a_copy_keeps_what_its_owner_decided_and_no_reader_of_the_source(world, 
 
 def test_a_copy_takes_over_no_merge_that_is_under_way(world, other, c):
     id_ = next(iter(c.state().spine)).id
-    claim = MergeClaim(id_, (), "d" * 32, Frontier.of(0), "somebody", world.clock.ms + DAY_MS, ())
+    claim = MergeClaim(id_, (), "d" * 32, Frontier.of(0), "a runner", world.clock.ms + DAY_MS, ())
     claims, chunks = pmap({claim.name: claim}), pmap({claim.chunk(0): ()})
     world.rewrite(c, lambda state: replace(state, claims=claims, chunks=chunks))
     world.lake().backup("c", other.lake())

@@ -269,7 +269,7 @@ def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
         (lambda: lake.upkeep(3), "names=3 is not a list"),
         (lambda: lake.fsck(collection.name), "is not a list of collection names"),
         (lambda: lake.fsck([None]), "collection name None must be a text"),
-        (lambda: lake.fsck(["nobody"]), "no collection 'nobody'; there is "),
+        (lambda: lake.fsck(["missing"]), "no collection 'missing'; there is "),
     ):
         with refused(lake, collection, UsageError, said):
             call()
@@ -494,7 +494,7 @@ def test_equal_rows_of_one_append_are_summed_and_may_cancel(lake, collection):
     collection.append(pa.concat_tables([at(5, 3, 3), at(5, 3, diff=-2)]))
     assert contents(collection) == {(1, "x"): 3, (2, "x"): 1}
     assert sum(1 for item in collection.state().spine for _ in item.batch.parts()) == 1
-    # A row may be taken away before it is there; whoever reads in between sees the debt.
+    # A row may be taken away before it is there; a read in between sees the debt.
     collection.append(at(6, 9, diff=-2))
     assert contents(collection)[9, "x"] == -2
     collection.append(at(7, 9, diff=2))

@@ -108,7 +108,7 @@ def test_a_drop_leaves_no_folder_behind(tmp_path):
         lake.collection("c")._shard.write_rollup()
         assert lake.drop("c")
         assert {path.name for path in (tmp_path / "lake/blobs").iterdir()} <= {kept, "catalog", "~tmp"}
-        # What somebody puts there too late makes the folder again, which goes with it when it is old.
+        # A late upload makes the folder again, which goes with it when it is old.
         late.finish(tidelake.Frontier.of(10)).to_bytes()
         assert (tmp_path / "lake/blobs" / gone).is_dir()
     with open_lake(tmp_path / "lake", config=hasty) as lake:
@@ -558,7 +558,7 @@ def test_a_copy_that_slept_before_its_log_was_made_is_given_up(site, monkeypatch
 
 
 def test_a_claim_on_the_catalog_ends_with_the_process_that_had_it(site):
-    """Nobody else looks after the catalog of an idle lake, and what a claim has recorded stays with it."""
+    """Only this maintains the catalog of an idle lake, and what a claim has recorded stays with it."""
     shard = site.lake()._catalog._shard
     request = request_of(list(shard.state().spine)[:1])
     claim = partial(maintenance.claim_merge, request=request, runner="gone", lease_ms=1_000, cuts=())

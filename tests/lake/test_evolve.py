@@ -168,7 +168,7 @@ def test_what_is_no_schema_is_refused(collection, schema, how, message):
 def test_the_second_of_two_evolvers_is_checked_against_the_first(lake, collection):
     other = lake.collection("c")
     collection.evolve(of(V, W))
-    with pytest.raises(IncompatibleSchema, match="'w' was added meanwhile by somebody else"):
+    with pytest.raises(IncompatibleSchema, match="'w' was added meanwhile by another call"):
         other.evolve(of(V, pa.field("x", pa.bool_())))
     assert other.schema == of(V, W)
     # Now it has seen the column, and may drop it.
@@ -225,7 +225,7 @@ def test_values_of_a_name_that_came_back_are_not_written_into_the_old_column(lak
     old = lake.collection("c")
     collection.evolve(of())
     collection.evolve(of(V))
-    # It still knows the first column of that name, whose values nobody would see.
+    # It still knows the first column of that name, whose values no read would see.
     old.compare_and_append(at(0, 1, v="seen"), 0, 1)
     assert rows(collection) == [(1, "seen", 1)]
 

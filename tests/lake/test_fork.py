@@ -458,7 +458,7 @@ def test_a_crash_at_any_call_leaves_both_whole_and_nothing_that_is_not_needed(na
     found = {name: len(contents(delta.lake().collection(name))) for name in delta.lake().list()}
     assert found in outcomes
     delta.check_rest(**found)
-    # Whoever tries again gets what they wanted.
+    # A second try succeeds.
     if name == "fork" and "fix" not in found:
         delta.lake().fork("c", "fix", as_of=3)
     for collection in [delta.lake().collection(name) for name in delta.lake().list()]:
@@ -486,7 +486,7 @@ class Sleepy:
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("number", some(range(1, 5), 3))
 def test_a_forker_that_wakes_up_late_harms_nothing_and_is_told(delta, number, merged):
-    """It sleeps before any of its writes, for longer than anybody waits for it.
+    """It sleeps before any of its writes, for longer than any other waits for it.
 
     These are the note in the source, the log of the fork, the name, and that it has one.
     """

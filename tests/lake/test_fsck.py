@@ -166,7 +166,7 @@ def test_a_check_of_some_collections_looks_at_these_only(world, c):
     assert world.fsck(["d"]).clean and not world.fsck(["c"]).clean
     assert world.fsck(["c"]).left[0].collection == "c"
     with pytest.raises(CollectionNotFound):
-        world.fsck(["nobody"])
+        world.fsck(["missing"])
 
 
 def test_a_check_tells_how_far_it_is(world, c):
@@ -471,7 +471,7 @@ def test_an_unknown_schema_is_found(world, c):
 
 
 def commit(world, c, edits, **fields):
-    """Write an entry that nobody has checked."""
+    """Write an entry that was not checked."""
     state = c.state()
     base = edits.rollup or state.rollup
     delta = Delta(state.shard_id, state.seqno + 1, state.committed_ms, "0" * 32, base, edits)
@@ -603,7 +603,7 @@ def test_a_bad_rollup_is_found_and_made_again_from_the_log(world, rolled, kind):
     assert world.kinds() == {kind}
     assert world.fsck(repair=True).clean
     assert world.fsck().findings == ()
-    # Whoever opens it now sees the same data.
+    # A process that opens it now sees the same data.
     again = world.lake().collection("c")
     assert again.state().spine == before.spine and again.state().rollup.seqno > before.rollup.seqno
     assert again.snapshot().read_all() == rolled.snapshot().read_all()
@@ -763,7 +763,7 @@ def test_a_missing_catalog_is_found_and_no_data_is_removed(world, c):
     kinds = {f.kind for f in world.fsck(repair=True).left}
     assert {"catalog-missing", "unnamed-shard"} <= kinds
     assert kept == set(world.blobs._blobs) and c.id in world.log._entries
-    # Nobody makes a new one, in which there would be no name at all.
+    # No call makes a new one, in which there would be no name at all.
     lake = world.lake()
     for call in (lake.list, lambda: lake.create("d", SCHEMA, key=["id"]), lambda: lake.collection("c")):
         with pytest.raises(
@@ -873,12 +873,12 @@ def test_collection_keeps_the_objects_of_a_named_shard_whose_log_was_lost(world,
     assert kept and kept <= set(world.blobs._blobs)
 
 
-@pytest.mark.parametrize("away", ["c", "catalog", "nobody's"])
+@pytest.mark.parametrize("away", ["c", "catalog", "unnamed"])
 def test_a_log_that_the_store_refuses_is_told_and_the_others_are_looked_at(world, c, away):
     """Such as a folder where its file should be: no reason to say nothing of the other collections."""
     other = world.filled("other")
-    key = {"c": c.id, "catalog": "catalog", "nobody's": "ab" * 16}[away]
-    if away == "nobody's":
+    key = {"c": c.id, "catalog": "catalog", "unnamed": "ab" * 16}[away]
+    if away == "unnamed":
         assert world.log.compare_and_set(key, None, b"")
     lake = world.lake()
     lake.list()
@@ -897,7 +897,7 @@ def test_a_log_that_the_store_refuses_is_told_and_the_others_are_looked_at(world
     world.clock.ms += DAY_MS + 1
     report = world.lake().fsck(repair=True)
     told = {(one.kind, one.object) for one in report.left}
-    assert ("unnamed-shard" if away == "nobody's" else "unavailable", key) in told
-    # Without the catalog nobody knows what the others are called; they are no less there.
+    assert ("unnamed-shard" if away == "unnamed" else "unavailable", key) in told
+    # Without the catalog the names of the others are unknown; they are still there.
     assert away == "catalog" or "part-damaged" in {one.kind for one in report.left}
     assert sorted(world.blobs._blobs) == before

@@ -21,7 +21,7 @@ NAMES = ("alone", "left", "right")
 TIMES = range(6)
 ASKED = (0, 3, 5)
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
-# Far more than any call here takes: whoever waits this long waits for ever.
+# Far more than any call here takes: a call that takes this long never ends.
 TOO_LONG_S = 60.0
 
 

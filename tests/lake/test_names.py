@@ -87,7 +87,7 @@ def test_a_renamed_collection_is_the_same_one_under_another_name(harbour):
     new = lake.rename("a", "c")
     assert (new.name, new.id) == ("c", old.id)
     assert harbour.names() == {"b": 2, "c": 1}
-    # Whoever has it open goes on with it, and calls it as it was.
+    # A handle that has it open goes on with it, under its old name.
     old.append(rows(9))
     assert old.name == "a" and contents(new) == {(1, "x"): 1, (9, "x"): 1}
     with pytest.raises(CollectionNotFound, match=r"no collection 'a' \(it was dropped or renamed\)"):
@@ -341,7 +341,7 @@ def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour
     whole = into._catalog.set
 
     def renamed_too(listing, name, shard_id):
-        """Somebody who looked at the names before it had one ends the copy, and somebody else renames it."""
+        """A process that read the names before it had one ends the copy, and another one renames it."""
         into._catalog.set = whole
         done = whole(listing, name, shard_id)
         target.clock.ms += int(2 * CONFIG.upload_age_s * 1000)
@@ -358,7 +358,7 @@ def test_a_copy_that_was_collected_before_it_was_confirmed_keeps_no_name(harbour
 
 
 def test_a_name_that_is_given_while_its_shard_is_being_removed_leads_to_nothing_at_no_time(harbour):
-    """Whoever removes a shard without a name finds one that it got since, and refuses one that comes."""
+    """Removing a shard without a name finds a name that it got since, and refuses one that comes."""
     lake, target = harbour.made(a=1), Harbour()
     into = target.lake()
     catalog, whole, rule_out = into._catalog, into._catalog.set, Catalog.rule_out

@@ -17,7 +17,7 @@ from tidelake.errors import CorruptionError, NotALake, ReadOnlyLake, UsageError
 
 
 def tree(place):
-    """Everything below a folder, with what changes if somebody writes."""
+    """Everything below a folder, with what a write would change."""
     found = {}
     for folder, _, names in os.walk(place):
         for path in (folder, *(os.path.join(folder, name) for name in names)):

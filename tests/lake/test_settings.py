@@ -1,4 +1,4 @@
-"""Settings of a lake: one change, and every process goes by it; nobody who began before it is harmed."""
+"""Settings of a lake: one change, and every process goes by it; calls that began before it are not harmed."""
 
 import uuid
 from contextlib import suppress
@@ -60,7 +60,7 @@ def c(site):
 
 
 def upload(collection, id_, time=1):
-    """What a process has uploaded, and nobody has appended."""
+    """What a process has uploaded and not appended."""
     builder = collection.builder()
     builder.add(rows(id_, _time=[time]))
     return builder.finish(Frontier.of(time + 1)).to_bytes()
@@ -188,7 +188,7 @@ def test_a_backup_goes_by_the_settings_of_the_lake_that_it_is_in(site, c):
 
 
 def test_a_change_that_a_crash_left_half_told_is_finished_by_whoever_comes_next():
-    """At every call: it is made or not, and made it reaches all, by maintenance or by whoever opens them."""
+    """A crash at every call: the change is made or not. If made, maintenance or opening tells each one."""
     made = set()
     for n in range(60):
         site = Site()
@@ -215,7 +215,7 @@ def test_what_cannot_be_told_is_said_and_told_later(site, c):
     lake._agreeing._opened = lambda id_: _away() if id_ == c.id else opened(id_)
     with pytest.raises(OutcomeUnknown, match="1 collections were not told"):
         lake.settings(upload_age_s=5)
-    # A handle that is open goes by the old ones, which are longer; whoever opens one tells it.
+    # An open handle goes by the old ones, which are longer; opening the collection tells it.
     assert c.state().agreed.upload_age_ms == AS_MADE.upload_age_ms
     site.lake().collect()
     assert c.state().agreed.upload_age_ms == 5_000
@@ -223,7 +223,7 @@ def test_what_cannot_be_told_is_said_and_told_later(site, c):
 
 
 def _away():
-    raise OutcomeUnknown("nobody knows")
+    raise OutcomeUnknown("unknown")
 
 
 def test_a_collection_that_was_made_while_settings_were_changed_has_them(site, c):

@@ -54,7 +54,7 @@ class Yard:
         return tuple(str(lake.collection(name).since) for name in NAMES)
 
     def left(self):
-        """Intents that nobody has done."""
+        """Intents that are not done."""
         return self.lake()._catalog.look([], intents=True).intents
 
 

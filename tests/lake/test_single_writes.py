@@ -507,7 +507,7 @@ def test_whatever_the_store_fails_a_number_that_is_repeated_comes_in_once(name, 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_an_upload_that_is_offered_again_after_a_failure_is_in_once(fault):
-    """The first offer may have been staged, and may still be decided by whoever made it."""
+    """The first offer may have been staged, and the process that made it may still decide it."""
     for call in range(40):
         places = Places(config=QUIET)
         grouped(places)

@@ -1,4 +1,4 @@
-"""Writes of several collections: all of it is seen, or nothing, whoever crashes, leaves or comes late."""
+"""Writes of several collections: all of it is seen, or nothing, whatever crashes, leaves or comes late."""
 
 import threading
 from contextlib import suppress

@@ -173,7 +173,7 @@ def test_a_column_that_the_caller_has_not_seen_is_not_dropped():
     with pytest.raises(IncompatibleSchema, match=r"column 'b' was added meanwhile .* call evolve again"):
         evolved({0: old, 1: other}, schema(KEY, "a int64", "c bool"), seen=0)
     assert ids(evolved({0: old, 1: other}, schema(KEY, "a int64", "c bool"), seen=1))["c"] == 4
-    # What it has seen it may drop, whoever changed something else meanwhile.
+    # It may drop what it has seen, also if another one changed something else meanwhile.
     assert "a" not in ids(evolved({0: old, 1: other}, schema(KEY, "b bool"), seen=0))
 
 

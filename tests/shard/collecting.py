@@ -52,7 +52,7 @@ class World:
         return [entry.seqno for entry in self.place.stores.log.scan(self.id, 0)]
 
     def check_readable(self):
-        """Whoever opens it now finds all rows, and all that the newest state names."""
+        """Opening it now finds all rows, and all that the newest state names."""
         c = self.process()
         assert named(c.state()) <= self.stored()
         if self.held:

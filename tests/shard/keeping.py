@@ -9,7 +9,7 @@ from tidelake.state import collection as collecting
 
 
 class MovedClock:
-    """A clock that moves when the test says so, or somebody sleeps."""
+    """A clock that moves when the test says so, or when a thread sleeps."""
 
     def __init__(self):
         self.ms = 1_000_000_000
@@ -79,7 +79,7 @@ class Kept(Place):
                 lake._keeper.look()
 
     def collect(self, c, age_s=AGE_S):
-        """Delete what nobody reads and is old enough, as a collector does; the names."""
+        """Delete what is not read and old enough, as a collector does; the names."""
         shard = c._shard
         doomed = shard.run(lambda s, now: collecting.doom(_aged(s, age_s), now, names_max=10**6))
         for name in doomed:

@@ -17,7 +17,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa
 
 
 class QuickClock:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only when a thread sleeps."""
 
     def __init__(self):
         self.ms = 1_000_000

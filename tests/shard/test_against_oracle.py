@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def stage(self, data):
-        """At open times, which stay open: whoever waits for closed ones does not see it."""
+        """At open times, which stay open: reads of closed times do not see it."""
         updates = self.drawn_updates(data, self.oracle.upper, Frontier())
         if not self.oracle.upper.closed:
             self.c.stage(tables.table(updates, self.domain))

@@ -213,7 +213,7 @@ def test_an_upload_that_comes_in_between_the_listing_and_the_floor_stays():
     c = world.process()
     c.collect(thorough=True)
     world.later(UPLOAD_S)
-    # The mark is old: this run lists the upload, and then raises the floor beyond it.
+    # The mark is old: this run lists the upload, and then raises the floor past it.
     with before(
         world.place.stores.log,
         "compare_and_set",
@@ -530,7 +530,7 @@ def test_appends_collect_a_little_if_nobody_else_does():
         world.later(2)
     assert config.merge_budget_s == 0
     state = busy.state()
-    # Garbage of a hundred seconds, and of as long as it takes until somebody looks again.
+    # Garbage of a hundred seconds, and of the time until the next look.
     assert (
         max((world.clock.ms - g.removed_ms for g in state.garbage.values()), default=0) <= 2_000 * GARBAGE_S
     )

@@ -339,7 +339,7 @@ def test_a_leader_that_is_interrupted_at_the_store_leaves_nobody_without_an_answ
     assert stopped == [2]
     told = [n for n, answer in answers.items() if not isinstance(answer, BaseException)]
     assert sorted(map(str, told)) == ["3", "4", "5", "6", "first"]
-    # All that were told are in once. So is the one that was interrupted: nobody takes it out again.
+    # All that were answered are in once. So is the interrupted one: it is not taken out again.
     assert ids(bay.c) == dict.fromkeys(range(7), 1)
     assert [len(delta.steps) for delta in bay.entries()[1:]] == [1, 1, 5]
     bay.check()
@@ -401,7 +401,7 @@ def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
     taken = line.take(leader, 2)
     assert taken == [leader, gone]
     line.leave(gone, [])
-    # The leader fails without an answer: whoever is still there leads.
+    # The leader fails without an answer: one that is still there leads.
     line.leave(leader, taken)
     assert last.gate.acquire(blocking=False)
     assert line.take(last, 10) == [last]
@@ -550,7 +550,7 @@ APPENDS = st.lists(
 @settings(max_examples=examples(60))
 def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
     def commands(place, c, round_):
-        """Appends at a commit or exactly at some time, by writers or by nobody."""
+        """Appends at a commit or exactly at some time, by writers or without one."""
         for n, at, claim in round_:
             spec = c._shard.spec
             when = AtCommit(0) if at is None else Exactly(Frontier.of(at), Frontier.of(at + 1))

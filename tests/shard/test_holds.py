@@ -131,7 +131,7 @@ def test_the_streams_of_a_split_are_held_as_one_until_the_last_one_ends():
         found += rest_of(stream)
     assert found == list(range(480))
     assert not holds_of(c) and not lake._keeper._kept
-    # Those that nobody reads any more are given up as well.
+    # Streams that are no longer read are given up as well.
     streams = c.split_snapshot(3)
     place.pass_s(THIRD_S + 60, lake)
     assert len(holds_of(c)) == 1

@@ -857,7 +857,7 @@ def test_upkeep_collects_an_idle_collection_when_its_garbage_has_grown_old():
     rounds.go(5)
     state = c.state()
     assert upkeep.merges and state.garbage and not upkeep.collected.total
-    # At rest: nobody looks for garbage before it is old enough.
+    # At rest: no look for garbage before it is old enough.
     scans = lake.counts["log.scan"]
     rounds.go(5)
     assert c.state().seqno == state.seqno and lake.counts["log.scan"] - scans <= 5 * 3

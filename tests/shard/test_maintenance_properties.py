@@ -152,7 +152,7 @@ class Maintained:
             assert {part.name for part in parts if part.inline is None} <= stored
 
     def comes_to_rest(self):
-        """An idle shard, and nobody left but one who looks after it."""
+        """An idle shard, with one process left that maintains it."""
         # Longer than any runner has slept between two tries.
         self.later_by(100 * CLAIM_S)
         assert self.c.maintain().complete

@@ -170,7 +170,7 @@ def test_many_sources_give_their_items_in_order_and_are_closed_at_the_end():
             closed.append(i)
 
     with prefetch_all([source(i) for i in range(20)], 3) as ahead:
-        # The last first: nobody may wait for those before it.
+        # The last first: none may wait for the ones before it.
         for i in reversed(range(10, 20)):
             assert list(ahead[i]) == list(range(i * 100, i * 100 + i))
         assert next(ahead[5]) == 500
@@ -366,7 +366,7 @@ def test_items_that_were_worked_on_are_let_go_of(n):
 
     seen = []
     for i, _ in enumerate(mapped(lambda item: item.__class__, items(), n)):
-        # Of those that were begun beside it, at most.
+        # At most some that were begun beside it are left.
         gc.collect()
         seen.append((i, len(alive)))
     assert all(held <= n for _, held in seen), seen

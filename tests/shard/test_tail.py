@@ -1,4 +1,4 @@
-"""Tails in steps: whoever puts their steps together has every update once, and a step again is the same."""
+"""Tails in steps: the steps together have every update once, and a repeated step is the same."""
 
 from collections import Counter
 from dataclasses import replace
@@ -171,7 +171,7 @@ def test_steps_give_every_update_once_and_the_same_again_whatever_is_merged(runn
         beside.append(history[-1], upper=upper)
 
     def churn(tail):
-        """What others do between two calls: all history that nobody holds goes, and all garbage."""
+        """What others do between two calls: all history that is not held goes, and all garbage."""
         for _ in range(rng.randrange(3)):
             append()
         beside.advance_since(upper - 1)

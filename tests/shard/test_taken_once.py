@@ -1,4 +1,4 @@
-"""An upload is taken once, whoever offers it, in whatever form, and whatever became of its rows."""
+"""An upload is taken once, in whatever form it is offered, and whatever became of its rows."""
 
 from dataclasses import replace
 
@@ -114,7 +114,7 @@ def test_an_upload_that_was_staged_is_not_taken_again(form, again, how):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_repeated_upload_does_not_lock_the_collection_up(form):
-    """As it was found: the second append was taken, and after the next rollup nobody could open it."""
+    """As it was found: the second append was taken, and the collection did not open after a rollup."""
     world = World(config=FORMS[form])
     data = uploaded(world.c, at(0, 1))
     world.c.append_uploaded([data], lower=0, upper=1, advance=True)
@@ -161,7 +161,7 @@ def test_what_was_taken_is_forgotten_when_an_upload_may_not_come_in_any_more(for
                 append_uploaded(world.c, old)
         with pytest.raises(AlreadyTaken):
             append_uploaded(world.c, data)
-    # A window and a half, and the appends that it takes until somebody looks.
+    # A window and a half, and the appends until the next look.
     assert sum(map(len, world.c.state().taken.values())) <= 20
     assert set(ids(world.c).values()) == {1}
 

@@ -54,7 +54,7 @@ def believed_stale_refusal():
 
 
 def lost_reply_taken_for_a_defeat():
-    """A commit without an answer counts as one that somebody else was faster than."""
+    """A commit without an answer counts as lost to another process."""
     return replaced(History, _decided=lambda self, expected, seqno, data: False)
 
 
@@ -94,7 +94,7 @@ def skipped_flush(of):
 
 @contextmanager
 def collection_that_ignores_holds():
-    """Garbage is free once it is old enough, whoever reads it; nor does the rule look that forbids it."""
+    """Garbage is free once it is old enough, even if it is read; the rule against this is off."""
     with (
         replaced(collection_commands, reader_pins=lambda state, now_ms: []),
         replaced(invariants, _check_pins=lambda before, edits: None),
@@ -104,7 +104,7 @@ def collection_that_ignores_holds():
 
 @contextmanager
 def uploads_that_are_taken_again():
-    """Whoever offers an upload again is believed; nor do the rules look that forbid it."""
+    """An upload that is offered again is taken; the rules against this are off."""
     with (
         replaced(append_command, repeated=lambda state, offered: None),
         replaced(invariants, _check_arrivals=lambda before, edits: None),

@@ -31,7 +31,7 @@ _START_S = 120
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -76,7 +76,7 @@ def process(command: list[str], log: Path, **environment: str) -> Iterator[subpr
 
 
 class Ready:
-    """Whether somebody answers at a port; of a master, with so many workers."""
+    """Whether a port answers; for a master, with so many workers."""
 
     def __init__(self, port: int, workers: int | None = None) -> None:
         self.port, self.workers = port, workers

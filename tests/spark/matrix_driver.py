@@ -286,7 +286,7 @@ def stream_write(stage: Stage) -> list[Claim]:
 
 
 def stream_sink(stage: Stage, name: str = "sunk") -> list[Claim]:
-    """By `foreachBatch`; under Connect somebody must say which query it is."""
+    """By `foreachBatch`; under Connect the caller must say which query it is."""
     c = stage.create(name)
     query = name if remote(stage.spark) else None
     stream = stage.arriving("updates").writeStream.foreachBatch(ts.sink(c, "updates", query=query))

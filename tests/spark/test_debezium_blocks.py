@@ -204,7 +204,7 @@ def wrapped(event: dict[str, Any], schema: Any) -> bytes:
 
 
 def ordinary(i: int) -> dict[str, Any]:
-    # Neither whole floats beyond 2^53 nor exponents below -19 are read at once.
+    # Neither whole floats past 2^53 nor exponents below -19 are read at once.
     ordinary = {"1e300": "1e15", "1e-50": "1e-15"}
     chosen = {name: texts[i % len(texts)] for name, texts in GOOD.items()}
     row = {name: json.loads(ordinary.get(text, text)) for name, text in chosen.items()}

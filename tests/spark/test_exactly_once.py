@@ -178,7 +178,7 @@ def test_an_older_checkpoint_is_refused_rather_than_losing_rows(
     shutil.move(tmp_path / "saved", stream.checkpoint)
     for file in sorted(stream.folder.glob("*.json"))[1:]:
         file.unlink()
-    # Other rows, as many, come under the number of those that are in.
+    # As many other rows come under the number of rows that are in.
     stream.put((9, "new"))
     with pytest.raises(StreamingQueryException, match="append 1 of writer 'spark' is in, but was made of"):
         stream.run()

@@ -63,7 +63,7 @@ def holds_of(c: tidelake.Collection) -> dict[str, Any]:
 
 
 def replaced(c: tidelake.Collection) -> None:
-    """Everything that is stored is merged, and what nobody holds is deleted."""
+    """Everything that is stored is merged, and what is not held is deleted."""
     c.append(pa.table({"k": [3], "v": ["y"]}))
     assert c.merge().applied
     c.collect()

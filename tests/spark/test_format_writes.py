@@ -93,7 +93,7 @@ def test_streams_are_written_exactly_once(spark: Any, c: tidelake.Collection, tm
     run(0)
     run(1)
     assert {row for row, _ in written(c)} == {(0, "x"), (1, "x")} and set(written(c).values()) == {1}
-    # One log write a micro-batch: nobody opens the writer again.
+    # One log write a micro-batch: the writer is not opened again.
     assert c.state().writers["spark"].epoch == 0
     with pytest.raises(Exception, match="option token is of batch writes"):
         run(2, token="t")

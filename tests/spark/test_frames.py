@@ -268,7 +268,7 @@ def test_a_merge_reports_and_has_nothing_to_do_twice(spark: Any, tmp_path: Path)
 
 
 def test_a_merge_that_comes_too_late_changes_nothing(spark: Any, tmp_path: Path) -> None:
-    # Claims that expire at once: anybody may take a merge over.
+    # Claims that expire at once: any process may take a merge over.
     c = make(tmp_path, config=replace(SMALL, merge_budget_s=0.0, merge_claim_s=0.0, merge_claim_rows=0))
     faster = tidelake.open(c._shard.spec.url, config=c._shard.spec.config).collection("c")
     for time in range(3):

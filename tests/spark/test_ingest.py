@@ -194,7 +194,7 @@ def test_other_writers_of_the_collection_do_no_harm(folder: Folder, monkeypatch:
     tries = []
 
     def append_uploaded(self: Writer, *args: Any, **kwargs: Any) -> Any:
-        # Somebody closes times between the upload and the append.
+        # Another writer closes times between the upload and the append.
         tries.append(args[0])
         time = next(closed, None)
         if time is not None:

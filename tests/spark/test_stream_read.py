@@ -40,7 +40,7 @@ class Place:
         self.c.append(self.history[-1], upper=self.upper)
 
     def churn(self) -> None:
-        """Let go of all history that nobody holds, merge, and delete what is not needed."""
+        """Let go of all history that is not held, merge, and delete what is not needed."""
         self.c.advance_since(self.upper - 1)
         self.c.merge()
         self.c.collect(thorough=True)

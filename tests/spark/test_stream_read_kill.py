@@ -88,5 +88,5 @@ def test_killed_at_random_moments(tmp_path: Path, rng: Random, record_property: 
     at = first["frontier"][0] - 1
     assert first["first"] == "snapshot"
     assert sink(tmp_path) == expected(history, at, at + 1, upper)
-    # One hold, whoever had it.
+    # One hold, in every process.
     assert len(c.state().holds) <= 2 + number and all(o["hold"] == first["hold"] for o in offsets(tmp_path))

@@ -123,7 +123,7 @@ class World:
         self.place(MergeResult(claim.id, claim.positions, claim.inputs, claim.since, Run(tuple(parts))))
 
     def intrude(self, _, first, last):
-        """A result of somebody who has claimed nothing."""
+        """A result of a process that has claimed nothing."""
         asked = self.window(first, last)
         output = Run(self.parts(1)) if last % 3 else None
         self.place(MergeResult(asked.id, asked.positions, asked.inputs, self.state.since, output))

@@ -171,7 +171,7 @@ def misfit(next_id, members=(), batches=None, merges_gone=()):
         Edits(upper=Move(F(7), F(8))),
         Edits(since=Move(F(7), F(8))),
         Edits(schemas={0: SchemaVersion(RICH_SCHEMA, 4)}),
-        Edits(holds={"nobody": None}),
+        Edits(holds={"missing": None}),
         Edits(claims={"5-6": None}),
         Edits(chunks={"0-2/0": None}),
         Edits(spine=SpineEdit(2, 999)),

@@ -138,7 +138,7 @@ class World:
         )
 
     def checked(self, runs):
-        """A frontier that all times of some runs lie at or beyond."""
+        """A frontier that no time of some runs is before."""
         return F(min([self.at, *(one.time_lower for run in runs for one in run.parts)]))
 
     def seal(self):
@@ -183,7 +183,7 @@ class World:
         return partial(staging.drain, split=Split(chosen, upper, below, above))
 
     def fresh(self, first, last):
-        """A part that nobody has offered."""
+        """A part that was not offered yet."""
         self.made += 1
         name = names.part("s", self.state.seqno, f"{self.made:032x}")
         return part(name, first, max(first, last), inline=b"rows" if self.rng.random() < 0.3 else None)
@@ -423,7 +423,7 @@ class World:
     # --- What becomes of it ---
 
     def command(self):
-        """A new command, or one that somebody asked for before."""
+        """A new command, or one that was asked for before."""
         if self.asked and self.rng.random() < 0.2:
             return self.rng.choice(self.asked)
         kind = self.rng.choice(OFTEN if self.rng.random() < 0.6 else RARE)

@@ -108,7 +108,7 @@ def test_a_tombstone_keeps_what_its_forks_need_and_only_forgets_them():
     shard.do(drop_shard)
     assert set(shard.state.forks) == {"f"} and len(shard.state.garbage) == 4
     assert isinstance(shard.refused(note_fork, fork_id="g", seqno=shard.state.seqno), CollectionDropped)
-    # What it commits says again that it is one: whoever reads the newest entry alone knows.
+    # What it commits says again that it is one: the newest entry alone tells it.
     assert shard.do(forget_fork, fork_id="f").edits.dropped
     assert shard.state.dropped and not shard.state.forks
     gone = vanished(shard.state)

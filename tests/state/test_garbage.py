@@ -125,7 +125,7 @@ def test_no_part_of_a_state_that_a_hold_pins_is_given_up_and_none_is_forgotten(s
     for step, n in steps:
         getattr(world, step)(n)
         world.check()
-    # Once nobody reads, all garbage goes.
+    # Once nothing is read, all garbage goes.
     world.now_ms += 1_000
     while world.do(doom, age_ms=0, names_max=3).result:
         world.do(bury, tuple(world.shard.state.doomed))
@@ -166,7 +166,7 @@ def test_a_pin_of_a_state_that_has_lost_parts_is_refused(shard):
     assert isinstance(shard.refused(holds.open_hold, "late", "t", pins=(before,), **late), LeaseExpired)
     shard.do(holds.open_hold, "now", "t", pins=(shard.state.seqno,), **late)
     assert isinstance(shard.refused(holds.renew_hold, "now", pins=(before,)), LeaseExpired)
-    # Nor one of a state to come: nobody reads it yet.
+    # Nor one of a state to come: it is not read yet.
     to_come = (shard.state.seqno + 1,)
     assert isinstance(shard.refused(holds.open_hold, "late", "t", pins=to_come, **late), LeaseExpired)
 
@@ -209,7 +209,7 @@ def test_marks_are_noted_only_for_uploads_that_nothing_names_and_not_often(shard
     assert shard.state.seqno == idle
     for now_ms in range(5_000, 6_000, 10):
         shard.do(raise_floor, age_ms=100, beyond=idle, now_ms=now_ms)
-    # One commit notes the mark, and one raises the floor beyond the upload.
+    # One commit notes the mark, and one raises the floor past the upload.
     assert shard.state.seqno == idle + 2 and shard.state.sweep.floor == idle + 1
     for now_ms in range(6_000, 7_000, 10):
         # A busy writer always has an upload under way.

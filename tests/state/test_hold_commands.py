@@ -42,7 +42,7 @@ def test_a_sign_of_life_in_time_keeps_the_hold(shard):
     shard.do(holds.renew_hold, "a", now_ms=25)
     appended(shard, now_ms=44)
     assert "a" in shard.state.holds
-    # ... also a late one, if nobody has committed in between.
+    # ... also a late one, if there was no commit in between.
     shard.do(holds.renew_hold, "a", now_ms=99)
     assert shard.state.holds["a"].expires_ms == 119
 

@@ -83,7 +83,7 @@ def replacing(id_, *members):
 
 
 def relevelled(*batches, spine=None):
-    """The spine with other spine batches in the place of those of the same ids, or of all."""
+    """The spine with other spine batches in the place of the ones with the same ids, or of all."""
     spine = spine or a_state().spine
     ids = {batch.id for batch in batches}
     gone = tuple(batch.id for batch in spine.batches if batch.id in ids or len(batches) > 1)

@@ -92,7 +92,7 @@ class World:
             updates = self.updates(self.open_times(times))
         if not updates:
             return
-        # As checked against the rows by whoever uploads them.
+        # As the uploader checks it against the rows.
         assert self.shard.do(stage, (self.run_of(updates),), self.state.upper).result is True
         self.oracle.updates += updates
 
@@ -140,7 +140,7 @@ class World:
         self.oracle.append([(("c",), done.upper.elements[0] - 1, 1)], done.upper)
 
     def split(self, times, number):
-        """Somebody reads what is to be drained, or what is to become one, and writes it in two."""
+        """A drainer reads batches to drain, or to combine, and writes them in two."""
         state = self.state
         if number % 3 == 2 and len(state.staged) > 1:
             names, upper = tuple(one.name for one in list(state.staged)[: 2 + number % 2]), state.drained
@@ -156,7 +156,7 @@ class World:
         self.splits.append(Split(names, upper, *runs))
 
     def drain(self, times, number):
-        """What somebody wrote, perhaps long ago, is put in its place, if it still has one."""
+        """What a drainer wrote, perhaps long ago, is put in its place, if it still has one."""
         if not self.splits:
             return
         split = self.splits[number % len(self.splits)]

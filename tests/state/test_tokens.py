@@ -67,7 +67,7 @@ def test_a_token_is_remembered_for_its_age_and_a_day_at_most():
     begin(shard, "a")
     assert write(shard, "a") and not write(shard, "a")
     assert forget(shard, AGE_MS + 10) == 0
-    # Whoever runs the job again before that is told that it is in.
+    # A job that runs again before that is told that it is in.
     assert not write(shard, "a", AGE_MS + 10)
     assert forget(shard, AGE_MS + DAY_MS) == 1
     assert not shard.state.writers and not shard.state.tokens

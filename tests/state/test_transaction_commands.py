@@ -153,7 +153,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(MEMBERS))
     def look(self, name):
-        """Somebody reads the group, and goes on later."""
+        """A process reads the group, and goes on later."""
         self.views.append((name, transactions.view(self.group.state, name)))
 
     @rule(data=st.data(), leaves=st.booleans())

@@ -145,7 +145,7 @@ def test_no_entry_is_read_written_or_removed_behind_a_link(tmp_path: Path, outsi
     before, store = seen(outside), log(root)
     refused(link, *entries(store))
     if place == "log/k":
-        # It is not gone: nobody may collect what it names.
+        # It is not gone: what it names may not be collected.
         assert list(store.keys()) == ["k"]
     with FileTurns(str(root / "log"), base=str(root)).take("k", "merge") as is_ours:
         assert is_ours

@@ -74,7 +74,7 @@ def judge(root: Path, *, may_be_older: bool = False) -> str:
     if isinstance(first, list):
         entries = first
         if not may_be_older:
-            assert entries == whole(), f"of 30 entries {len(entries)} are left, and nobody says so"
+            assert entries == whole(), f"of 30 entries {len(entries)} are left, and no error says so"
         else:
             assert entries in (whole(), whole(29))
         return "whole" if len(entries) == 30 else "older"
@@ -277,7 +277,7 @@ def test_no_raw_error_comes_of_a_damaged_table(tmp_path: Path, statement: str, s
     path = file_of(tmp_path, ".db")
     change(path, statement.format(seqno))
     if "-5" in statement and seqno == 0:
-        return  # what is left looks like a log that was truncated, and whoever needs entry 0 misses it
+        return  # what is left looks like a log that was truncated, and a reader of entry 0 misses it
     again = SqliteVersionLog(str(tmp_path))
     with pytest.raises(CorruptionError, match=str(path)):
         again.scan("k", 0)

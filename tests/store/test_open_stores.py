@@ -122,8 +122,8 @@ def test_four_processes_at_once_create_one_lake(tmp_path: Path) -> None:
 
 
 def test_a_memory_lake_is_shared_by_its_name() -> None:
-    with pytest.raises(NotALake, match="memory://nobody"):
-        opened("memory://nobody")
+    with pytest.raises(NotALake, match="memory://missing"):
+        opened("memory://missing")
     first = opened("memory://test-shared", create=True)
     first.blobs.put("a", b"x")
     first.close()
@@ -175,7 +175,7 @@ def test_without_permission_a_lake_is_only_read_and_else_the_path_is_named() -> 
     pid = os.fork()
     if pid == 0:
         try:
-            if os.geteuid() == 0:  # root may do anything: be somebody else
+            if os.geteuid() == 0:  # root may do anything: be another user
                 os.setgid(65534)
                 os.setuid(65534)
             _check_refusals(parent)

@@ -98,7 +98,7 @@ class History:
         try:
             store.put(name, data)
         except BlobExists:
-            # It is durable, whoever put it and whichever it is.
+            # It is durable, whichever it is.
             self.possible[name] = known - {None, data}
         else:
             if None not in known:

@@ -206,7 +206,7 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
         failed = output.Failed()
         named = opened.collections(failed.add) if collection is None else [opened.collection(collection)]
         lines = [line for one in named for line in shown.rows(one, now_ms)]
-    output.table(lines, as_json, empty="nobody holds anything")
+    output.table(lines, as_json, empty="no holds")
     failed.check()
 
 

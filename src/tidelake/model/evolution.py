@@ -55,7 +55,7 @@ def evolved(versions: Mapping[int, Schema], wanted: Schema, seen: int | None = N
     for column in newest.value:
         if seen is not None and column.name not in names and column.id not in known:
             raise IncompatibleSchema(
-                f"column {column.name!r} was added meanwhile by somebody else, and the new schema lacks it: "
+                f"column {column.name!r} was added meanwhile by another call, and the new schema lacks it: "
                 "keep it, or call evolve again to drop it"
             )
     unused = 1 + max(column.id for schema in versions.values() for column in schema.columns)
