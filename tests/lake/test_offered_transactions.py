@@ -38,7 +38,9 @@ def lake(places):
 
 
 def awaiting(lake, *names):
-    return [one for name in names for one, _ in lake.collection(name)._shard.readable().staged.awaiting()]
+    return [
+        one for name in names for one, _ in lake.collection(name)._shard.version().state.staged.awaiting()
+    ]
 
 
 def batch(lake, name, table, upper=70):

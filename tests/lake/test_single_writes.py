@@ -51,7 +51,9 @@ def grouped(places, **env):
 
 
 def awaiting(lake, *names):
-    return [one for name in names for one, _ in lake.collection(name)._shard.readable().staged.awaiting()]
+    return [
+        one for name in names for one, _ in lake.collection(name)._shard.version().state.staged.awaiting()
+    ]
 
 
 def contents(collection):

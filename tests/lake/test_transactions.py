@@ -47,7 +47,9 @@ def lake(places):
 
 def awaiting(lake, *names):
     """What is staged and undecided."""
-    return [one for name in names for one, _ in lake.collection(name)._shard.readable().staged.awaiting()]
+    return [
+        one for name in names for one, _ in lake.collection(name)._shard.version().state.staged.awaiting()
+    ]
 
 
 def uppers(lake, names="abc"):

@@ -348,7 +348,7 @@ def test_a_reader_whose_hold_ends_while_it_looks_is_told_so():
         writer.advance_since(4)
         return found
 
-    reader._reader._pinned, reader._reader._alive = None, slow
+    reader._reader._version, reader._reader._alive = None, slow
     with pytest.raises(LeaseExpired, match=reader.id):
         reader.snapshot(1)
     reader.close()

@@ -224,7 +224,7 @@ class _Rows:
                 self.spine.insert(self._of(batch))
             return
         # With what is staged for later times, as long as nobody has moved it: more than there is to load.
-        plan = FilterPlan(sum(batch.rows for batch in self.shard.last_readable().batches()))
+        plan = FilterPlan(sum(batch.rows for batch in self.shard.last_version().state.batches()))
         if self.spine.load(map(self._of, contents), plan):
             self.spine.wait()
 

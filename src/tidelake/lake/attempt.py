@@ -107,7 +107,7 @@ class Attempt:
         Raises:
             UpperMismatch: a collection is closed for good.
         """
-        floors = [commit_floor(shard, shard.readable()) for shard in self._shards.values()]
+        floors = [commit_floor(shard, shard.version().state) for shard in self._shards.values()]
         return max(parts(floor)[0] for floor in floors)
 
     def is_staged(self, rows: Sequence[object]) -> bool:

@@ -62,7 +62,7 @@ class Handle:
     @property
     def upper(self) -> Frontier:
         """Every time strictly before it is closed. One log scan; two for a collection in a group."""
-        return self._shard.readable().upper
+        return self._shard.version().upper
 
     def state(self) -> ShardState:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
@@ -74,11 +74,11 @@ class Handle:
         Its seqno can be given as `read_at`. One log scan; for a collection in a group two, and a log write if
         there was a decision to apply.
         """
-        return self._shard.settle()
+        return self._shard.settle().state
 
     def writers(self) -> dict[str, WriterRecord]:
         """The records of named writers and of tokens. One log scan; two for a collection in a group."""
-        return dict(self._shard.readable(with_writers=True).writers)
+        return dict(self._shard.version(with_writers=True).state.writers)
 
     def group(self) -> ShardState | None:
         """The newest state of its group, which lists its collections; None: it is in none. Two log scans."""
@@ -91,7 +91,7 @@ class Handle:
             UsageError: there is no single last time: times are tuples, or all are closed.
             NotYetClosed: no time is closed yet.
         """
-        return self._last_before(self._shard.readable().upper)
+        return self._last_before(self._shard.version().upper)
 
     def last_staged(self) -> Time:
         """The last time that is closed or has a staged update. Costs as `last_time`.
@@ -100,7 +100,7 @@ class Handle:
             UsageError: there is no single last time: times are tuples, or all are closed.
             NotYetClosed: no time is closed, and nothing is staged.
         """
-        return self._last_staged_in(self._shard.readable())
+        return self._last_staged_in(self._shard.version().state)
 
     def _last_staged_in(self, state: ShardState) -> Time:
         # Rows that await a transaction's decision do not count.

@@ -68,7 +68,7 @@ class Keeping(Handle):
         Raises:
             UsageError: no closed time would be left to read; nothing changed.
         """
-        wanted, state = self.frontier(since, "since"), self._shard.settle()
+        wanted, state = self.frontier(since, "since"), self._shard.settle().state
         if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
             raise UsageError(
                 f"since={wanted} is past the upper {state.upper} of collection {self.name!r} or at it: "

@@ -92,7 +92,7 @@ class Reads(Handle, IntervalReads):
         """
         if not self.domain.total_order:
             raise UsageError(f"of {self.domain} no time is the last: count rows of a snapshot with _diff < 0")
-        state = self._shard.readable()
+        state = self._shard.version().state
         if state.upper == state.minimum or not any(part.negative_rows for part in state.parts()):
             return 0
         counted = (pc.sum(pc.less(batch.column(DIFF), 0)).as_py() for batch in self.snapshot())

@@ -146,7 +146,7 @@ class Writes(Handle):
         """
         shard = self._shard
         # Read the state also if `lower` is given: names of uploads contain its seqno, and old ones expire.
-        upper = shard.readable().upper
+        upper = shard.version().upper
         start = upper if lower is None else self.frontier(lower, "lower")
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
 
@@ -299,9 +299,7 @@ class Writes(Handle):
         """
         at = None if time is None else self.domain.check(time, "time")
         columns = EventColumns(order_by, delete_column)
-        state = self._shard.settle()
-        spec = self._shard.spec
-        return Upserter.at(state, spec, columns, at, rows_count=rows_count, advance=advance)
+        return Upserter.at(self._shard.settle(), columns, at, rows_count=rows_count, advance=advance)
 
     def replacements(self, uploads: Sequence[bytes], *, time: Time, parallelism: int) -> list[Replacement]:
         """Split a `replace` of the contents with uploaded rows into tasks for other processes.
@@ -316,9 +314,9 @@ class Writes(Handle):
 
         One log scan, and a read or two of each part. Errors as for `replace`.
         """
-        state, at = self._shard.settle(), self.domain.check(time, "time")
+        version, at = self._shard.settle(), self.domain.check(time, "time")
         blobs = self._shard.stores.blobs
-        return plan_replacement(state, self._shard.spec, blobs, uploads, at=at, parallelism=parallelism)
+        return plan_replacement(version, blobs, uploads, at=at, parallelism=parallelism)
 
     def discard_uploaded(self, uploads: Sequence[bytes]) -> None:
         """Delete uploads of workers that will not be appended; else `collect` does it after `upload_age_s`.

@@ -36,6 +36,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.version import Version
 from tidelake.state import holds
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.state import Hold, ShardState
@@ -68,25 +69,34 @@ class Lease:
         shard: that is held.
         purpose: for people.
         reader: whether it is a reader's, which closes it; otherwise it ends with its last read.
+
+    Attributes:
+        since: from which on the hold keeps history; the closed frontier while it keeps none.
     """
 
     def __init__(
         self, shard: Shard, purpose: str = "a read that takes long", *, reader: bool = False
     ) -> None:
         self.shard = shard
-        self.id = ""
+        self._id = ""
         self._purpose = purpose
         self._is_reader = self._owned = reader
         self._lease_ms = shard.known().agreed.lease_ms
         self._beat_s = self._lease_ms / 1000 / _SHARE
         self._reads: dict[int, _Read] = {}
         self._numbers = itertools.count()
+        self.since = Frontier()
         self._base: int | None = None
         self._pins: tuple[int, ...] = ()
         self._renewed_s = 0.0
         self._opened = self._over = False
         self._pid = os.getpid()
         self._turn = threading.Lock()
+
+    @property
+    def id(self) -> str:
+        """Of its hold; empty while there is none."""
+        return self._id
 
     @property
     def foreign(self) -> bool:
@@ -100,11 +110,10 @@ class Lease:
 
     # What a reader does.
 
-    def pin(self, since: Frontier | None = None) -> tuple[Hold, ShardState]:
-        """Pin the newest state, for reads to come, in the place of the one before. One log write.
+    def pin(self, since: Frontier | None = None) -> Version:
+        """Pin the newest version, for reads to come, in the place of the one before. One log write.
 
-        Returns:
-            The hold, and the state to read.
+        In a group one log scan more. What keeps the version is this lease.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -112,20 +121,24 @@ class Lease:
         """
         if self.foreign:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
-        with self._turn:
-            hold, state = self._commit(since, newest=True)
+
+        def take() -> ShardState:
+            with self._turn:
+                return self._commit(since, newest=True)
+
+        version = self.shard.version(take=take)
         self.shard.keeper.look_every(self._beat_s)
         self.shard.keeper.add(self)
-        return hold, state
+        return version.kept_by(self)
 
     def unpin(self) -> None:
         """The next commit needs to pin running reads only. No store call."""
         self._base = None
 
-    def renew(self, since: Frontier | None = None) -> Hold:
+    def renew(self, since: Frontier | None = None) -> None:
         """A sign of life; `since` moves forward. One log write."""
         with self._turn:
-            return self._commit(since)[0]
+            self._commit(since)
 
     def check(self, state: ShardState) -> None:
         """Refuse to go on when the hold is gone in a state. No store call.
@@ -157,9 +170,9 @@ class Lease:
 
     # What a read does.
 
-    def watch(self, state: ShardState, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-        """The same batches, of a state, which is kept until they end or are forgotten."""
-        return _watched(_Reading(self, state), batches)
+    def watch(self, version: Version, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+        """The same batches, of a version, which is kept until they end or are forgotten."""
+        return _watched(_Reading(self, version.state), batches)
 
     def _begin(self, state: ShardState) -> int:
         number, young_s = next(self._numbers), young(state)
@@ -227,11 +240,11 @@ class Lease:
         """The lake is closed: a reader can ask nothing any more, and what is read is held no longer."""
         self.close()
 
-    def _commit(self, since: Frontier | None, *, newest: bool = False) -> tuple[Hold, ShardState]:
-        """Open or renew the hold, with the pins that are needed now. The caller has the turn."""
+    def _commit(self, since: Frontier | None, *, newest: bool = False) -> ShardState:
+        """Open or renew the hold, with the pins that are needed now; the state. The caller has the turn."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
         # Before the commit: whoever sees it knows that there may be a hold.
-        self.id = self.id or shard.env.ids.fresh()
+        self._id = self._id or shard.env.ids.fresh()
         wanted = self._wanted(now_s, None if newest else self._base)
 
         def command(state: ShardState, now_ms: int) -> Outcome[tuple[Hold, ShardState]]:
@@ -247,9 +260,10 @@ class Lease:
         # The state that it is decided on is read.
         hold, state = shard.run(command, alone=True)
         self._opened, self._pins, self._renewed_s = True, hold.pins, now_s
+        self.since = hold.since
         if newest:
             self._base = state.seqno
-        return hold, state
+        return state
 
     def _wanted(self, now_s: float, base: int | None) -> tuple[int, ...]:
         reads = self._reads.copy().values()

@@ -7,6 +7,7 @@ garbage collection in `collector.py`.
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,7 +32,8 @@ from tidelake.shard.asked import Done
 from tidelake.shard.history import History
 from tidelake.shard.keeper import Keeper
 from tidelake.shard.machine import Machine, Together
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.spec import ShardSpec, schemas_of
+from tidelake.shard.version import Version
 from tidelake.state import commands, holds, schemas, transactions
 from tidelake.state.agreed import Agreed
 from tidelake.state.commands import Command, R
@@ -106,7 +108,7 @@ class Shard:
         self.collected = Collected()
         self._machine = machine
         self._history = history
-        self._readable: ShardState | None = None
+        self._version: Version | None = None
         self._group: Shard | None = None
 
     @classmethod
@@ -171,22 +173,17 @@ class Shard:
         state = machine.refresh()
         if state.dropped:
             raise CollectionDropped(shard_id)
-        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, _schemas(state), config)
+        spec = ShardSpec(url, shard_id, state.domain, state.schema_id, schemas_of(state), config)
         return cls(stores, spec, env, machine, history, keeper=keeper)
 
     @property
     def spec(self) -> ShardSpec:
         """The spec with which another process can work on the same shard, as of the newest known state.
 
-        It changes with every state: read it once for each operation.
+        It changes with every state: read it once for each operation. A read takes that of its `Version`.
         """
-        state, spec = self.known(), self._spec
-        if spec.seqno != state.seqno:
-            spec = replace(spec, seqno=state.seqno)
-            if len(state.schemas) != len(spec.schemas):
-                spec = replace(spec, schema_id=state.schema_id, schemas=_schemas(state))
-            # Another thread may overwrite this with an older spec; then the next call makes it again.
-            self._spec = spec
+        # Another thread may overwrite this with an older spec; then the next call makes it again.
+        self._spec = spec = self._spec.at(self.known())
         return spec
 
     @property
@@ -266,29 +263,35 @@ class Shard:
         """The newest state that this handle has seen. No store call, except for the first."""
         return self._machine.known().state
 
-    def readable(self, *, with_writers: bool = False) -> ShardState:
-        """The newest state as readers see it, with everything that transactions have decided for it.
+    def version(self, *, with_writers: bool = False, take: Callable[[], ShardState] | None = None) -> Version:
+        """The newest version: the state with every decision of its group applied, and its schemas.
 
         One log scan; two if the collection is in a group.
 
         Args:
             with_writers: also take in what the group knows about its writers, which costs O(writers).
+            take: gives the state in place of the scan, such as the state that a commit pins. It is called
+                again if the shard joins a group at that moment.
 
         Raises:
             CollectionDropped: the shard is a tombstone.
         """
-        look = self.look()
+        look = self.look(take)
         if look.view is not None and look.view.seqno == transactions.LAST:
             _check_orphan(look.state)
-        readable = transactions.seen_through(look.state, look.view)
-        self._readable = readable
+        state = transactions.seen_through(look.state, look.view)
+        self._version = version = self.version_of(state)
         if with_writers and look.group is not None:
-            writers = readable.writers.update(writers_of(look.group, readable.shard_id))
-            return replace(readable, writers=writers)
-        return readable
+            writers = state.writers.update(writers_of(look.group, state.shard_id))
+            return replace(version, state=replace(state, writers=writers))
+        return version
 
-    def look(self) -> Look:
-        """The newest state, and the decisions of its group to read it with. Costs as `readable`.
+    def version_of(self, state: ShardState) -> Version:
+        """The version of a state in which every decision of its group is applied. No store call."""
+        return Version(state, self._spec.at(state))
+
+    def look(self, take: Callable[[], ShardState] | None = None) -> Look:
+        """The newest state, and the decisions of its group to read it with. Costs and `take` as `version`.
 
         Raises:
             CollectionDropped: the shard is a tombstone.
@@ -296,8 +299,9 @@ class Shard:
         """
         stay = ("", 0)
         while True:
+            # First the group: then each of its decisions is either in the view or applied in the state.
             group, view = self._seen_group()
-            state = self.alive()
+            state = self.alive() if take is None else take()
             if not state.group:
                 return Look(state)
             if view is not None and not view.is_older(state.group, state.joined):
@@ -326,22 +330,22 @@ class Shard:
             return None, transactions.ended(id_, self.known())
         return None if group.dropped else group, transactions.view(group, self.spec.shard_id)
 
-    def settle(self) -> ShardState:
+    def settle(self) -> Version:
         """Commit to the shard what transactions have decided for it, and close the times that this closes.
 
-        Returns the newest state. Two log scans and a log write if it is in a group; else one scan.
+        Returns the newest version. Two log scans and a log write if it is in a group; else one scan.
         """
         look = self.look()
         if look.view is not None:
             self.run(partial(transactions.settle, view=look.view))
-        return self.known()
+        return self.version_of(self.known())
 
-    def last_readable(self) -> ShardState:
-        """The last result of `readable`, or a newer known state. No store call, except for the first."""
-        known, last = self.known(), self._readable
+    def last_version(self) -> Version:
+        """The newest version that this handle has seen. No store call, except for the first."""
+        known, last = self.known(), self._version
         if last is None:
-            return self.readable()
-        return known if not known.group and known.seqno > last.seqno else last
+            return self.version()
+        return self.version_of(known) if not known.group and known.seqno > last.state.seqno else last
 
     def grouped(self) -> ShardState | None:
         """The newest state of its group; None if it is in none. Two log scans."""
@@ -372,10 +376,6 @@ class Shard:
     def advance_since(self, since: Frontier) -> Frontier:
         """Allow history before `since` to be folded, as far as holds allow. Returns the `since` of now."""
         return self.run(partial(holds.advance_since, since=since))
-
-
-def _schemas(state: ShardState) -> dict[int, Schema]:
-    return {id_: version.schema for id_, version in sorted(state.schemas.items())}
 
 
 def check_group(state: ShardState, group: ShardState) -> None:

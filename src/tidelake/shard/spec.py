@@ -13,6 +13,7 @@ from tidelake.errors import IncompatibleSchema, InternalError, UsageError
 from tidelake.model.evolution import dropped, may_be_missing, why_not_readable_as
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
+from tidelake.state.state import ShardState
 from tidelake.store.url import Stores, open_stores
 
 
@@ -27,7 +28,7 @@ class ShardSpec:
         schema_id: id of the schema to read and write under.
         schemas: all registered schemas by id: parts may have been written under any of them.
         config: settings of the lake.
-        seqno: seqno of the newest known state. Uploads put it into the names of their parts.
+        seqno: seqno of the state that the schemas are of. Uploads put it into the names of their parts.
     """
 
     url: str
@@ -73,13 +74,23 @@ class ShardSpec:
             raise InternalError(f"schema {schema_id} of a part is not among {sorted(self.schemas)}")
         return self.schemas[schema_id]
 
-    def read_as(self, schema_id: int) -> "ShardSpec":
-        """This spec with another schema to read under.
+    def at(self, state: ShardState) -> "ShardSpec":
+        """This spec with the schemas of a state of the shard."""
+        if state.seqno == self.seqno:
+            return self
+        if len(state.schemas) == len(self.schemas):
+            return replace(self, seqno=state.seqno)
+        return replace(self, seqno=state.seqno, schema_id=state.schema_id, schemas=schemas_of(state))
+
+    def read_as(self, schema_id: int | None) -> "ShardSpec":
+        """This spec with another schema to read under; None: with its own.
 
         Raises:
             UsageError: there is no such schema.
             IncompatibleSchema: the columns have changed since so that current rows do not fit the schema.
         """
+        if schema_id is None:
+            return self
         # In a list, since the argument may be unhashable.
         if schema_id not in list(self.schemas):
             raise UsageError(f"schema_id={schema_id!r} is none of the schemas 0 to {max(self.schemas)}")
@@ -89,6 +100,11 @@ class ShardSpec:
                 f"rows cannot be read under schema {schema_id}: {reason}; read under a later schema"
             )
         return replace(self, schema_id=schema_id)
+
+
+def schemas_of(state: ShardState) -> dict[int, Schema]:
+    """All schemas that a state knows, by id."""
+    return {id_: version.schema for id_, version in sorted(state.schemas.items())}
 
 
 _opened: dict[tuple[int, str, Config], Stores] = {}

@@ -132,7 +132,7 @@ class ShardCopy:
     def _held(self, purpose: str) -> ShardState:
         """The newest state, held."""
         for _ in range(_TRIES):
-            state = self._source.readable(with_writers=True)
+            state = self._source.version(with_writers=True).state
             command = partial(
                 holds.open_hold,
                 hold_id=self._hold_id,

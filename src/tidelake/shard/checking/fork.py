@@ -49,7 +49,7 @@ def fork_shard(source: Shard, shard_id: str, env: Env, as_of: Time | None = None
 def _noted(source: Shard, shard_id: str, env: Env, as_of: Time | None) -> ShardState:
     """The first state of the fork, of a version whose parts are kept for it."""
     for _ in range(_TRIES):
-        state = source.readable()
+        state = source.version().state
         first = forking.forked(state, shard_id, env.clock.now_ms(), as_of)
         try:
             source.run(partial(forking.note_fork, fork_id=shard_id, seqno=state.seqno))

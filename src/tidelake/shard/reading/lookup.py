@@ -40,18 +40,17 @@ def lookup(
     Raises:
         InvalidUpdates: the table is none of keys; names the column and the row.
     """
-    state = ready(shard, query, timeout_s, staged=staged)
-    # Asked for after the state, so that it knows the schemas of all parts.
-    spec = shard.spec
+    version = ready(shard, query, timeout_s, staged=staged).kept_by(Lease(shard))
+    spec = version.spec
     selection = bind(wanted, spec.schema)
     schema, given = shown(spec, selection), _keys(keys, spec)
     if not given.num_rows:
         return schema.empty_table()
-    needed = sources(state.batches(), query)
+    needed = sources(version.state.batches(), query)
     among = KeySet.of(given, spec.schema)
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection, among=among)
     if any_stored(needed):
-        found = Lease(shard).watch(state, found)
+        found = version.watch(found)
     return pa.Table.from_batches(found, schema)
 
 

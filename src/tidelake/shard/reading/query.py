@@ -1,7 +1,7 @@
 """Asking a shard: wait until the answer is final, check that history still has it, stream it.
 
-Every read starts from the newest state and then touches only immutable parts, so appends and merges
-that happen meanwhile do not change its answer.
+Every read starts from one `Version` and then touches only immutable parts, so appends, merges and changes of
+the schema that happen meanwhile do not change its answer.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from tidelake.shard.runs.plan import ReadPlan, plan_read
 from tidelake.shard.runs.read import rows, shown, sources
 from tidelake.shard.runs.scope import Scope, Source, matching
 from tidelake.shard.shard import Shard
-from tidelake.shard.spec import ShardSpec
+from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
 
 _ALL = Wanted()
@@ -52,37 +52,36 @@ def stream(
         LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
         UsageError: what is wanted does not fit the schema; see `tidelake.data.selection.bind`.
     """
-    state = ready(shard, query, timeout_s, staged=staged)
-    lease = None if brief else Lease(shard)
-    return streamed(shard, state, query, lease, schema_id=schema_id, wanted=wanted)
+    version = ready(shard, query, timeout_s, staged=staged)
+    if not brief:
+        version = version.kept_by(Lease(shard))
+    return streamed(shard, version, query, schema_id=schema_id, wanted=wanted)
 
 
 def streamed(
     shard: Shard,
-    state: ShardState,
+    version: Version,
     query: Query,
-    lease: Lease | None = None,
     *,
     schema_id: int | None = None,
     wanted: Wanted | Selection = _ALL,
 ) -> pa.RecordBatchReader:
-    """The answer as of a state that knows it; see `ready`.
+    """The answer from a version that knows it; see `ready`.
 
     Args:
         shard: to read.
-        state: of the shard, pinned or less than a third of `garbage_age_s` old.
+        version: of the shard, pinned or less than a third of `garbage_age_s` old. What pins it keeps what is
+            read; if nothing does, nothing keeps it.
         query: to answer.
-        lease: of the reader, or one of the read's own, which writes nothing while the read is short; None:
-            nothing keeps what is read.
-        schema_id: to read under; None: the newest.
+        schema_id: to read under; None: the newest of the version.
         wanted: which rows and columns.
     """
-    spec = _spec(shard, schema_id)
+    spec = version.spec.read_as(schema_id)
     selection = bind(wanted, spec.schema)
-    needed = matching(_sources(state, query), Scope(spec, where=selection.where))
+    needed = matching(sources(version.state.batches(), query), Scope(spec, where=selection.where))
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
-    if lease is not None and any_stored(needed):
-        found = lease.watch(state, found)
+    if any_stored(needed):
+        found = version.watch(found)
     return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
 
 
@@ -102,10 +101,10 @@ def plan(
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
-    state = ready(shard, query, timeout_s, staged=staged)
+    version = ready(shard, query, timeout_s, staged=staged)
     return planned(
         shard,
-        state,
+        version,
         query,
         parallelism,
         schema_id=schema_id,
@@ -117,7 +116,7 @@ def plan(
 
 def planned(
     shard: Shard,
-    state: ShardState,
+    version: Version,
     query: Query,
     parallelism: int,
     *,
@@ -126,10 +125,10 @@ def planned(
     task_bytes_max: int | None = None,
     as_stored: bool = False,
 ) -> ReadPlan:
-    """The same as of a state that knows the answer, as `streamed`."""
-    spec = _spec(shard, schema_id)
+    """The same from a version that knows the answer, as `streamed`."""
+    state, spec = version.state, version.spec.read_as(schema_id)
     selection = bind(wanted, spec.schema)
-    needed = matching(_sources(state, query), Scope(spec, where=selection.where))
+    needed = matching(sources(state.batches(), query), Scope(spec, where=selection.where))
     try:
         cut = plan_read(
             spec,
@@ -142,32 +141,27 @@ def planned(
             as_stored=as_stored,
         )
     except BlobNotFound as error:
-        raise explained(shard, error.name, state.seqno) from error
+        raise explained(shard, error.name, state.seqno, version.hold_id) from error
     if not any_stored(needed):
         return cut
-    return replace(cut, seqno=state.seqno, version=_version(state))
+    return replace(cut, seqno=state.seqno, version=_digest(state))
 
 
-def _version(state: ShardState) -> str:
+def _digest(state: ShardState) -> str:
     """A word for the stored parts that a state names."""
     parts = (part for part in state.parts() if part.inline is None)
     return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
-def _spec(shard: Shard, schema_id: int | None) -> ShardSpec:
-    """To read with. Asked for after the state that is read, so that it knows the schemas of all parts."""
-    return shard.spec if schema_id is None else shard.spec.read_as(schema_id)
-
-
-def ready(shard: Shard, query: Query, timeout_s: float | None, *, staged: bool = False) -> ShardState:
-    """The first state seen that knows the whole answer, or with `staged` the newest. Errors as `stream`."""
-    state = shard.readable()
-    check_since(query, state)
+def ready(shard: Shard, query: Query, timeout_s: float | None, *, staged: bool = False) -> Version:
+    """The first version seen that knows the whole answer, or with `staged` the newest. Errors as `stream`."""
+    version = shard.version()
+    check_since(query, version.state)
     closed, asked = _closed(query)
-    if not staged and not closed(state):
-        state = wait(shard, closed, asked, timeout_s)
-        check_since(query, state)
-    return state
+    if not staged and not closed(version.state):
+        version = wait(shard, closed, asked, timeout_s)
+        check_since(query, version.state)
+    return version
 
 
 def answers(state: ShardState, query: Query) -> bool:
@@ -175,12 +169,8 @@ def answers(state: ShardState, query: Query) -> bool:
     return _closed(query)[0](state)
 
 
-def _sources(state: ShardState, query: Query) -> list[Source]:
-    return sources(state.batches(), query)
-
-
 def any_stored(needed: list[Source]) -> bool:
-    """Whether the store is needed at all: inline parts are in the state, which nobody takes away."""
+    """Whether the store is needed at all: inline parts are in the state itself."""
     return any(part.inline is None for source in needed for part in source.run.parts)
 
 
@@ -231,8 +221,8 @@ def _closed(query: Query) -> tuple[Callable[[ShardState], bool], object]:
 
 def wait(
     shard: Shard, reached: Callable[[ShardState], bool], asked: object, timeout_s: float | None
-) -> ShardState:
-    """The first state seen that satisfies `reached`. One log scan a look, with growing pauses.
+) -> Version:
+    """The first version seen whose state satisfies `reached`. One log scan a look, with growing pauses.
 
     Raises:
         NotYetClosed: none did before the deadline.
@@ -242,12 +232,12 @@ def wait(
     deadline_s = clock.monotonic_s() + patience_s
     pause_s = 0.005
     while True:
-        state = shard.readable()
-        if reached(state):
-            return state
+        version = shard.version()
+        if reached(version.state):
+            return version
         left_s = deadline_s - clock.monotonic_s()
         if left_s <= 0:
-            raise NotYetClosed(asked, _plain(state.upper), patience_s)
+            raise NotYetClosed(asked, _plain(version.upper), patience_s)
         clock.sleep(min(pause_s, left_s))
         pause_s = min(pause_s * 2, config.poll_interval_s)
 

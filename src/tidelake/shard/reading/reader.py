@@ -4,7 +4,7 @@ While a reader is open, history from its `since` on is not folded. It shows sign
 moves its own hold forward as it goes and gives it up when closed. Owns what a reader reads; when and what
 is pinned is `tidelake.shard.lease`.
 
-INVARIANT: what a reader returns comes from a state in which its hold was alive, whole and exact.
+INVARIANT: what a reader returns comes from a version in which its hold was alive, whole and exact.
 """
 
 import warnings
@@ -24,8 +24,8 @@ from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
 from tidelake.shard.reading.split import split_of
 from tidelake.shard.shard import Shard
+from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
-from tidelake.state.transactions import seen_through
 
 _DOWNGRADE_EVERY_S = 60.0
 
@@ -65,22 +65,23 @@ class Reader:
 
     One that is forgotten warns; its hold shows no more signs of life, and expires. In a fork it cannot be
     used.
-
-    Attributes:
-        since: history from here on is held.
     """
 
     def __init__(self, shard: Shard, purpose: str, since: Frontier | None = None) -> None:
         self._shard = shard
         self._closed = True
         self._lease = Lease(shard, purpose, reader=True)
-        self._pinned: ShardState | None
-        # Whether what is staged was looked at in the pinned state.
+        # None: a tail has left it behind.
+        self._version: Version | None = self._lease.pin(since)
+        # Whether what is staged was looked at in the version.
         self._ahead = False
-        hold, self._pinned = self._lease.pin(since)
         self._closed = False
-        self.since = hold.since
         self._downgraded_s = shard.env.clock.monotonic_s()
+
+    @property
+    def since(self) -> Frontier:
+        """History from here on is held."""
+        return self._lease.since
 
     @property
     def id(self) -> str:
@@ -88,14 +89,12 @@ class Reader:
         return self._lease.id
 
     def downgrade(self, since: Frontier) -> None:
-        """No longer hold history before `since`, nor the state that was pinned. One log write.
+        """No longer hold history before `since`, nor the version that was pinned. One log write.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
-        hold, self._pinned = self._lease.pin(since)
-        self._ahead = False
-        self.since = hold.since
+        self._version, self._ahead = self._lease.pin(since), False
 
     def close(self) -> None:
         """Give the hold up. May be repeated. Streams that are still read are held no longer."""
@@ -129,40 +128,40 @@ class Reader:
         *,
         staged: bool = False,
     ) -> pa.RecordBatchReader:
-        """The answer, from the state that is pinned if that knows it; otherwise the newest is pinned first.
+        """The answer, from the version that is pinned if that knows it; otherwise the newest is pinned first.
 
-        What is `staged` for open times comes from the newest state at the first such read, and from the state
-        that is pinned then. One log scan, and one log write if another state is pinned. Errors as
+        What is `staged` for open times comes from the newest version at the first such read, and from the one
+        that is pinned then. One log scan, and one log write if another version is pinned. Errors as
         `tidelake.shard.reading.query.stream`.
 
         Raises:
             LeaseExpired: the hold is gone.
         """
-        pinned = self._knowing(asked, timeout_s, staged=staged)
-        return query.streamed(self._shard, pinned, asked, self._lease, wanted=wanted or Wanted())
+        version = self._knowing(asked, timeout_s, staged=staged)
+        return query.streamed(self._shard, version, asked, wanted=wanted or Wanted())
 
     def split(
         self, asked: Query, n: int, timeout_s: float | None = None, wanted: Wanted | None = None
     ) -> list[pa.RecordBatchReader]:
-        """The answer in `n` streams; see `tidelake.shard.reading.split`. State and errors as `stream`."""
-        pinned = self._knowing(asked, timeout_s)
-        return split_of(self._shard, pinned, asked, n, lease=self._lease, wanted=wanted or Wanted())
+        """The answer in `n` streams; see `tidelake.shard.reading.split`. Version and errors as `stream`."""
+        version = self._knowing(asked, timeout_s)
+        return split_of(self._shard, version, asked, n, wanted=wanted or Wanted())
 
-    def _knowing(self, asked: Query, timeout_s: float | None, *, staged: bool = False) -> ShardState:
-        """A pinned state that knows the answer."""
+    def _knowing(self, asked: Query, timeout_s: float | None, *, staged: bool = False) -> Version:
+        """A pinned version that knows the answer."""
         self._alive()
-        pinned = self._pinned
-        if pinned is None or not (query.answers(pinned, asked) or (staged and self._ahead)):
+        version = self._version
+        if version is None or not (query.answers(version.state, asked) or (staged and self._ahead)):
             try:
                 query.ready(self._shard, asked, timeout_s, staged=staged)
             except HistoryCompacted:
                 # Perhaps because the hold has ended since it was looked at.
                 self._alive()
                 raise
-            self._pinned = pinned = self._newest()
+            self._version = version = self._lease.pin()
             self._ahead = self._ahead or staged
-        query.check_since(asked, pinned)
-        return pinned
+        query.check_since(asked, version.state)
+        return version
 
     def ahead(self) -> ShardState:
         """The state that answers for what is staged. If there was none, the newest, by one log write.
@@ -171,15 +170,9 @@ class Reader:
             LeaseExpired: the hold is gone.
         """
         self._alive()
-        if self._pinned is None or not self._ahead:
-            self._pinned, self._ahead = self._newest(), True
-        return self._pinned
-
-    def _newest(self) -> ShardState:
-        """The newest state, pinned. One log write."""
-        view = self._shard.view()
-        _, state = self._lease.pin()
-        return seen_through(state, view)
+        if self._version is None or not self._ahead:
+            self._version, self._ahead = self._lease.pin(), True
+        return self._version.state
 
     def listen(self, as_of: Time, following: Following | None = None) -> Iterator[Step]:
         """Every time that is not at or before `as_of`, exactly once, in steps of the frontier.
@@ -209,16 +202,20 @@ class Reader:
         until = following.until.join(frontier)
         while frontier != until:
             try:
-                state = query.wait(self._shard, partial(self._beyond, frontier, until), frontier, patience_s)
+                version = query.wait(
+                    self._shard, partial(self._beyond, frontier, until), frontier, patience_s
+                )
             except NotYetClosed:
                 return
-            upper = _reached(state, frontier, until)
+            upper = _reached(version.state, frontier, until)
             asked = Updates(frontier, upper)
-            query.check_since(asked, state)
-            # Whoever follows leaves the state behind from which it started.
-            self._pinned = None
+            query.check_since(asked, version.state)
+            # A tail leaves the version behind from which it started.
+            self._version = None
             self._lease.unpin()
-            updates = query.streamed(self._shard, state, asked, self._lease, wanted=following.wanted)
+            updates = query.streamed(
+                self._shard, version.kept_by(self._lease), asked, wanted=following.wanted
+            )
             yield Step(frontier, upper, updates)
             frontier = upper
             self._maybe_downgrade(frontier)
@@ -230,7 +227,7 @@ class Reader:
 
     def _alive(self) -> ShardState:
         """The newest state. One log scan."""
-        state = self._shard.readable()
+        state = self._shard.version().state
         self._lease.check(state)
         return state
 
@@ -239,7 +236,7 @@ class Reader:
         now_s = self._shard.env.clock.monotonic_s()
         if now_s - self._downgraded_s >= _DOWNGRADE_EVERY_S:
             self._downgraded_s = now_s
-            self.since = self._lease.renew(frontier.just_before()).since
+            self._lease.renew(frontier.just_before())
 
 
 def _reached(state: ShardState, frontier: Frontier, until: Frontier) -> Frontier:

@@ -18,7 +18,7 @@ from tidelake.shard.runs.read import rows, shown, sources
 from tidelake.shard.runs.scope import KeyRange, Scope, matching
 from tidelake.shard.runs.shares import share_keys
 from tidelake.shard.shard import Shard
-from tidelake.state.state import ShardState
+from tidelake.shard.version import Version
 
 
 def split(
@@ -28,22 +28,21 @@ def split(
 
     Where there are fewer keys than streams, some are empty. Arguments and errors as there.
     """
-    return split_of(shard, ready(shard, asked, timeout_s), asked, n, lease=Lease(shard), wanted=wanted)
+    version = ready(shard, asked, timeout_s).kept_by(Lease(shard))
+    return split_of(shard, version, asked, n, wanted=wanted)
 
 
 def split_of(
-    shard: Shard, state: ShardState, asked: Query, n: int, *, lease: Lease, wanted: Wanted
+    shard: Shard, version: Version, asked: Query, n: int, *, wanted: Wanted
 ) -> list[pa.RecordBatchReader]:
-    """The same as of a state that knows the answer, as `tidelake.shard.reading.query.streamed`."""
-    # Asked for after the state, so that it knows the schemas of all parts.
-    spec, blobs = shard.spec, shard.stores.blobs
+    """The same from a version that knows the answer, as `tidelake.shard.reading.query.streamed`."""
+    spec, blobs = version.spec, shard.stores.blobs
     selection = bind(wanted, spec.schema)
-    found = sources(state.batches(), asked)
-    needed = matching(found, Scope(spec, where=selection.where))
+    needed = matching(sources(version.state.batches(), asked), Scope(spec, where=selection.where))
     try:
         cuts = share_keys(spec, blobs, needed, asked, n, selection=selection)
     except BlobNotFound as error:
-        raise explained(shard, error.name, state.seqno, lease.id) from error
+        raise explained(shard, error.name, version.state.seqno, version.hold_id) from error
     edges = [None, *cuts, None]
     ranges: list[KeyRange | None] = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
     ranges += [None] * (n - len(ranges))
@@ -52,6 +51,6 @@ def split_of(
         within = [] if keys is None else needed
         batches = rows(spec, blobs, within, asked, keys, selection=selection)
         if any_stored(within):
-            batches = lease.watch(state, batches)
+            batches = version.watch(batches)
         readers.append(pa.RecordBatchReader.from_batches(shown(spec, selection), batches))
     return readers

@@ -29,6 +29,7 @@ from tidelake.shard.reading.standing import StandingHold
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.version import Version
 from tidelake.state.backlog import Limits, Span, end_of, fitting, frontier_of, spans
 from tidelake.state.holds import close_hold
 from tidelake.state.state import ShardState
@@ -94,15 +95,15 @@ class Tail:
     @property
     def known(self) -> ShardState:
         """The newest state that was seen. No store call."""
-        return self._shard.last_readable()
+        return self._shard.last_version().state
 
-    def head(self, *, fresh: bool = False) -> ShardState:
-        """A state that was the newest one at most `poll_s` ago, or (fresh) is. At most one log scan."""
+    def head(self, *, fresh: bool = False) -> Version:
+        """A version that was the newest one at most `poll_s` ago, or (fresh) is. At most one log scan."""
         now_s = self._shard.env.clock.monotonic_s()
         if fresh or self._looked_s is None or now_s >= self._looked_s + self._poll_s:
-            self._shard.readable()
+            self._shard.version()
             self._looked_s = now_s
-        return self._shard.last_readable()
+        return self._shard.last_version()
 
     def begin_with_snapshot(self, until: Frontier | None = None) -> Frontier | None:
         """The position past a snapshot, of the last closed time; None while none is closed.
@@ -113,16 +114,16 @@ class Tail:
         Returns:
             `snapshot_of` it is what to read first. One log write, for the hold.
         """
-        state = self.head()
+        version = self.head()
         while True:
-            upper = state.upper if until is None else state.upper.meet(until)
+            upper = version.upper if until is None else version.upper.meet(until)
             if upper.less_equal(0):
                 return None
             try:
                 self._hold.keep_from(_before(upper))
             except HistoryCompacted:
                 # Others moved `since` in between: what they let go, a snapshot does not need.
-                until, state = None, self.head(fresh=True)
+                until, version = None, self.head(fresh=True)
                 continue
             return upper
 
@@ -160,16 +161,16 @@ class Tail:
         Raises:
             HistoryCompacted: the hold was gone for so long that updates can no longer be told apart.
         """
-        state = self.head()
-        known, upper = self._backlog(state, lower, until)
-        self._hold.ensure(state, _before(lower))
+        version = self.head()
+        known, upper = self._backlog(version.state, lower, until)
+        self._hold.ensure(version.state, _before(lower))
         if not known:
             return upper if empty else lower
         if limits.none:
             return upper
         start, end = end_of(lower), end_of(upper)
         fit = fitting(known, end, limits)
-        return frontier_of(self._cut(state, start, end, limits) if fit is None else fit)
+        return frontier_of(self._cut(version, start, end, limits) if fit is None else fit)
 
     def snapshot_of(self, position: Frontier) -> AsOf:
         """The snapshot that a tail which goes on from this position begins with."""
@@ -192,11 +193,10 @@ class Tail:
             HistoryCompacted: the updates can no longer be told apart.
             IncompatibleSchema: a column of the schema to read under was dropped or widened.
         """
-        state = self._answering(asked, start)
-        self._check_columns()
+        version = self._answering(asked, start)
         planned = query.planned(
             self._shard,
-            state,
+            version,
             asked,
             parallelism,
             schema_id=self._schema_id,
@@ -208,11 +208,8 @@ class Tail:
 
     def read(self, asked: Query, start: Frontier) -> pa.RecordBatchReader:
         """A step, read by this process: rows as `query.stream` gives them; arguments and errors as `plan`."""
-        state = self._answering(asked, start)
-        self._check_columns()
-        return query.streamed(
-            self._shard, state, asked, Lease(self._shard), schema_id=self._schema_id, wanted=self._wanted
-        )
+        version = self._answering(asked, start).kept_by(Lease(self._shard))
+        return query.streamed(self._shard, version, asked, schema_id=self._schema_id, wanted=self._wanted)
 
     def leave(self) -> None:
         """End what runs beside, with a last sign of life: the hold lasts from now on. One log write."""
@@ -232,37 +229,34 @@ class Tail:
         """End what runs beside. The hold stays as long as it lasts."""
         self._hold.stop()
 
-    def _answering(self, asked: Query, start: Frontier) -> ShardState:
-        """A young state that knows the answer, of a history that is held from `start` on."""
-        self._hold.ensure(self._recent(asked), _before(start))
-        state = self._recent(asked)
-        if not query.answers(state, asked):
+    def _answering(self, asked: Query, start: Frontier) -> Version:
+        """A young version that knows the answer, of a history that is held from `start` on."""
+        self._hold.ensure(self._recent(asked).state, _before(start))
+        version = self._recent(asked)
+        if not query.answers(version.state, asked):
             raise UsageError(
-                f"{asked} is not closed in {self._shard.title!r} (upper={state.upper}), but a step ended "
+                f"{asked} is not closed in {self._shard.title!r} (upper={version.upper}), but a step ended "
                 "there: the collection was restored from an older copy; begin with a new checkpoint"
             )
-        query.check_since(asked, state)
-        return state
-
-    def _check_columns(self) -> None:
-        # After the state that is read: the schema that is known now is none before that of any of its rows.
-        reason = "" if self._schema_id is None else outgrown(self._shard.spec, self._schema_id, self._wanted)
+        query.check_since(asked, version.state)
+        reason = "" if self._schema_id is None else outgrown(version.spec, self._schema_id, self._wanted)
         if reason:
             raise IncompatibleSchema(
                 f"rows of {self._shard.title!r} do not go on what was read before: {reason}; begin anew"
             )
+        return version
 
     def _young(self) -> bool:
         """Whether the parts of the known state are certainly there, also for a read that begins now."""
         if self._looked_s is None:
             return False
         age_s = self._shard.env.clock.monotonic_s() - self._looked_s
-        return age_s < young(self._shard.last_readable())
+        return age_s < young(self._shard.last_version().state)
 
-    def _recent(self, asked: Query) -> ShardState:
-        """A young state that knows the answer, if one is known; else a head."""
-        known = self._shard.last_readable() if self._young() else None
-        return known if known is not None and query.answers(known, asked) else self.head(fresh=True)
+    def _recent(self, asked: Query) -> Version:
+        """A young version that knows the answer, if one is known; else a head."""
+        known = self._shard.last_version() if self._young() else None
+        return known if known is not None and query.answers(known.state, asked) else self.head(fresh=True)
 
     def _backlog(
         self, state: ShardState, lower: Frontier, until: Frontier | None
@@ -278,11 +272,11 @@ class Tail:
             self._vain = look
         return known, upper
 
-    def _cut(self, state: ShardState, lower: int, upper: int, limits: Limits) -> int:
+    def _cut(self, version: Version, lower: int, upper: int, limits: Limits) -> int:
         """As `fitting`, by counted times. Reads the updates unless they are counted."""
         counted = self._counted
         if counted is None or not counted.lower <= lower < counted.upper:
-            counted = self._counted = self._count(state, lower, upper)
+            counted = self._counted = self._count(version, lower, upper)
         first = int(np.searchsorted(counted.times, lower))
         upper = min(upper, counted.upper)
         times, rows = counted.times[first:], counted.rows[first:]
@@ -294,14 +288,13 @@ class Tail:
         taken = max(taken, 1)
         return upper if taken >= len(times) else min(upper, int(times[taken]))
 
-    def _count(self, state: ShardState, lower: int, upper: int) -> _Counted:
+    def _count(self, version: Version, lower: int, upper: int) -> _Counted:
         asked = Updates(frontier_of(lower), frontier_of(upper))
-        column = self._shard.spec.domain.columns[0]
+        column = version.spec.domain.columns[0]
         found = query.streamed(
             self._shard,
-            state,
+            version.kept_by(Lease(self._shard)),
             asked,
-            Lease(self._shard),
             # The very rows that a plan gives: under the newest schema others may match.
             schema_id=self._schema_id,
             wanted=Wanted((), self._wanted.where),

@@ -31,7 +31,7 @@ def part(group: Shard, id_: str, shard: Shard | None) -> None:
 
 def free(shard: Shard, group: str) -> None:
     """Take a collection out of a group that is gone, into which it came too late."""
-    state = shard.readable()
+    state = shard.version().state
     shard.run(partial(transactions.settle, view=transactions.ended(group, state), leave={}))
 
 

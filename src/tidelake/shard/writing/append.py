@@ -117,7 +117,7 @@ def append_rows(
         )
 
     def attempt(spec: ShardSpec) -> Appended:
-        floor = commit_floor(shard, shard.readable())
+        floor = commit_floor(shard, shard.version().state)
         return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), claim)
 
     return under_newest_schema(shard, attempt)
@@ -128,7 +128,7 @@ def _append_timed(
 ) -> Appended:
     table = normalized(spec, given)
     claim = _of_rows(claim, table)
-    lower = shard.readable().upper
+    lower = shard.version().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
     known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
     if known is not None:
@@ -164,7 +164,7 @@ def _append_at_upper(
         return Exactly(lower, lower if end <= lower and not table.num_rows else end)
 
     while True:
-        at_upper = within(shard.readable().upper)
+        at_upper = within(shard.version().upper)
         limit = shard.spec.config.inline_total_bytes
         write = single.an_append(runs, at_upper, claim, inline_bytes_max=limit, as_now=True)
         try:
@@ -181,7 +181,7 @@ def _end(shard: Shard, table: pa.Table, upper: Frontier | None) -> Frontier:
         raise UsageError(f"times of {shard.spec.domain} have no single last one: give upper=[...]")
     ends = time_range(table, shard.spec.domain)
     if ends is None:
-        return shard.readable().upper
+        return shard.version().upper
     return past_last(ends[1])
 
 

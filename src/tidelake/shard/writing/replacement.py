@@ -20,6 +20,7 @@ from tidelake.shard.runs.plan import Task, between, cut_keys
 from tidelake.shard.runs.read import sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.version import Version
 from tidelake.shard.writing.batch import decode_batch
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import encode_record
@@ -78,8 +79,7 @@ class Replacement:
 
 
 def plan_replacement(
-    state: ShardState,
-    spec: ShardSpec,
+    version: Version,
     blobs: BlobStore,
     uploads: Sequence[bytes],
     *,
@@ -89,8 +89,7 @@ def plan_replacement(
     """Cut a replacement into at most `parallelism` key ranges. Reads the index of every part.
 
     Args:
-        state: the state whose contents are replaced.
-        spec: the spec, read after the state.
+        version: the version whose contents are replaced.
         blobs: the store that holds the parts.
         uploads: the new rows, uploaded by `Uploader` at times up to `at`.
         at: the time of the replacement.
@@ -100,6 +99,7 @@ def plan_replacement(
         UpdateNotBeyondLower: the time is closed.
         UsageError: times are tuples.
     """
+    state, spec = version.state, version.spec
     check_total(spec)
     check_open(state, at)
     everything = Frontier.of(spec.domain.minimum), Frontier()

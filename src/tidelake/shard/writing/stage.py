@@ -50,7 +50,7 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
         return False
     table = normalized(spec, given)
     # With a claim and outside a group, the preview has just read the newest state.
-    checked = (shard.known() if claim and not shard.known().group else shard.readable()).upper
+    checked = (shard.known() if claim and not shard.known().group else shard.version()).upper
     if checked.closed:
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
@@ -130,7 +130,7 @@ def _commit(
             ).result
         except UpperMismatch as error:
             # If times are tuples, the parts do not tell whether one was closed meanwhile; the rows do.
-            checked = shard.last_readable().upper
+            checked = shard.last_version().upper
             if checked.closed:
                 raise UpperMismatch("any frontier", checked) from error
             check_times(table, shard.spec.domain, checked, None)

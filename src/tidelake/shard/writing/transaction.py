@@ -26,6 +26,7 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.drainer import Drainer
 from tidelake.shard.upkeep.maintain import admit
+from tidelake.shard.version import Version
 from tidelake.shard.writing.append import commit_floor, past_last, under_newest_schema
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once, check_own, check_stored, uploaded
@@ -37,7 +38,6 @@ from tidelake.state.append import Addition
 from tidelake.state.commands import Outcome
 from tidelake.state.staged import Awaited
 from tidelake.state.staging import unseen
-from tidelake.state.state import ShardState
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Changes:
 
 
 Given: TypeAlias = pa.Table | Offered | Changes
-Made: TypeAlias = Callable[[ShardState, ShardSpec], Difference]
+Made: TypeAlias = Callable[[Version], Difference]
 Ask: TypeAlias = Callable[..., Outcome[bool]]
 
 
@@ -155,7 +155,7 @@ def prepare(
 def _prepared(
     shard: Shard, spec: ShardSpec, ask: Ask, given: pa.Table, time: int | None
 ) -> tuple[int, int] | None:
-    state = shard.readable()
+    state = shard.version().state
     timed = has_times(shard, given)
     at = None if timed else commit_floor(shard, state) if time is None else time
     table = normalized(spec, given, at)
@@ -247,11 +247,12 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
     # The group was read first, so a write that the group accepts later is either in the contents that are
     # read here, or makes the group refuse the decision.
     shard.run(partial(transactions.settle, view=view))
-    state, spec = shard.known(), shard.spec
+    version = shard.version_of(shard.known())
+    state, spec = version.state, version.spec
     admit(shard)
     Drainer(shard).make_room()
-    found = made(state, spec)
-    runs, ends = _built(shard, state, spec, found)
+    found = made(version)
+    runs, ends = _built(shard, version, found)
     if ends is None:
         return None, group.seqno
     refusal = unseen(state, Bounds(state.upper, past_last(ends[1]), state.minimum), found.seen)
@@ -274,14 +275,15 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
 
 
 def _built(
-    shard: Shard, state: ShardState, spec: ShardSpec, found: Difference
+    shard: Shard, version: Version, found: Difference
 ) -> tuple[tuple[Run, ...], tuple[int, int] | None]:
     """Write differences as runs; returns these, and their first and last time (None: no rows)."""
     ends: tuple[int, int] | None = None
-    updates = Lease(shard).watch(state, found.updates)
+    spec = version.spec
+    updates = Lease(shard).watch(version, found.updates)
     with (
         BatchBuilder(
-            spec, shard.stores.blobs, shard.env, state.upper, sorted=True, upper=Frontier()
+            spec, shard.stores.blobs, shard.env, version.upper, sorted=True, upper=Frontier()
         ) as builder,
         closing(updates),
     ):

@@ -27,6 +27,7 @@ from tidelake.shard.runs.read import sources
 from tidelake.shard.runs.upload import normalized
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
+from tidelake.shard.version import Version
 from tidelake.shard.writing import single
 from tidelake.shard.writing.append import REFUSALS, commit_floor, past_last, under_newest_schema
 from tidelake.shard.writing.batches import append_batches
@@ -54,7 +55,7 @@ class Difference:
     end: Time | None
 
 
-Attempt: TypeAlias = Callable[[ShardState, ShardSpec], Difference]
+Attempt: TypeAlias = Callable[[Version], Difference]
 
 
 def upsert(
@@ -90,10 +91,11 @@ def upserting(
     *,
     old_rows: OldRows | None = None,
 ) -> Attempt:
-    """A function that computes an upsert on a state; arguments and errors as `upsert`."""
+    """A function that computes an upsert on a version; arguments and errors as `upsert`."""
     timed = any(name in given.column_names for name in shard.spec.domain.columns)
 
-    def difference(state: ShardState, spec: ShardSpec) -> Difference:
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
         columns.check(spec.schema, spec.domain)
         at, events_given = time, given
         if time is None and not timed:
@@ -103,7 +105,7 @@ def upserting(
             at = _one_time(given, spec.domain.columns[0], state)
             if at is not None:
                 events_given = given.drop_columns([*spec.domain.columns])
-        upserter = Upserter.at(state, spec, columns, at)
+        upserter = Upserter.at(version, columns, at)
         found = Difference(Seen(state.seqno, upserter.as_of), iter(()), time)
 
         def updates() -> Iterator[pa.RecordBatch]:
@@ -148,10 +150,11 @@ def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim |
 
 
 def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attempt:
-    """A function that computes a replacement on a state; arguments and errors as `replace`."""
+    """A function that computes a replacement on a version; arguments and errors as `replace`."""
     check_total(shard.spec)
 
-    def difference(state: ShardState, spec: ShardSpec) -> Difference:
+    def difference(version: Version) -> Difference:
+        state, spec = version.state, version.spec
         at = commit_floor(shard, state) if time is None else time
         check_open(state, at)
         table = normalized(spec, given, at)
@@ -166,27 +169,24 @@ def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attemp
 def _written(shard: Shard, attempt: Attempt, claim: Claim | None) -> Appended:
     def under_newest(_spec: ShardSpec) -> Appended:
         while True:
-            state = shard.settle()
+            version = shard.settle()
             known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
             if known is not None:
                 return known
-            spec = shard.spec
             try:
-                return _append(shard, spec, state, attempt(state, spec), claim)
+                return _append(shard, version, attempt(version), claim)
             except (UpperMismatch, UploadExpired):
                 # Another append was first: the old rows may have changed.
-                if shard.readable().upper.closed:
+                if shard.version().upper.closed:
                     raise
                 shard.env.recorder.count("shard.upsert.again")
 
     return under_newest_schema(shard, under_newest)
 
 
-def _append(
-    shard: Shard, spec: ShardSpec, state: ShardState, found: Difference, claim: Claim | None
-) -> Appended:
-    lower, last = state.upper, -1
-    updates = Lease(shard).watch(state, found.updates)
+def _append(shard: Shard, version: Version, found: Difference, claim: Claim | None) -> Appended:
+    spec, lower, last = version.spec, version.upper, -1
+    updates = Lease(shard).watch(version, found.updates)
     with BatchBuilder(spec, shard.stores.blobs, shard.env, lower, sorted=True) as builder, closing(updates):
         for batch in updates:
             last = max(last, pc.max(batch.column(spec.domain.columns[0])).as_py())

@@ -32,10 +32,10 @@ from tidelake.shard.runs.read import rows, sources
 from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
 from tidelake.shard.spec import ShardSpec, stores_of
+from tidelake.shard.version import Version
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.state.codec import encode_record
 from tidelake.state.staged import begins_before
-from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
 OldRows: TypeAlias = Callable[[Frontier, pa.Table], pa.Table | None]
@@ -78,21 +78,21 @@ class Upserter:
     @classmethod
     def at(
         cls,
-        state: ShardState,
-        spec: ShardSpec,
+        version: Version,
         columns: EventColumns,
         time: Time | None = None,
         *,
         rows_count: bool = True,
         advance: bool = False,
     ) -> "Upserter":
-        """An upserter on the contents of a state, which was read before the spec.
+        """An upserter on the contents of a version.
 
         Raises:
             UsageError: times are tuples, or the columns do not fit the schema.
             UpperMismatch: all times are closed for good.
             UpdateNotBeyondLower: the time is closed.
         """
+        state, spec = version.state, version.spec
         columns.check(spec.schema, spec.domain)
         if state.upper.closed:
             raise UpperMismatch("any frontier", state.upper)
