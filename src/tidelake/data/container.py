@@ -1,15 +1,15 @@
 """The bytes of a part: a Parquet file in which no flipped byte goes unnoticed.
 
-Owns the layout around Parquet's own pages; must not know rows, order or types. Invariant: bytes that
-leave here are the ones that were written, or there is a `CorruptionError`.
+Owns the layout around Parquet's own pages; must not know rows, order or types. Invariant: the bytes that are
+returned are the ones that were written, or there is a `CorruptionError`.
 
     "PAR1" | row group ... | seal | footer | footer length (4, little-endian) | "PAR1"
 
-Page checksums cover neither page headers nor the footer. So the footer's key-value metadata hold a
-CRC-32 of every row group's bytes, headers and all, and the *seal*, 24 bytes in the gap that Parquet
-allows before the footer, is `tidelake` and the blake2b-128 of everything after it. Whoever reads
-checks the seal, and then each row group by the footer. The four magic bytes in front carry no data.
-A part's description repeats the digest of the footer, so another part in its place is noticed too.
+Page checksums cover neither page headers nor the footer. So the footer's key-value metadata hold a CRC-32 of
+every row group's bytes, headers included. The *seal*, 24 bytes in the gap that Parquet allows before the
+footer, is `tidelake` and the blake2b-128 of everything after it. A reader checks the seal, and then each row
+group against the footer. The four magic bytes at the start carry no data. A part's description repeats the
+digest of the footer, so another part in its place is noticed too.
 
 Key-value metadata: `tidelake.format` = "1"; `tidelake.index` = JSON, three arrays with an item for
 each row group: `keys` (base64 of its first key as `encode_key` makes it), `ends` (offset of the byte
@@ -38,12 +38,12 @@ _SEAL_BYTES = len(_SEAL) + 16
 _TAIL_BYTES = 8
 # Hexadecimal digits of a digest.
 _DIGITS = 32
-# The footer grows with the row groups: some 1/200 of a part of usual rows.
+# The footer grows with the number of row groups: about 1/200 of a part with usual rows.
 _GUESS_BYTES = 16 * 1024
 
 
 class File(Protocol):
-    """What a part is read from; a binary file open for reading is one."""
+    """What a part is read from, such as a binary file that is open for reading."""
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """Move."""
@@ -83,7 +83,7 @@ def checksum(data: bytes) -> str:
 
 
 def hasher(data: bytes = b"") -> "hashlib.blake2b":
-    """What `checksum` computes, for bytes that come piece by piece, of which `data` is the first."""
+    """A hash that gives what `checksum` does, for bytes that come in pieces; `data` is the first piece."""
     return hashlib.blake2b(data, digest_size=16)
 
 
@@ -95,7 +95,7 @@ def index_metadata(first_keys: list[bytes], ends: list[int], crcs: list[int]) ->
 
 
 def sealed(file: io.BytesIO) -> tuple[bytes, str]:
-    """A whole Parquet file with the seal put before its footer, in place: a part is large.
+    """A whole Parquet file with the seal put before its footer. Works in place, because a part is large.
 
     Returns:
         The file, and the digest in the seal as 32 hexadecimal digits.
@@ -120,7 +120,7 @@ def verify(data: bytes, part: Part) -> None:
     """Compare a whole object with its description.
 
     Raises:
-        CorruptionError: it is not what was written.
+        CorruptionError: the object is not what was written.
     """
     if len(data) != part.size_bytes:
         raise CorruptionError(part.name, f"it has {len(data)} bytes instead of {part.size_bytes}")
@@ -129,7 +129,7 @@ def verify(data: bytes, part: Part) -> None:
 
 
 def read_footer(file: File, part: Part) -> Footer:
-    """Read and check the footer: one read, two where it is long.
+    """Read and check the footer: one read, two if it is long.
 
     Raises:
         CorruptionError: the object is not that part, or is damaged.
@@ -150,10 +150,10 @@ def read_footer(file: File, part: Part) -> Footer:
     digest = hasher(tail[_SEAL_BYTES:])
     if not tail.startswith(_SEAL) or tail[len(_SEAL) : _SEAL_BYTES] != digest.digest():
         raise CorruptionError(part.name, "the checksum of its footer does not match")
-    # Parts that older versions wrote are described without it.
+    # Parts of older versions are described without the digest of the footer.
     if part.checksum[_DIGITS:] not in ("", digest.hexdigest()):
         raise CorruptionError(part.name, "its footer is that of another part")
-    # The seal was right, so what follows is not damage by chance; it may still be some other object.
+    # The seal was right, so this is no accidental damage; it may still be some other object.
     try:
         return _parsed(tail[_SEAL_BYTES:], part)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
@@ -194,7 +194,7 @@ def read_range(file: File, part: Part, start: int, end: int) -> bytes:
 
 
 def _parsed(footer: bytes, part: Part) -> Footer:
-    # A file of a footer alone is enough for Parquet to parse it.
+    # A file that has only a footer is enough for Parquet to parse it.
     metadata = pq.read_metadata(pa.BufferReader(MAGIC + footer))
     found: dict[bytes, bytes] = metadata.metadata or {}
     version = int(found.get(FORMAT_KEY.encode(), b"0"))

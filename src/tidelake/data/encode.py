@@ -1,9 +1,9 @@
 """An order-preserving encoding of values: comparing the bytes compares the values.
 
-Owns the bytes in which key bounds, statistics and sparse indexes are kept, so they are a stored
-format. Must not know parts or times. Invariant: for values a, b of one type, `a < b` in the order of
-`tidelake.data.order` iff `encode(a) < encode(b)`, and no encoding is a proper prefix of another of
-the same type, so encodings of several columns can be joined.
+Owns the bytes in which key bounds, statistics and sparse indexes are kept, so they are a stored format. Must
+not know parts or times. Invariant: for values a, b of one type, `a < b` in the order of `tidelake.data.order`
+iff `encode(a) < encode(b)`, and no encoding is a proper prefix of another of the same type, so that encodings
+of several columns can be joined.
 
 A value is a marker (1 present, 2 null, hence null last) and a body:
 
@@ -54,7 +54,7 @@ def encode_key(rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Array:
 
     Args:
         rows: has at least the key columns, by name.
-        schema: says which they are.
+        schema: its key columns are encoded.
 
     Returns:
         A binary array of the same length without nulls.
@@ -68,7 +68,7 @@ def truncate_lower(encoded: bytes, n: int) -> bytes:
 
 
 def truncate_upper(encoded: bytes, n: int) -> bytes | None:
-    """At most `n` bytes not less than anything that begins like `encoded`; None if there are none."""
+    """At most `n` bytes not less than any encoding that begins with `encoded`; None if there are none."""
     if len(encoded) <= n:
         return encoded
     prefix = encoded[:n].rstrip(b"\xff")
@@ -83,7 +83,7 @@ def _encode(array: pa.Array) -> pa.Array:
 
 
 def _present(array: pa.Array) -> pa.Array:
-    """Encode as if nothing were null; what stands in the place of a null is arbitrary."""
+    """Encode as if nothing were null; the encoding of a null is arbitrary."""
     is_, kind = pa.types, array.type
     if is_.is_string(kind) or is_.is_binary(kind) or is_.is_fixed_size_binary(kind):
         return _strings(array)
@@ -101,7 +101,7 @@ def _present(array: pa.Array) -> pa.Array:
 
 
 def words(array: pa.Array) -> npt.NDArray[np.uint64] | None:
-    """Bodies of 8 bytes as numbers in the same order, arbitrary where null; None if they are longer."""
+    """8-byte encodings as numbers in the same order, arbitrary where null; None if the type's are longer."""
     is_, kind = pa.types, array.type
     if is_.is_floating(kind):
         return _float_bits(array)
@@ -116,7 +116,7 @@ def words(array: pa.Array) -> npt.NDArray[np.uint64] | None:
 
 
 def raw(array: pa.Array, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    """The values buffer of a fixed-width array as numpy sees it: no copy, arbitrary where null."""
+    """The values buffer of a fixed-width array as numpy sees it: not copied, arbitrary where null."""
     buffer = array.buffers()[1]
     if buffer is None or len(array) == 0:
         return np.zeros(len(array), dtype)
@@ -182,7 +182,7 @@ def _strings(array: pa.Array) -> pa.Array:
 
 
 def _lists(array: pa.Array) -> pa.Array:
-    # flatten() leaves out the items of null lists and what lies outside a slice.
+    # flatten() leaves out the items of null lists and those outside a slice.
     lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])

@@ -1,8 +1,8 @@
-"""The door for upserts: tables of events, each the new row of a key or its removal.
+"""The entry point for upserts: tables of events, each the new row of a key or its removal.
 
-Owns what a caller may hand in, and its messages; what events do to a collection is `tidelake.data.upsert`.
-Invariant: what leaves here has canonical values, times >= 0, and no null but in a nullable column or in the
-values of a removal.
+Owns what a caller may pass in, and the messages about it; `tidelake.data.upsert` works out what events do to
+a collection. Invariant: the events returned have canonical values, times >= 0, and no null except in a
+nullable column or in the values of a removal.
 """
 
 from collections.abc import Collection
@@ -27,18 +27,20 @@ REMOVED, ORDER, BEFORE = "_tidelake_removed", "_tidelake_order", "_tidelake_befo
 
 @dataclass(frozen=True)
 class EventColumns:
-    """What the columns of a table of events mean, beside the collection's own.
+    """What the columns of a table of events mean, in addition to the collection's own.
 
     Attributes:
-        order_by: the event with the greatest value wins among those of one key and time; None: the last row.
-        delete_column: true where the key is removed; None: where all value columns but `order_by` are null.
+        order_by: of several events of one key and time, the one with the greatest value wins; None: the last
+            row wins.
+        delete_column: true where the key is removed; None: a key is removed where all value columns except
+            `order_by` are null.
     """
 
     order_by: str | None = None
     delete_column: str | None = None
 
     def check(self, schema: Schema, domain: TimeDomain) -> None:
-        """Refuse what no table could make right.
+        """Refuse settings that fit no table.
 
         Raises:
             UsageError: times are tuples, or a key or time column is named.
@@ -57,7 +59,7 @@ class EventColumns:
                 raise UsageError(f"{what}={name!r} must name a value column, or one of the table's own")
 
     def besides(self, schema: Schema) -> tuple[str, ...]:
-        """Names of those that the collection does not have."""
+        """Names of these columns that the collection does not have."""
         own = {column.name for column in schema.columns}
         names = (self.order_by, self.delete_column)
         return tuple(dict.fromkeys(name for name in names if name is not None and name not in own))
@@ -81,20 +83,20 @@ def read_events(
     """Check a table of events and bring it into canonical form.
 
     Args:
-        data: as `tidelake.data.ingest.normalize`; the key and value columns, and those named in `columns`.
+        data: as for `tidelake.data.ingest.normalize`, with the key and value columns and those of `columns`.
         schema: the collection's.
         domain: of its times, which are ints.
-        columns: what orders events, and what removes.
-        time: of all events; then there is no time column.
-        optional: nullable columns that may be missing; they are null then.
+        columns: which columns order events and mark removals.
+        time: the time of all events; then there is no time column.
+        optional: nullable columns that may be missing, and are null then.
         dropped: columns that earlier schemas had, for the message.
 
     Returns:
-        Key, value and time columns, `_tidelake_removed`, and with `order_by` `_tidelake_order`; in the order
-        of the rows.
+        Key, value and time columns, `_tidelake_removed`, and with `order_by` `_tidelake_order`. The rows keep
+        their order.
 
     Raises:
-        InvalidUpdates: the table does not fit; names the column and the first row in question.
+        InvalidUpdates: the table does not fit; names the column and the first bad row.
         UsageError: see `EventColumns.check`.
     """
     columns.check(schema, domain)
@@ -128,9 +130,9 @@ def read_events(
 
 
 def advanced(events: pa.Table, domain: TimeDomain, floor: Time) -> pa.Table:
-    """Events with times of at least `floor`; those that it moves together keep their order.
+    """Events with times of at least `floor`; those that are moved to one time keep their order.
 
-    Their own times come as another column, `_tidelake_before`.
+    Another column, `_tidelake_before`, holds their own times.
     """
     place = events.column_names.index(domain.columns[0])
     own = events.column(place)
@@ -152,7 +154,7 @@ def _removed(
     name = columns.delete_column
     if name is None:
         values = [column.name for column in schema.value if column.name != columns.order_by]
-        # Without values there is nothing that could say so.
+        # A collection without value columns has no nulls that could mark a removal.
         removed: Mask = np.full(rows.num_rows, bool(values))
         for value in values:
             removed &= _numpy(rows.column(value).is_null())
@@ -167,9 +169,9 @@ def _removed(
 
 
 def _plain(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """A column of any form as one of canonical values that can be sorted."""
+    """A column of any form as a column of canonical values that can be sorted."""
     if pa.types.is_null(column.type):
-        # Without rows, or it would have been refused.
+        # The column has no rows, or it would have been refused.
         column = column.cast(pa.int8())
     try:
         kind = arrow_type(data_type(column.type, name))

@@ -2,10 +2,10 @@
 
 Owns how intervals of encoded values become comparisons of columns as they are; must not know SQL or parts.
 Invariant: a row is kept iff the encodings of its values, as `tidelake.data.encode` makes them, satisfy the
-predicate. Only types whose encodings have no short cut are encoded for it.
+predicate. Values are encoded only if their type has no faster comparison.
 
-A predicate is a function of key and value columns, and rows that are equal in them satisfy it together or
-not at all. So it may be applied before equal rows are summed as well as after: the answer is the same.
+A predicate is a function of key and value columns, so it is true for all rows that are equal in them, or for
+none. So it gives the same result whether it is applied before equal rows are summed or after.
 """
 
 from functools import reduce
@@ -23,12 +23,12 @@ from tidelake.model.schema import Schema
 Mask = npt.NDArray[np.bool_]
 _WORD_BYTES = 8
 _TEXT_END = b"\x00\x01"
-# So many ranges are compared with all values one by one; of more, each value is looked up among them.
+# Up to so many ranges are compared with all values one by one; with more, each value is searched among them.
 _RANGES_FEW = 8
 
 
 class Filter:
-    """A predicate, ready to be applied to batches with the columns of one schema, at least those it names."""
+    """A predicate, ready for batches that have at least the columns of the schema that it names."""
 
     def __init__(self, predicate: Predicate, schema: Schema) -> None:
         self._predicate = predicate
@@ -66,7 +66,7 @@ def within(array: pa.Array, intervals: Intervals) -> Mask:
     if not present:
         mask: Mask = np.zeros(len(array), np.bool_)
     elif pa.types.is_nested(array.type):
-        # Of nested columns one can only ask whether they are null.
+        # Nested columns can only be asked whether they are null.
         mask = np.ones(len(array), np.bool_)
     elif (numbers := words(array)) is not None:
         mask = _words_within(numbers, present)
@@ -121,7 +121,7 @@ def _bytes_within(array: pa.Array, intervals: Intervals) -> Mask:
 
 
 def _searched(values: pa.Array, edges: list[bytes | None]) -> Mask:
-    """Which values lie between an edge of even number and the next one; None is past all values."""
+    """Which values lie between an edge with an even number and the next one; None is past all values."""
     found = [edge for edge in edges if edge is not None]
     sorted_edges = np.empty(len(found), object)
     sorted_edges[:] = found
@@ -131,12 +131,12 @@ def _searched(values: pa.Array, edges: list[bytes | None]) -> Mask:
 
 
 def _first(bound: bytes | None, exclusive: bool) -> bytes | None:
-    """The least value that is not less than a bound, or with `exclusive` greater."""
+    """The least value that is not less than a bound, or greater with `exclusive`."""
     return bound if bound is None or not exclusive else bound + b"\x00"
 
 
 def _at_least(values: pa.Array, bound: bytes | None, exclusive: bool) -> Mask:
-    """Which values are not less than a bound, or with `exclusive` greater; of None: none."""
+    """Which values are not less than a bound, or greater with `exclusive`; no value if the bound is None."""
     if bound is None:
         return np.zeros(len(values), np.bool_)
     compare = pc.greater if exclusive else pc.greater_equal
@@ -144,7 +144,7 @@ def _at_least(values: pa.Array, bound: bytes | None, exclusive: bool) -> Mask:
 
 
 def _text(bound: bytes) -> tuple[bytes | None, bool]:
-    """An encoded bound as one of the strings themselves, whose escapes keep the order."""
+    """An encoded bound as a string. Escaping keeps the order, so strings can be compared with it directly."""
     if bound >= NULL:
         return None, False
     body = bound[1:]

@@ -1,7 +1,8 @@
-"""A short text that tells tables of different rows apart, whatever the order of the rows is.
+"""A short text that tells tables with different rows apart, whatever the order of the rows.
 
-Owns what is looked at: the number of rows, and of each column its name, its nulls, its least and its greatest
-value. So rows that differ may have the same fingerprint; rows that are the same have the same one always.
+Owns what it is made from: the number of rows, and for each column its name, its number of nulls, its least
+and its greatest value. Equal rows always have the same fingerprint; different rows may have the same one as
+well.
 """
 
 import hashlib
@@ -11,9 +12,9 @@ import pyarrow.compute as pc
 
 
 def fingerprint(table: pa.Table, without: tuple[str, ...] = ()) -> str:
-    """The fingerprint of a table, in about a pass over it.
+    """The fingerprint of a table. Costs about one pass over it.
 
-    A column of nulls says nothing, so a column that was added since the table was made changes nothing.
+    A column of nulls adds nothing, so adding a column after the table was made does not change it.
 
     Args:
         table: normalized, so that the same values have the same types.
@@ -29,12 +30,12 @@ def fingerprint(table: pa.Table, without: tuple[str, ...] = ()) -> str:
 
 
 def _ends(column: pa.ChunkedArray) -> str:
-    """The least and the greatest value, where a type has an order that Arrow knows."""
+    """The least and greatest value, for types with an order that Arrow knows."""
     kind = column.type
     if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_float16(kind):
         return ""
     if pa.types.is_temporal(kind):
-        # Python has no values for the first and the last ones of these.
+        # Python has no values for the first and last values of these types.
         number = pa.int64() if kind.bit_width == 64 else pa.int32()
         column = pa.chunked_array([chunk.view(number) for chunk in column.chunks], number)
     if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
@@ -42,6 +43,6 @@ def _ends(column: pa.ChunkedArray) -> str:
     ends = pc.min_max(column).as_py()
     least, greatest = ends["min"], ends["max"]
     if pa.types.is_floating(kind):
-        # Arrow takes whichever zero comes first.
+        # Of the two zeros Arrow returns the one that comes first.
         least, greatest = least + 0.0, greatest + 0.0
     return f"{least!r} {greatest!r}"

@@ -1,8 +1,8 @@
-"""The door for data from outside: tables of updates are checked and made canonical.
+"""The entry point for data from outside: tables of updates are checked and made canonical.
 
-Owns what a caller may hand in and every message about it; must not know where the updates go.
-Invariant: what leaves here has exactly the columns, order and types of `update_schema`, no null where
-none may be, times >= 0, no diff of 0, and canonical values; everything further in relies on it.
+Owns what a caller may pass in and every message about it; must not know where the updates go. Invariant: the
+table returned has exactly the columns, order and types of `update_schema`, no null where none may be,
+times >= 0, no diff of 0, and canonical values. All other code relies on this.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ from tidelake.model.time import Time, TimeDomain, parts
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-# Combining copies; a table larger than this is handled chunk by chunk anyway.
+# Combining copies; larger tables are handled chunk by chunk anyway.
 _COMBINE_BYTES = 64 * 1024 * 1024
 _INTEGERS = ("int", "uint")
 _REASON_MAX = 300
-# Which kinds of type cast into which; the cast itself still refuses values that it would change.
+# Which kinds of types may be cast into which; the cast itself still refuses values that it would change.
 _SAFE = {
     "integer": ("integer", "float", "decimal"),
     "float": ("float",),
@@ -59,15 +59,15 @@ def normalize(
         schema: the collection's key and value columns.
         domain: the collection's unit of time.
         time: the time of all rows; then `data` has no time column.
-        optional: nullable columns that may be missing; they are null then.
+        optional: nullable columns that may be missing, and are null then.
         dropped: columns that earlier schemas had, for the message.
 
     Returns:
         A table of `update_schema(schema, domain)` in the order of the rows. A missing `_diff` is +1.
 
     Raises:
-        InvalidUpdates: unknown or missing columns, types or values that do not fit; names the column
-            and the first row in question, counted from 0.
+        InvalidUpdates: unknown or missing columns, types or values that do not fit; names the column and the
+            first bad row, counted from 0.
     """
     table = as_table(data)
     wanted = update_schema(schema, domain)
@@ -95,10 +95,10 @@ def normalize(
 
 
 def as_table(data: object) -> pa.Table:
-    """Anything in Arrow's forms, or a pandas DataFrame, as a table; unchecked. Reads a stream to its end.
+    """Data in any of Arrow's forms, or a pandas DataFrame, as an unchecked table. Reads a stream to its end.
 
     Raises:
-        InvalidUpdates: it is none of these.
+        InvalidUpdates: the data has none of these forms.
     """
     table = _as_table(data)
     try:
@@ -136,7 +136,7 @@ def _from_pandas(data: Any) -> pa.Table:
     """A DataFrame without its index, which its own stream would add as a column."""
     try:
         return pa.Table.from_pandas(data, preserve_index=False)
-    # What Python says of doubled names, of numbers beyond 64 bits, and of texts that are no Unicode.
+    # Python's errors for duplicate names, numbers past 64 bits, and texts that are not Unicode.
     except (ValueError, OverflowError, TypeError, RecursionError) as error:
         raise InvalidUpdates(f"cannot read updates from a DataFrame: {_first_line(error)}") from error
 
@@ -181,7 +181,7 @@ def _column(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> pa.
     for chunk in chunks:
         try:
             chunk.validate(full=True)
-            # Seconds are stored as milliseconds, and a time beyond their range could not be.
+            # Seconds are stored as milliseconds; a time past their range cannot be stored.
             if not field.type.equals(stored := stored_type(field.type)):
                 filled(chunk).cast(stored)
         except pa.ArrowInvalid as error:
@@ -199,7 +199,7 @@ def _column(column: pa.ChunkedArray, field: pa.Field, domain: TimeDomain) -> pa.
 
 
 def _cast(chunk: pa.Array, field: pa.Field, domain: TimeDomain) -> pa.Array:
-    """The chunk as the type of `field`, values unchanged."""
+    """The chunk cast to the type of `field`, its values unchanged."""
     if chunk.type.equals(field.type):
         return chunk
     found, expected = chunk.type, field.type
@@ -239,7 +239,7 @@ def _castable(found: DataType, expected: DataType) -> bool:
         )
     kind, target = _kind(found), _kind(expected)
     if kind == target == "float":
-        # By type, not by value: a column that fits today and not tomorrow helps nobody.
+        # By type and not by value: a column that fits today and fails tomorrow is no help.
         return int(found.name[5:]) <= int(expected.name[5:])
     return found == expected or target in _SAFE.get(kind, ())
 
@@ -253,7 +253,7 @@ def _kind(type_: DataType) -> str:
 
 
 def _missing(array: pa.Array, field: pa.Field) -> Mask | None:
-    """Which rows hold a null where `field` or a field inside it allows none; None if surely no row does."""
+    """Rows with a null where `field` or a field in it allows none; None if there surely is no such row."""
     bad: Mask | None = None
     if not field.nullable and array.null_count:
         bad = array.is_null().to_numpy(zero_copy_only=False)
@@ -263,7 +263,7 @@ def _missing(array: pa.Array, field: pa.Field) -> Mask | None:
     children: list[pa.Array]
     if pa.types.is_struct(kind):
         children = array.flatten()
-        # Within a null struct a field is null as well, which is no offence.
+        # Fields of a null struct are null too, which is allowed.
         rows = np.arange(len(array))
         inside = array.is_valid().to_numpy(zero_copy_only=False)
     else:
@@ -290,6 +290,6 @@ def _check_rows(table: pa.Table, name: str, offends: Callable[[Ints], Mask], rul
 
 
 def _first_line(error: Exception) -> str:
-    """What another library says, at a length that people read."""
+    """The first line of another library's message, cut to a readable length."""
     line = str(error).split("\n", 1)[0]
     return line if len(line) <= _REASON_MAX else line[: _REASON_MAX - 3] + "..."

@@ -1,8 +1,8 @@
 """Inline parts: a few rows as bytes that live in the state, where a stored object would cost more.
 
-Owns their encoding: an Arrow IPC record batch message without its schema, which is that of the part's
-schema id. Must not know the state or stores. Invariant: rows that leave here are the ones that were
-encoded, in order; damage of any kind is a `CorruptionError` that names the part.
+Owns their encoding: an Arrow IPC record batch message without its schema, which is found by the part's schema
+id. Must not know the state or stores. Invariant: decoding gives exactly the rows that were encoded, in order;
+any damage is a `CorruptionError` that names the part.
 
 Ten rows take about 0.9 KB and some microseconds, where a Parquet part takes 2 KB and half a millisecond.
 """
@@ -32,14 +32,14 @@ def encode_inline(
     stats: StatsSettings,
     name: str,
 ) -> Part | None:
-    """A part that carries its rows, if they are few.
+    """A part that carries its rows itself, if they are few.
 
     Args:
         rows: sorted, consolidated updates; at least one.
         schema: of the rows.
         domain: of the times.
         schema_id: noted in the part's description.
-        limit_bytes: the encoding must be smaller.
+        limit_bytes: the encoding must be smaller than this.
         stats: what of the statistics is kept.
         name: of the part; nothing is stored under it.
 
@@ -76,7 +76,7 @@ def decode_inline(
         among: only rows with one of these keys.
 
     Returns:
-        A batch of `update_schema(schema, domain)` in the stored order; empty if no row is asked for.
+        A batch of `update_schema(schema, domain)` in the stored order; empty if no row is wanted.
 
     Raises:
         CorruptionError: the bytes are not what was encoded.

@@ -1,7 +1,7 @@
-"""Rows cut into ranges of keys, so that each range can be worked on in bounded memory.
+"""Rows cut into ranges of keys, so that each range can be processed in bounded memory.
 
-Owns where ranges begin; must not know what is done with them. Invariant: rows of one key come in one range,
-in the order in which they came in, and ranges come in ascending order of their keys.
+Owns where ranges begin; must not know what is done with them. Invariant: all rows of one key are in one
+range, in the order in which they came in, and ranges come in ascending order of their keys.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,18 +17,19 @@ from tidelake.errors import UsageError
 from tidelake.model.schema import Schema
 
 _ROW = "_tidelake_row"
-# To work on fewer rows takes hardly less time.
+# Fewer rows at once take hardly less time.
 _ENOUGH_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a range may be, if it has more than one key.
+    """How large a range with more than one key may be.
 
     Attributes:
         rows: at most.
-        size: in bytes of memory, about.
-        ranges: so many together are within the limits. What fits at once is cut too, unless it is few rows.
+        size: bytes of memory, about.
+        ranges: this many ranges together must be within the limits. Rows that fit at once are cut as well,
+            unless they are few.
     """
 
     rows: int
@@ -36,7 +37,7 @@ class Limits:
     ranges: int = 1
 
     def rows_of(self, table: pa.Table) -> int:
-        """The rows that a range may have, if they are like these."""
+        """How many rows like these a range may have."""
         if not table.num_rows:
             return self.rows
         fitting: int = self.size * table.num_rows // max(1, table.nbytes)
@@ -47,9 +48,10 @@ def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: Limits) -> It
     """Sort rows by key, stably, and cut them where a key begins.
 
     Args:
-        tables: of equal columns, with canonical values in the key columns. Rows that together are within the
-            limits come in any order; what follows after more than that has no lesser key.
-        schema: says which the key columns are.
+        tables: of equal columns, with canonical values in the key columns. Rows may come in any order as long
+            as they fit into the limits together; with more rows, none may have a lesser key than earlier
+            ones.
+        schema: names the key columns.
         limits: of a range.
 
     Raises:
@@ -62,10 +64,10 @@ def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: Limits) -> It
         held.append(table)
         joined = pa.concat_tables(held)
         held = [joined]
-        # Rows of one key that fill a range are not sorted again before there are twice as many.
+        # If one key fills a range, its rows are sorted again only once there are twice as many.
         if joined.num_rows <= max(most, limits.rows_of(joined)):
             continue
-        # The last range may go on with the rows that follow.
+        # The last range may continue with the rows that follow.
         held.clear()
         for found in _cut(joined, schema, limits):
             if held:
@@ -80,7 +82,7 @@ def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: Limits) -> It
 
 
 def _cut(table: pa.Table, schema: Schema, limits: Limits) -> Iterator[pa.Table]:
-    """All rows in ranges."""
+    """All rows of the table, in ranges."""
     if not table.num_rows:
         return
     names = [column.name for column in schema.key]
@@ -93,14 +95,14 @@ def _cut(table: pa.Table, schema: Schema, limits: Limits) -> Iterator[pa.Table]:
     wanted = max(_ENOUGH_ROWS, -(-table.num_rows // limits.ranges))
     at, rows = 0, max(1, min(most // limits.ranges, wanted))
     while at < table.num_rows:
-        # The last key that ends within the limit, or the first one, however large it is.
+        # Up to the last key that ends within the limit, or the first key, however large it is.
         fits = max(np.searchsorted(edges, at + rows, "right") - 1, np.searchsorted(edges, at, "right"))
         yield table.take(order.slice(at, int(edges[fits]) - at))
         at = int(edges[fits])
 
 
 def _after(done: bytes | None, found: pa.Table, schema: Schema) -> bytes:
-    """The last key of a range whose first one is past `done`."""
+    """The last key of a range, once it is sure that the first one is past `done`."""
     last = found.num_rows - 1
     first_key, last_key = encode_key(found.take(pa.array([0, last])), schema).to_pylist()
     if done is not None and first_key <= done:

@@ -1,8 +1,8 @@
 """A set of keys: which parts, row groups and rows may hold one of them.
 
-Owns the encoded keys and the semi-join; must not know where parts come from. Invariant: what is left out
-holds no row with such a key, and `rows` leaves in no other row. Keys are equal iff their encodings are, in
-which NaN is one value, null another, and -0.0 is 0.0.
+Owns the encoded keys and the semi-join; must not know where parts come from. Invariant: nothing that is left
+out holds a row with such a key, and `rows` keeps no other row. Keys are equal iff their encodings are: NaN is
+one value, null is another, and -0.0 equals 0.0.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,7 +22,7 @@ Words = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 # A marker and 8 bytes.
 _WORD_BYTES = 9
-# To search for an encoded key takes as long as to look at so many rows.
+# Searching for an encoded key takes as long as looking at this many rows.
 _ROWS_PER_SEARCH = 1024
 
 
@@ -55,7 +55,7 @@ class KeySet:
     """
 
     def __init__(self, keys: pa.Array) -> None:
-        """A set of encoded keys, distinct and ascending."""
+        """A set of encoded keys, which are distinct and ascending."""
         self.keys = keys
         self.first: bytes = self.keys[0].as_py()
         self.last: bytes = self.keys[-1].as_py()
@@ -64,7 +64,7 @@ class KeySet:
     def of(cls, rows: pa.RecordBatch | pa.Table, schema: Schema) -> "KeySet":
         """The keys of some rows, at least one, with canonical values in the key columns of the schema."""
         encoded = encode_key(rows, schema)
-        # Who sorts a range of rows has them in order, and to see that costs far less than to sort.
+        # Keys of a sorted range are in order, and checking that costs far less than sorting.
         if not pc.all(pc.less(encoded.slice(0, len(encoded) - 1), encoded.slice(1)), min_count=0).as_py():
             distinct = encoded.unique()
             encoded = distinct.take(pc.sort_indices(distinct))
@@ -74,7 +74,7 @@ class KeySet:
         return len(self.keys)
 
     def meets(self, low: bytes, high: bytes | None) -> bool:
-        """Whether a key lies between two bounds, both inclusive; None is without bound."""
+        """Whether a key lies between two bounds, both inclusive; None: no upper bound."""
         at = bisect_left(range(len(self)), low, key=self._key)
         return at < len(self) and (high is None or self._key(at) <= high)
 
@@ -89,7 +89,7 @@ class KeySet:
         return batch if places is None else batch.take(places)
 
     def places(self, keys: pa.Array) -> pa.Array | None:
-        """Where the rows that have one of the keys are, ascending; None: everywhere.
+        """The positions of rows that have one of the keys, ascending; None: all rows do.
 
         Args:
             keys: of rows sorted by key, from `searchable`.
@@ -102,13 +102,13 @@ class KeySet:
         high = bisect_right(range(len(self)), keys[-1].as_py(), low, key=self._key)
         wanted = self.keys.slice(low, high - low)
         if len(wanted) * _ROWS_PER_SEARCH < len(keys):
-            # Each row costs something otherwise, and each key: a hash table of them is made at each call.
+            # `is_in` costs time for each row and each key, since it makes a hash table at each call.
             return _places(len(keys), *_searched(keys, wanted.to_pylist()))
         places = pc.indices_nonzero(pc.is_in(keys, value_set=wanted))
         return None if len(places) == len(keys) else places
 
     def _found(self, keys: pa.Array) -> pa.Array | None:
-        """`places` of keys that are numbers: each wanted one is searched for, not each row."""
+        """`places` for keys that are numbers: searches for each wanted key instead of looking at each row."""
         nulls = keys.null_count
         known = raw(keys, np.dtype(np.uint64))[: len(keys) - nulls]
         wanted = self._numbers
@@ -121,7 +121,7 @@ class KeySet:
 
     @cached_property
     def _numbers(self) -> Words:
-        """The keys without null, if all others are encoded in 8 bytes."""
+        """The keys except null, if all are encoded in 8 bytes."""
         count = len(self) - (self.last == NULL)
         start = _WORD_BYTES * self.keys.offset
         data = np.frombuffer(self.keys.buffers()[2] or b"", np.uint8, _WORD_BYTES * count, start)
@@ -134,7 +134,7 @@ class KeySet:
 
 
 def _searched(keys: pa.Array, wanted: list[bytes]) -> tuple[Places, Places]:
-    """Where the rows of each wanted key begin and end: a few in many that ascend."""
+    """Where the rows of each wanted key begin and end; for few wanted keys and many rows in order."""
     places = range(len(keys))
     first = [bisect_left(places, key, key=lambda i: keys[i].as_py()) for key in wanted]
     end = [
@@ -145,7 +145,7 @@ def _searched(keys: pa.Array, wanted: list[bytes]) -> tuple[Places, Places]:
 
 
 def _places(rows: int, first: Places, end: Places) -> pa.Array | None:
-    """Ranges of places, one after the other; None if these are all of so many rows."""
+    """All positions of some ranges; None if these are all of `rows` rows."""
     counts = end - first
     total = int(counts.sum())
     if total == rows:

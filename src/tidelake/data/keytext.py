@@ -1,7 +1,7 @@
-"""Encoded keys as text for people: messages say which rows are meant.
+"""Encoded keys as text for people, so that messages can say which rows they mean.
 
-Owns how far an encoded, perhaps truncated key is read back; must not be used to compare. What it cannot
-read it shows as hexadecimal digits.
+Owns how far an encoded, perhaps truncated key can be read back; must not be used to compare keys. What it
+cannot read it shows as hexadecimal digits.
 """
 
 import re
@@ -37,7 +37,7 @@ def _value(data: bytes, column: Column) -> tuple[str, bytes]:
         text = raw.decode(errors="replace") if kind == "string" else raw.hex()
         return repr(text[:_CHARS_MAX]), body[end + 2 :]
     if len(body) < _WORD_BYTES or not (_SIGNED.fullmatch(kind) or re.fullmatch(r"uint\d+|bool", kind)):
-        # Bytes of unknown length: what follows cannot be told apart.
+        # The length of these bytes is unknown, so the values after them cannot be found.
         return body[:_CHARS_MAX].hex() or "?", b""
     word = int.from_bytes(body[:_WORD_BYTES], "big")
     return str(word - (1 << 63) if _SIGNED.fullmatch(kind) else word), body[_WORD_BYTES:]

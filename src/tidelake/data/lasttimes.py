@@ -1,7 +1,7 @@
-"""The latest times of a stream of updates: enough to say whether all lie before an upper frontier.
+"""The latest times of a stream of updates, to check that all lie before an upper frontier.
 
-Owns these times; must not know parts. Invariant: no time that was added is unless one of the kept ones is at
-or after it, in every component.
+Owns these times; must not know parts. Invariant: every time that was added is at or before a kept one, in
+every component.
 """
 
 import numpy as np
@@ -12,15 +12,15 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 
 Ints = npt.NDArray[np.int64]
-# Of ints there is one. Of tuples there may be as many as there are times; then whoever asks must look.
+# Ints have one latest time. Tuples may have as many as there are times; then the caller must check each row.
 _KEPT_MAX = 64
 
 
 class LastTimes:
-    """Takes updates, keeps the times that no other time is at or after.
+    """Takes updates and keeps their maximal times: those that no other time is at or after.
 
     Attributes:
-        complete: whether all of these times were kept; there may be too many.
+        complete: whether all maximal times were kept; there may be too many.
     """
 
     def __init__(self, domain: TimeDomain) -> None:
@@ -35,7 +35,7 @@ class LastTimes:
                 self._add(np.stack([column.to_numpy() for column in batch.columns], axis=1))
 
     def beyond(self, frontier: Frontier) -> Time | None:
-        """One of the times that is beyond a frontier, or None if none is (if `complete`: of all times)."""
+        """A time at or after a frontier, or None if there is none (sure only if `complete`)."""
         times = (tuple(int(x) for x in time) for time in self._kept)
         found = sorted(time for time in times if frontier.less_equal(self._time(time)))
         return self._time(found[-1]) if found else None
@@ -50,7 +50,7 @@ class LastTimes:
             if len(self._kept) == _KEPT_MAX:
                 self.complete = False
                 return
-            # The greatest in the order of words is at or before no other.
+            # The greatest in lexicographic order is at or before no other time.
             last = times
             for component in range(times.shape[1]):
                 last = last[last[:, component] == last[:, component].max()]

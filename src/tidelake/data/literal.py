@@ -1,8 +1,8 @@
-"""Where a literal stands among the values of a column: exactly, whether or not the column can hold it.
+"""Where a literal stands among the values of a column: exactly, even if the column cannot hold it.
 
-Owns the encoding of single values and what of a literal fits which type; must not know SQL. `x >= 1.5` of an
-integer is `x >= 2`, `x < 300` of an int8 is true of all: nothing is rounded to fit, but for numbers that are
-compared with floats, which become the nearest double, as in any SQL.
+Owns the encoding of single values, and which literal fits which type; must not know SQL. `x >= 1.5` for an
+integer is `x >= 2`, and `x < 300` is true for every int8: nothing is rounded to fit. The exception is a
+number that is compared with floats, which becomes the nearest double, as in any SQL.
 """
 
 import math
@@ -26,13 +26,13 @@ _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|[+-]\d\d(?::?\d\d)?)?"
 )
 _NAN, _SIGN, _ONES = 0x7FF8 << 48, 1 << 63, (1 << 64) - 1
-# No column has so many.
+# No column has so many digits.
 _DIGITS_MAX = 256
 
 
 @dataclass(frozen=True)
 class Double:
-    """A literal that says that it is a double."""
+    """A literal that is written as a double."""
 
     value: float
 
@@ -60,8 +60,8 @@ class Place:
     """Where a literal stands among the values of a column.
 
     Attributes:
-        least: the encoded values that are not less than the literal begin here.
-        above: those that are greater begin here; the same, if no value of the column equals the literal.
+        least: the encoded values that are not less than the literal begin here. above: the encoded values
+        that are greater begin here; equal to `least` if no value equals the literal.
     """
 
     least: bytes
@@ -91,16 +91,16 @@ def place(value: Value, column: Column) -> Place | None:
 
 
 def beginning(prefix: str) -> tuple[bytes, bytes]:
-    """The interval of the strings that begin so."""
+    """The interval of the strings that begin with `prefix`."""
     raw = prefix.encode()
     if not raw:
         return _PRESENT, NULL
-    # No byte of UTF-8 is FF, so that the last one has a successor.
+    # No byte of UTF-8 is FF, so the last byte has a successor.
     return _open_text(raw), _open_text(raw[:-1] + bytes([raw[-1] + 1]))
 
 
 def day(text: str) -> Day | None:
-    """The date that is written `yyyy-mm-dd`; None if it is none."""
+    """The date in the text `yyyy-mm-dd`; None if it is not a date."""
     found = _DATE.fullmatch(text.strip())
     try:
         return (
@@ -111,14 +111,14 @@ def day(text: str) -> Day | None:
 
 
 def moment(text: str) -> Moment | None:
-    """The time that is written `yyyy-mm-dd hh:mm:ss.fffffffff+hh:mm`, of which the end may be left out."""
+    """The time in the text `yyyy-mm-dd hh:mm:ss.fffffffff+hh:mm`, whose end may be left out; or None."""
     found = _MOMENT.fullmatch(text.strip())
     if found is None:
         return None
     on, hour, minute, second, fraction, zone = found.groups()
     days = day(on)
     try:
-        # Only to check the numbers: it holds no nanoseconds.
+        # Only checks the numbers, since a datetime holds no nanoseconds.
         datetime(2000, 1, 1, int(hour or 0), int(minute or 0), int(second or 0))  # noqa: DTZ001
         offset_s = _offset_s(zone)
     except ValueError:
@@ -142,12 +142,12 @@ def _number(value: Decimal | Double, type_: DataType) -> Place | None:
     if type_.name.startswith("float"):
         return _float(value)
     if isinstance(value, Double):
-        # The exact number that it is, where the column has exact numbers.
+        # Exactly the number that it is, because the column has exact numbers.
         if not math.isfinite(value.value):
             return None
         value = Decimal(value.value)
     if type_.name.startswith("decimal"):
-        # Whatever the bits of a decimal hold is in order, whether it has as many digits as the type or more.
+        # Decimals compare by all their bits, even if the number has more digits than the type.
         floor, whole = _floor(value, int(type_.params[1]))
         return (
             _at(encoded_decimal(floor)) if whole and _fits(floor, 256) else _between(_from_decimal(floor + 1))
@@ -159,7 +159,7 @@ def _number(value: Decimal | Double, type_: DataType) -> Place | None:
 
 
 def _integer(floor: int, whole: bool, bits: int, *, signed: bool = True) -> Place:
-    """Of a number between `floor` and the next, or `floor` itself, in a column of integers."""
+    """The place, among integers, of `floor` if `whole`; else of a number between that and the next one."""
     least, end = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
     if whole and least <= floor < end:
         return _at(encoded_word(floor, signed=signed))
@@ -169,13 +169,13 @@ def _integer(floor: int, whole: bool, bits: int, *, signed: bool = True) -> Plac
 
 
 def _floor(value: Decimal, scale: int) -> tuple[int, bool]:
-    """The whole part of `value * 10**scale`, towards minus infinity, and whether it is all of it."""
+    """`value * 10**scale` rounded down, and whether nothing was lost."""
     sign, digits, exponent = value.as_tuple()
     places = int(exponent) + scale
     if not any(digits):
         return 0, True
     if len(digits) + places > _DIGITS_MAX:
-        # Past any column; written out it would be as long as its exponent says.
+        # Past any column; written out, the number would be as long as its exponent says.
         return (-1 if sign else 1) << 512, True
     if len(digits) + places < 0:
         return (-1 if sign else 0), False
@@ -191,7 +191,7 @@ def _fits(number: int, bits: int) -> bool:
 
 
 def _from_decimal(number: int) -> bytes:
-    """From where decimals, without their scale, are not less than `number`."""
+    """Where the encoded decimals begin that are not less than `number`; both without their scale."""
     if _fits(number, 256):
         return encoded_decimal(number)
     return _PRESENT if number < 0 else NULL
@@ -201,7 +201,7 @@ def _float(value: Decimal | Double) -> Place:
     nearest = value.value if isinstance(value, Double) else float(value)
     if isinstance(value, Double) or math.isfinite(nearest):
         return _at(encoded_float(nearest))
-    # Between the greatest number and infinity, where no value is.
+    # Between the greatest finite number and infinity, where there is no value.
     return _between(encoded_float(math.inf) if nearest > 0 else encoded_float(-math.inf) + PAST)
 
 
@@ -229,7 +229,7 @@ def encoded_text(raw: bytes) -> bytes:
 
 
 def _open_text(raw: bytes) -> bytes:
-    """With what the encodings of all begin that begin with `raw`."""
+    """The common beginning of the encodings of all texts that begin with `raw`."""
     return _PRESENT + raw.replace(b"\x00", b"\x00\xff")
 
 

@@ -4,13 +4,14 @@ Owns which row groups are read and what is checked of them; must not know stores
 Invariant: rows that leave here are exactly the ones that were written, in order; damage of any kind is
 a `CorruptionError` that names the part, and an error of the file itself passes through unchanged.
 
-Parquet never reads the file. It sees only bytes whose checksum was compared before, so whatever it
-complains about is no failure of a disk or a network.
+Parquet never reads the file. It sees only bytes whose checksum was compared before, so its errors are never
+those of a disk or a network.
 """
 
 import io
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,21 +27,21 @@ from tidelake.model.batch import Part
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
-# One read takes row groups up to so many bytes: fewer round trips, still a small buffer.
+# One read takes row groups of up to so many bytes: fewer round trips, and still a small buffer.
 _WINDOW_BYTES = 2 * 1024 * 1024
 _BATCH_BYTES = 32 * 1024 * 1024
-# So much is decoded at once to find a few rows in it.
+# At most so many bytes are decoded at once to find a few rows in them.
 _SPARSE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class PartIndex:
-    """The sparse index of a part: an item for each row group.
+    """The sparse index of a part, with one item for each row group.
 
     Attributes:
-        first_keys: of its first row, as `encode_key` makes it.
-        rows: in it.
-        size_bytes: of its stored bytes.
+        first_keys: the key of its first row, as `encode_key` makes it.
+        rows: how many rows it has.
+        size_bytes: how many stored bytes it has.
     """
 
     first_keys: tuple[bytes, ...]
@@ -68,7 +69,7 @@ def read_index(file: File | str, part: Part) -> PartIndex:
 
 
 def rows_among(file: File, part: Part, schema: Schema, among: KeySet) -> int:
-    """How many rows the row groups have that may hold one of some keys. Errors and reads as `read_index`."""
+    """The rows of all row groups that may hold one of the keys. Reads and errors as `read_index`."""
     footer = read_footer(file, part)
     groups = range(len(footer.ends))
     return sum(footer.rows(i) for i in groups if _meets(among, footer, part, schema, i))
@@ -96,15 +97,16 @@ def read_part(
         part: its description; rewrite and truncation are not applied (see `select.view`).
         schema: the one that the part was written under.
         domain: of the times.
-        batch_rows: most rows of a batch.
-        batch_bytes: about how large a batch may be in memory, judged by those before it. The first ones
-            are of one row group at most.
+        batch_rows: the most rows of a batch.
+        batch_bytes: the size of a batch in memory, about, judged by the batches before it. The first batches
+            hold rows of one row group only.
         key_from: only rows whose encoded key is not less than this.
         key_below: only rows whose encoded key is less than this.
         among: only rows with one of these keys; row groups that cannot hold one are not read.
-        row_groups: says of each row group whether it is to be read; default: all are.
-        columns: names of those to decode, with a range or a set of keys all key columns; default: all.
-        watch: is told how many rows were decoded, and how large they are, whether they are wanted or not.
+        row_groups: tells for each row group whether to read it; default: all.
+        columns: names of the columns to decode, including all key columns if a range or a set of keys is
+            given; default: all.
+        watch: called with the number of rows that were decoded, wanted or not, and their size in bytes.
 
     Yields:
         Batches of `update_schema(schema, domain)`, or some of its columns, in the stored order, none empty.
@@ -113,61 +115,64 @@ def read_part(
         CorruptionError: the object is damaged, or is not the part described.
         FormatTooNew: written by a newer version.
     """
-    if isinstance(file, str):
-        with open(file, "rb") as opened:
-            yield from read_part(
-                opened,
+    with open(file, "rb") if isinstance(file, str) else nullcontext(file) as opened:
+        footer = read_footer(opened, part)
+        fields = _fields(footer, part, schema, domain, columns)
+        groups = _groups(footer, key_from, key_below, row_groups)
+        if among is not None:
+            groups = [group for group in groups if _meets(among, footer, part, schema, group)]
+        size = _BatchSize(batch_rows, batch_bytes, footer.metadata.row_group(0))
+        at_once = 1
+        while groups:
+            window = _window(footer, groups[:at_once], size.rows)
+            # The bytes are in no variable here, which would hold them until the next ones have been read.
+            decoded = _decoded(
+                read_group_bytes(opened, part, footer, window[0], window[-1]),
+                footer,
                 part,
-                schema,
-                domain,
-                batch_rows=batch_rows,
-                batch_bytes=batch_bytes,
-                key_from=key_from,
-                key_below=key_below,
-                among=among,
-                row_groups=row_groups,
-                columns=columns,
-                watch=watch,
+                window,
+                fields,
+                batch_rows=size.rows,
             )
-        return
-    footer = read_footer(file, part)
-    wanted = update_schema(schema, domain)
-    _check_schema(footer, part, wanted)
-    if columns is not None:
-        wanted = pa.schema([field for field in wanted if field.name in columns])
-    wanted_groups = _groups(footer, key_from, key_below, row_groups)
-    if among is not None:
-        wanted_groups = [g for g in wanted_groups if _meets(among, footer, part, schema, g)]
-    # Before a batch was seen: the encoded size, which is too little where values repeat.
-    rows, groups = min(batch_rows, _fitting(footer.metadata.row_group(0), batch_bytes)), 1
-    while wanted_groups:
-        last = _window(footer, wanted_groups[:groups], rows)
-        first = wanted_groups[0]
-        # Not in a variable: the bytes would be held until the next ones have been read.
-        decoded = _decoded(
-            read_group_bytes(file, part, footer, first, last),
-            footer,
-            part,
-            range(first, last + 1),
-            wanted,
-            batch_rows=rows,
-        )
-        for batch in decoded:
-            seen, size = batch.num_rows, max(1, batch.nbytes)
-            watch(seen, size)
-            rows = max(1, min(batch_rows, batch_bytes * seen // size))
-            kept = [_within(batch, schema, key_from, key_below)]
-            del batch
-            if among is not None:
-                kept.append(among.rows(kept[0], searchable(kept.pop(), schema)))
-                # Where few rows are wanted more are decoded for a batch of them: each call takes its time.
-                enough = rows * seen // max(1, kept[0].num_rows)
-                rows = max(rows, min(enough, _SPARSE_BYTES * seen // size))
-            if kept[0].num_rows:
-                yield kept.pop()
-        del decoded, kept
-        del wanted_groups[: last + 1 - first]
-        groups = len(wanted_groups)
+            for batch in decoded:
+                rows, nbytes = batch.num_rows, max(1, batch.nbytes)
+                watch(rows, nbytes)
+                # A list, so that nothing here holds the rows once they are handed over.
+                kept = [_selected(batch, schema, key_from, key_below, among)]
+                del batch
+                size.learn(rows, nbytes, rows if among is None else kept[0].num_rows)
+                if kept[0].num_rows:
+                    yield kept.pop()
+            del decoded, kept
+            del groups[: len(window)]
+            at_once = len(groups)
+
+
+class _BatchSize:
+    """How many rows to decode at once, judged by the batches before."""
+
+    def __init__(self, rows_max: int, bytes_max: int, group: pq.RowGroupMetaData) -> None:
+        self._rows_max, self._bytes_max = rows_max, bytes_max
+        # Before the first batch only the encoded size is known, which is too low where values repeat.
+        fitting = bytes_max * int(group.num_rows) // max(1, int(group.total_byte_size))
+        self.rows = min(rows_max, max(1, fitting))
+
+    def learn(self, rows: int, nbytes: int, kept: int) -> None:
+        """Judge by a batch of so many rows and bytes, of which `kept` rows were wanted."""
+        self.rows = max(1, min(self._rows_max, self._bytes_max * rows // nbytes))
+        if kept < rows:
+            # Each call costs time: where few rows are wanted, decode more for a batch of them.
+            enough = self.rows * rows // max(1, kept)
+            self.rows = max(self.rows, min(enough, _SPARSE_BYTES * rows // nbytes))
+
+
+def _fields(
+    footer: Footer, part: Part, schema: Schema, domain: TimeDomain, columns: Collection[str] | None
+) -> pa.Schema:
+    """The columns to decode, once the part is known to have all of its schema's."""
+    every = update_schema(schema, domain)
+    _check_schema(footer, part, every)
+    return every if columns is None else pa.schema([field for field in every if field.name in columns])
 
 
 def _groups(
@@ -176,9 +181,9 @@ def _groups(
     key_below: bytes | None,
     row_groups: Callable[[pq.FileMetaData], list[bool]] | None,
 ) -> list[int]:
-    """The row groups to read: those that may hold keys of the range, and that are wanted."""
+    """The row groups to read: those that `row_groups` wants and that may hold keys of the range."""
     keys = footer.first_keys
-    # Rows of the first key of a group may already stand at the end of the group before.
+    # The group before may end with rows of the same key with which a group begins.
     first = 0 if key_from is None else max(0, bisect_left(keys, key_from) - 1)
     end = len(keys) if key_below is None else bisect_left(keys, key_below)
     if row_groups is None:
@@ -188,7 +193,7 @@ def _groups(
 
 
 def _meets(among: KeySet, footer: Footer, part: Part, schema: Schema, group: int) -> bool:
-    """Whether a row group may hold one of some keys."""
+    """Whether a row group may hold a row with one of the keys."""
     keys = footer.first_keys
     # Its last rows may have the first key of the next group.
     last = keys[group + 1] if group + 1 < len(keys) else part.key_upper
@@ -198,12 +203,8 @@ def _meets(among: KeySet, footer: Footer, part: Part, schema: Schema, group: int
     return upper is None or among.meets(keys[group], upper if last is None else min(last, upper))
 
 
-def _fitting(group: pq.RowGroupMetaData, size: int) -> int:
-    return max(1, size * int(group.num_rows) // max(1, int(group.total_byte_size)))
-
-
-def _window(footer: Footer, groups: list[int], batch_rows: int) -> int:
-    """The last row group to read together with the first: one batch's worth, and none that is not wanted."""
+def _window(footer: Footer, groups: list[int], batch_rows: int) -> range:
+    """The row groups to read at once: the first and the wanted ones right after it, about one batch."""
     first = last = groups[0]
     rows = footer.rows(first)
     for group in groups[1:]:
@@ -212,7 +213,7 @@ def _window(footer: Footer, groups: list[int], batch_rows: int) -> int:
             break
         last = group
         rows += footer.rows(last)
-    return last
+    return range(first, last + 1)
 
 
 class _Window(io.RawIOBase):
@@ -235,7 +236,7 @@ class _Window(io.RawIOBase):
         self._at = base + offset
         return self._at
 
-    # Arrow takes any buffer, and so a view that copies nothing.
+    # Arrow takes any buffer, so a view saves a copy.
     def read(self, size: int = -1, /) -> memoryview:
         start = self._at - self._origin
         if start < 0 or size < 0:
@@ -251,17 +252,17 @@ def _decoded(
     which = f"row groups {groups[0]} to {groups[-1]}"
     try:
         window = _Window(data, footer.start(groups[0]), part.size_bytes)
-        # The pages have checksums too, of bytes that were compared already.
+        # Page checksums stay unchecked: the same bytes were compared already.
         file = pq.ParquetFile(window, metadata=footer.metadata, pre_buffer=False)
         names = None if len(wanted) == len(footer.metadata.schema.to_arrow_schema()) else wanted.names
         batches = file.iter_batches(batch_rows, row_groups=list(groups), columns=names, use_threads=False)
         while (batch := next(batches, None)) is not None:
             left -= batch.num_rows
-            # Not in a variable: it would be held until the next one is asked for.
+            # A list, because a variable would hold the batch until the next one is asked for.
             held = [_conformed(batch, wanted)]
             del batch
             if left <= 0:
-                # Nor the bytes, by a reader that has nothing more to give.
+                # Free the bytes as well: the reader has nothing more to give.
                 batches = iter(())
                 del data, window, file
             yield held.pop()
@@ -283,7 +284,7 @@ def _check_schema(footer: Footer, part: Part, wanted: pa.Schema) -> None:
 
 
 def _conformed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    # By name: of columns `a` and `a.b` Parquet gives the second to whoever asks for the first.
+    # By name: a request for column `a` makes Parquet return column `a.b` as well.
     found = zip((batch.column(field.name) for field in wanted), wanted, strict=True)
     columns = [
         column if column.type.equals(field.type) else column.cast(field.type) for column, field in found
@@ -291,10 +292,22 @@ def _conformed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
+def _selected(
+    batch: pa.RecordBatch,
+    schema: Schema,
+    key_from: bytes | None,
+    key_below: bytes | None,
+    among: KeySet | None,
+) -> pa.RecordBatch:
+    """The rows of the range that have one of the keys."""
+    rows = _within(batch, schema, key_from, key_below)
+    return rows if among is None else among.rows(rows, searchable(rows, schema))
+
+
 def _within(
     batch: pa.RecordBatch, schema: Schema, key_from: bytes | None, key_below: bytes | None
 ) -> pa.RecordBatch:
-    """The rows of the range; the batch itself where its first and last row lie inside."""
+    """The rows of the key range; a view of the batch."""
     low, high = 0, batch.num_rows
     if key_from is not None:
         low = _first_at(batch, schema, key_from, low, high)
@@ -304,7 +317,7 @@ def _within(
 
 
 def _first_at(batch: pa.RecordBatch, schema: Schema, bound: bytes, low: int, high: int) -> int:
-    """The first row whose encoded key is not less than the bound; encodes only the rows it looks at."""
+    """The first row whose encoded key is not less than the bound; encodes only keys that it compares."""
 
     def key(row: int) -> bytes:
         encoded: bytes = encode_key(batch.slice(row, 1), schema)[0].as_py()

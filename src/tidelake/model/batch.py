@@ -19,9 +19,9 @@ class ColumnStats:
     """Bounds on the values of one column in one part.
 
     Attributes:
-        lower: no non-null value is less; encoded, perhaps truncated. None: all are null.
-        upper: no non-null value is greater; encoded. None: all are null, or no bound is known.
-        null_count: rows that are null.
+        lower: no non-null value is less; encoded, perhaps truncated. None: all values are null.
+        upper: no non-null value is greater; encoded. None: all values are null, or no bound is known.
+        null_count: rows with a null.
     """
 
     lower: bytes | None
@@ -34,11 +34,11 @@ class Part:
     """One piece of sorted, consolidated updates: a stored object, or the bytes themselves if tiny.
 
     Attributes:
-        name: of the blob, within the lake. Never used twice, by an inline part neither.
-        size_bytes: of the blob, or of the inline bytes.
-        checksum: of these bytes, as `tidelake.data.container.checksum` makes it; of a blob, followed by that
-            of its footer (absent in states of formats 1 and 2).
-        rows: updates in it, before any truncation.
+        name: name of the blob in the lake. Never used twice, even by inline parts.
+        size_bytes: size of the blob, or of the inline bytes.
+        checksum: of these bytes, as `tidelake.data.container.checksum` makes it; for a blob the checksum of
+            its footer follows (absent in states of formats 1 and 2).
+        rows: number of updates, before any truncation.
         negative_rows: how many of them have a negative diff.
         diff_sum: sum of all diffs, exact (may exceed int64).
         schema_id: the schema it was written under.
@@ -47,12 +47,12 @@ class Part:
         time_lower: component-wise least time, before any rewrite.
         time_upper: component-wise greatest time, before any rewrite.
         stats: by column id; columns may be missing.
-        time_counts: of int times, ascending pairs `(first, rows)`: so many rows have a time at or after
-            `first`, and before no other pair's rows. The first pair counts the rows at exactly the least
-            time. Empty for tuples.
-        rewrite: times are to be read as advanced to this one.
-        inline: the rows themselves, as `tidelake.data.inline` encodes them; nothing is stored under the
-            name then. None: they are in the blob.
+        time_counts: a histogram of int times, as ascending pairs `(first, rows)`: the number of rows from
+            `first` up to the next pair's. The first pair counts the rows at exactly the least time. Empty for
+            tuples.
+        rewrite: readers advance all times to this one.
+        inline: the rows themselves, as `tidelake.data.inline` encodes them; then no blob has the name. None:
+            the rows are in the blob.
     """
 
     name: str
@@ -130,7 +130,7 @@ class HollowBatch:
 
     @property
     def inline_bytes(self) -> int:
-        """How many of them are inline, in the state."""
+        """Bytes of inline parts, which are in the state."""
         return sum(len(p.inline) for p in self.parts() if p.inline is not None)
 
     @property

@@ -1,8 +1,8 @@
 """Bounds: which times a batch covers, and how far it has been folded.
 
-A batch with bounds (lower, upper, since) holds exactly the updates of the collection whose time is
-at or after `lower` and not at or after `upper`; their times may have been advanced by `since`. So summing its
-updates up to any time at or after `since` gives the same answer as the originals would.
+A batch with bounds (lower, upper, since) holds exactly the updates of the collection whose time is at or
+after `lower` and not at or after `upper`. Their times may have been advanced by `since`. This does not change
+the sum of the updates up to any time at or after `since`.
 """
 
 from dataclasses import dataclass

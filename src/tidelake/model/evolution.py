@@ -1,9 +1,9 @@
-"""How a schema may change: which new schema may follow the ones that a collection had.
+"""How a schema may change: which new schema may follow those that a collection has had.
 
 Owns the rules and their messages; must not know data. Invariant: rows that were written under any earlier
-schema can be read under the next one, column by column by id: the column is there, of a type into which
-every value widens, or it is null. Key columns keep their places and the bytes of their encoding, so that
-bounds of keys stay comparable across schemas.
+schema can be read under the next one. Columns are matched by id; each value is there and fits the new type,
+or the column is null. Key columns keep their places and the bytes of their encoding, so that bounds of keys
+stay comparable across schemas.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _DECIMALS = {"decimal32": 32, "decimal64": 64, "decimal128": 128, "decimal256": 
 
 
 def widens(old: DataType, new: DataType) -> bool:
-    """Whether every value of one type is one of another, wider type of the same kind, in the same order."""
+    """Whether `new` is a wider type of the same kind that has every value of `old`, in the same order."""
     if old.name in _DECIMALS and new.name in _DECIMALS:
         (precision, scale), (new_precision, new_scale) = old.params, new.params
         wider = int(new_precision) >= int(precision) and _DECIMALS[new.name] >= _DECIMALS[old.name]
@@ -33,19 +33,19 @@ def widens(old: DataType, new: DataType) -> bool:
 
 
 def evolved(versions: Mapping[int, Schema], wanted: Schema, seen: int | None = None) -> Schema:
-    """The next schema, its columns with their ids.
+    """The next schema, with ids for its columns.
 
     Args:
         versions: all schemas so far, by id; the greatest id is the newest one.
-        wanted: what the columns are to be; its column ids are not looked at.
-        seen: the newest schema that the caller knows. It may only drop columns that it has seen.
+        wanted: the columns as they shall be; their ids are ignored.
+        seen: the newest schema that the caller knows; it may only drop columns of this one. None: any.
 
     Returns:
         The schema, equal to the newest one if nothing changes. Columns of the newest schema keep their
         ids, by name; others get ids that no column ever had.
 
     Raises:
-        IncompatibleSchema: naming the column, what was wanted of it, and what to do instead.
+        IncompatibleSchema: names the column, the change, and what to do instead.
     """
     newest = versions[max(versions)]
     _check_key_names(newest, wanted)
@@ -106,7 +106,7 @@ def _check_value_order(newest: Schema, wanted: Schema) -> None:
 
 
 def _changed(old: Column, new: Column, *, key: bool) -> Column:
-    """The column as wanted, if it may become that."""
+    """The column after the change, if the change is allowed."""
     what = f"{'key ' if key else ''}column {old.name!r}"
     if old.nullable and not new.nullable:
         raise IncompatibleSchema(
@@ -135,7 +135,7 @@ def _remedy(type_: DataType) -> str:
 def why_not_readable_as(newest: Schema, older: Schema) -> str:
     """Why rows of the newest schema cannot be read under an older one; empty if they can.
 
-    What was added since is left out then, and what was dropped since is null.
+    Columns that were added since are left out, and columns that were dropped since are null.
     """
     present = {column.id: column for column in newest.columns}
     for column in older.columns:
@@ -150,12 +150,12 @@ def why_not_readable_as(newest: Schema, older: Schema) -> str:
 
 
 def may_be_missing(versions: Mapping[int, Schema], schema: Schema) -> frozenset[str]:
-    """Names of the columns of a schema that came later than the first one: a table without them is older."""
+    """Names of columns that the first schema did not have. A table without them may have been made before."""
     first = {column.id for column in versions[min(versions)].columns}
     return frozenset(column.name for column in schema.columns if column.id not in first)
 
 
 def dropped(versions: Mapping[int, Schema], schema: Schema) -> frozenset[str]:
-    """Names of columns that earlier schemas had and a schema has no more."""
+    """Names of columns that earlier schemas had and this schema no longer has."""
     names = {column.name for version in versions.values() for column in version.columns}
     return frozenset(names - {column.name for column in schema.columns})

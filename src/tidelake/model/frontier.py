@@ -73,23 +73,22 @@ class Frontier:
         return other < self
 
     def insert(self, time: Time) -> "Frontier":
-        """This frontier moved back just so far that `time` is at or after it."""
+        """The latest frontier at or before this one that `time` is at or after."""
         return self if self.less_equal(time) else Frontier.of(*self.elements, time)
 
     def meet(self, other: "Frontier") -> "Frontier":
-        """The latest frontier at or before both: a time is at or after it if it is so for either."""
+        """The latest frontier at or before both. A time is at or after it if it is at or after either."""
         return Frontier.of_all((*self.elements, *other.elements))
 
     def join(self, other: "Frontier") -> "Frontier":
-        """The earliest frontier at or after both: a time is at or after it if it is so for both."""
+        """The earliest frontier at or after both. A time is at or after it if it is at or after both."""
         return Frontier.of_all(times.join(a, b) for a in self.elements for b in other.elements)
 
     def advance(self, time: Time) -> Time:
-        """The time that stands for `time` in all reads at or after this frontier.
+        """The time that can replace `time` in all reads at or after this frontier.
 
-        The meet of `join(time, f)` over all f: no read as of a time at or after the frontier can tell it
-        from `time`, and it is the greatest such. No time is at or after the closed frontier; it leaves times
-        alone.
+        It is the meet of `join(time, f)` over all elements f: the greatest time that no read as of a time at
+        or after the frontier can tell from `time`. The closed frontier leaves times unchanged.
         """
         joined = [times.join(time, f) for f in self.elements]
         if not joined:
@@ -115,14 +114,14 @@ class Frontier:
         return cls.of_all(stepped)
 
     def just_before(self) -> "Frontier":
-        """The latest `since` under which the times at or after this frontier can still be told apart."""
+        """The latest `since` that keeps all times at or after this frontier distinct."""
         return Frontier.of_all(_one_back(t) for t in self.elements)
 
     def keeps_times_from(self, lower: "Frontier") -> bool:
-        """Whether advancing by this frontier leaves times at or after `lower` alone and keeps others out.
+        """Whether advancing by this frontier leaves times at or after `lower` as is and adds none there.
 
-        With ints: this frontier lies strictly before `lower`, or is at the minimum. With tuples each
-        component must; otherwise (0, 3) advanced by (1, 0) would come to lie after (1, 1).
+        With ints: this frontier is strictly before `lower`, or at the minimum. With tuples the same must hold
+        for each component; otherwise (0, 3) advanced by (1, 0) would become (1, 3), which is after (1, 1).
         """
         return all(any(_tells_apart(s, t) for s in self.elements) for t in lower.elements)
 

@@ -1,7 +1,7 @@
-"""How the objects of a shard are called in the blob store. Names are never used twice.
+"""The names of a shard's objects in the blob store. No name is used twice.
 
-The name of a part holds the seqno of the newest state that its uploader knew: so a listing tells which
-uploads are older than what a state still takes in (`tidelake.state.garbage`).
+The name of a part holds the seqno of the newest state that its uploader knew, so a listing shows which
+uploads are too old for a state to take in (`tidelake.state.garbage`).
 """
 
 import re
@@ -44,7 +44,7 @@ def aside(shard_id: str, seqno: int, id_: str, what: str) -> str:
         shard_id: of the shard.
         seqno: of the state.
         id_: of the repair.
-        what: it is; ASCII letters, digits, dots and dashes.
+        what: kind of object; ASCII letters, digits, dots and dashes.
     """
     return f"{shard_id}/aside/{seqno:019d}-{id_}/{what}"
 
@@ -55,24 +55,24 @@ def is_aside(name: str) -> bool:
 
 
 def uploaded_at(name: str) -> int | None:
-    """The seqno that the uploader of a part knew; None if it is no name of a part."""
+    """The seqno that the uploader of a part knew; None if this is not the name of a part."""
     found = _PART.fullmatch(name)
     return int(found[2], 16) if found else None
 
 
 def upload(name: str) -> tuple[int, str]:
-    """The seqno that the uploader of a part knew, and the part's id. Of any other name: 0 and the name."""
+    """The seqno that the uploader of a part knew, and the part's id; for other names 0 and the name."""
     found = _PART.fullmatch(name)
     return (int(found[2], 16), found[3]) if found else (0, name)
 
 
 def owner(name: str) -> str | None:
-    """The id of the shard that a part was made for, and that deletes it; None if it is no name of a part."""
+    """The id of the shard that a part was made for and that deletes it; None if this is no part's name."""
     found = _PART.fullmatch(name)
     return found[1] if found else None
 
 
 def rolled_up_at(name: str) -> int | None:
-    """The seqno of the state in a rollup; None if it is no name of a rollup."""
+    """The seqno of the state in a rollup; None if this is not the name of a rollup."""
     found = _ROLLUP.fullmatch(name)
     return int(found[1]) if found else None

@@ -1,11 +1,11 @@
-"""Which rows a read is to give, as a value: a formula over sets of encoded column values.
+"""Predicates: which rows a read returns, as a formula over sets of encoded column values.
 
 A leaf says that the value of one column lies in a set of half-open byte intervals, in the order-preserving
-encoding of `tidelake.data.encode`. Comparisons, IN, BETWEEN, prefixes and IS NULL are all that, so nobody
-here or in the pruning needs to know types. Must not know SQL, Arrow or parts.
+encoding of `tidelake.data.encode`. Comparisons, IN, BETWEEN, prefixes and IS NULL all become such leaves, so
+neither this module nor the pruning needs to know types. Must not know SQL, Arrow or parts.
 
-There is no NOT and no NULL. SQL's three truth values end where SQL is bound: a NOT is carried down to the
-leaves, which it turns round except for nulls, and AND and OR of what is left are true for the same rows
+There is no NOT and no NULL. `tidelake.data.where` removes SQL's third truth value: it moves a NOT down to the
+leaves and negates these except for nulls. AND and OR of the remaining leaves are true for the same rows
 whether a leaf that is NULL counts as NULL or as false.
 
 Encodings of non-null values begin with 01, that of null is 02. None is a proper prefix of another, and what
@@ -32,11 +32,12 @@ class Predicate:
     """A formula that is true or false for every row.
 
     Attributes:
-        op: `in`: the value of `column` is in one of the intervals; `and`, `or`: of all in `of`. An `and` of
-            nothing is true, an `or` of nothing false.
-        column: the id of a leaf's column.
-        intervals: a leaf's values: from a start up to but without a stop, ascending, none touching the next.
-        of: what is joined.
+        op: `in`: the value of `column` is in one of the intervals; `and`, `or`: joins the formulas in `of`.
+        An
+            empty `and` is true, an empty `or` false.
+        column: of a leaf: the id of its column.
+        intervals: of a leaf: its values, as half-open intervals, ascending, none touching the next.
+        of: the formulas that are joined.
     """
 
     op: Literal["in", "and", "or"]
@@ -49,7 +50,7 @@ TRUE, FALSE = Predicate("and"), Predicate("or")
 
 
 def leaf(column: int, intervals: Iterable[Interval]) -> Predicate:
-    """That a column's value is in one of some intervals, in any order; empty ones count for nothing."""
+    """True if a column's value is in one of these intervals, given in any order; empty ones are ignored."""
     joined = _joined(intervals)
     return Predicate("in", column, joined) if joined else FALSE
 
@@ -86,19 +87,22 @@ def any_of(parts: Iterable[Predicate]) -> Predicate:
 
 
 def columns_of(predicate: Predicate) -> frozenset[int]:
-    """Ids of the columns that it looks at."""
+    """Ids of the columns in the predicate."""
     if predicate.op == "in":
         return frozenset((predicate.column,))
     return frozenset().union(*(columns_of(part) for part in predicate.of))
 
 
 def comparisons(predicate: Predicate) -> int:
-    """How many leaves it has: each is compared with all rows, however many intervals it has."""
+    """How many leaves the predicate has: each costs one comparison with all rows, whatever its intervals."""
     return 1 if predicate.op == "in" else sum(map(comparisons, predicate.of))
 
 
 def may_match(predicate: Predicate, stats: Mapping[int, ColumnStats]) -> bool:
-    """Whether rows with such statistics, by column id, may satisfy it; of other columns nothing is known."""
+    """Whether rows with these statistics may satisfy the predicate.
+
+    The statistics are by column id. Columns without any may have every value.
+    """
     if predicate.op == "and":
         return all(may_match(part, stats) for part in predicate.of)
     if predicate.op == "or":
@@ -111,21 +115,21 @@ def _reaches(interval: Interval, stats: ColumnStats) -> bool:
     start, stop = interval
     if stats.null_count and start <= NULL < stop:
         return True
-    # A bound may be truncated: the lower one is then before all values and the upper one after them.
+    # A truncated lower bound is before all values, and a truncated upper bound after all of them.
     if stats.lower is None or stop <= stats.lower:
         return False
     return start < NULL if stats.upper is None else start <= stats.upper
 
 
 def key_bounds(predicate: Predicate, key: Sequence[int]) -> tuple[bytes | None, bytes | None]:
-    """Between which keys all rows lie that satisfy it.
+    """The range of keys that holds all rows that satisfy the predicate.
 
     Args:
-        predicate: what they satisfy.
+        predicate: for the rows.
         key: ids of the key columns, in order.
 
     Returns:
-        The least key and the first one past them, encoded; None where there is no bound.
+        A lower bound, inclusive, and an upper bound, exclusive, both encoded; None where there is no bound.
     """
     if predicate.op == "or":
         found = [key_bounds(part, key) for part in predicate.of]
@@ -156,7 +160,7 @@ def earlier(a: bytes | None, b: bytes | None) -> bytes | None:
 
 
 def _prefix_bounds(leaves: Mapping[int, Intervals], key: Sequence[int]) -> tuple[bytes | None, bytes | None]:
-    """Single values of the first key columns, and then at most one range."""
+    """Bounds from single values of the first key columns, followed by at most one range."""
     prefix = b""
     for column in key:
         if column not in leaves:
@@ -170,7 +174,7 @@ def _prefix_bounds(leaves: Mapping[int, Intervals], key: Sequence[int]) -> tuple
 
 def _flat(op: str, parts: Iterable[Predicate]) -> Iterator[Predicate]:
     for part in parts:
-        # Those were flattened when they were made.
+        # Its own formulas were flattened when it was made.
         if part.op == op:
             yield from part.of
         else:
@@ -192,7 +196,7 @@ def _joined(intervals: Iterable[Interval]) -> Intervals:
 
 
 def _common_of_all(found: list[Intervals]) -> Intervals:
-    """Of all: neighbours first, so that a long chain of them is not walked once for each."""
+    """The values in all of them. Neighbours first, so that a long chain takes few passes."""
     while len(found) > 1:
         pairs = zip(found[::2], found[1::2], strict=False)
         found = [_common(a, b) for a, b in pairs] + found[len(found) & ~1 :]
@@ -200,7 +204,7 @@ def _common_of_all(found: list[Intervals]) -> Intervals:
 
 
 def _common(a: Intervals, b: Intervals) -> Intervals:
-    """Of both: two ascending lists, walked together."""
+    """The values in both: two ascending lists, walked together."""
     result: list[Interval] = []
     i = j = 0
     while i < len(a) and j < len(b):

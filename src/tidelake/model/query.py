@@ -1,8 +1,7 @@
-"""What a reader may ask of a collection's updates, as values.
+"""Queries: what a reader may ask of a collection's updates, as values.
 
-Each query keeps some updates by their time and maps the time of those that it keeps; the rows are
-then consolidated. `tidelake.data.select` carries it out on Arrow columns, and `tidelake.testing.oracle`
-on a plain list.
+A query keeps some of the updates by their time and gives each a new time; the rows are then consolidated.
+`tidelake.data.select` does this on Arrow columns, and the simulation's oracle on a plain list.
 """
 
 from dataclasses import dataclass

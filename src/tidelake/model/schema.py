@@ -15,7 +15,7 @@ _RESERVED = re.compile(r"_diff|_time(_\d+)?|_tidelake.*")
 
 @dataclass(frozen=True)
 class DataType:
-    """A column's type: Arrow's name of it, its parameters, and its children.
+    """A column's type: Arrow's name for it, its parameters, and its children.
 
     Attributes:
         name: as Arrow spells it: `int64`, `string`, `decimal128`, `timestamp`, `list`, `struct`, ...
@@ -49,7 +49,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a collection. `id` never changes and is never used again, names may be."""
+    """A column of a collection. Its `id` never changes and is never used again; a name may be."""
 
     id: int
     name: str
@@ -108,7 +108,7 @@ class SchemaVersion:
 
     Attributes:
         schema: the columns.
-        seqno: of the state that registered it; later states know it too.
+        seqno: of the state that registered it; all later states have it.
     """
 
     schema: Schema

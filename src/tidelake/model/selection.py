@@ -1,7 +1,7 @@
-"""What a read shows of its answer: which rows and which columns.
+"""Selections: which rows and which columns a read returns.
 
-Owns the two forms of it, as a user says it and as it is carried out; must not know SQL.
-`tidelake.data.where` makes the one from the other, for the schema that is read under.
+Owns the two forms, as a user gives it and as it is carried out; must not know SQL. `tidelake.data.where`
+makes the second from the first, for the schema that the read uses.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Wanted:
 
     Attributes:
         columns: names of key and value columns, in the order wanted; None: all.
-        where: SQL that is to be true of a row; None: all rows.
+        where: a SQL condition on rows; None: all rows.
     """
 
     columns: tuple[str, ...] | None = None
@@ -28,7 +28,7 @@ class Selection:
 
     Attributes:
         columns: as in `Wanted`; times and `_diff` come after them.
-        where: what is true of the rows; None: all.
+        where: the condition on rows; None: all rows.
     """
 
     columns: tuple[str, ...] | None = None

@@ -29,7 +29,7 @@ def _like(model: Time, components: tuple[int, ...]) -> Time:
 def less_equal(a: Time, b: Time) -> bool:
     """Whether `a <= b` in every component."""
     if isinstance(a, int) and isinstance(b, int):
-        # By far the most, and many at every commit.
+        # Most times are ints, and every commit compares many.
         return a <= b
     return all(x <= y for x, y in zip(parts(a), parts(b), strict=True))
 
@@ -108,7 +108,7 @@ class TimeDomain:
         """The time itself if it belongs to this domain.
 
         Raises:
-            UsageError: wrong form, negative or beyond int64; names the value and the unit.
+            UsageError: wrong form, negative or too large for an int64; names the value and the unit.
         """
         components = time if self.unit == "tuple" else (time,)
         if not isinstance(components, tuple | list) or len(components) != self.arity:
