@@ -183,7 +183,7 @@ def test_lists_that_are_gone_while_files_are_there_are_damage(live):
             os.unlink(f"{live.path}/{name}")
 
     for call in (live.directory.checkpoints, lambda: live.save("three", "c"), live.restored):
-        with pytest.raises(CorruptionError, match="lists of checkpoints are gone"):
+        with pytest.raises(CorruptionError, match="lists of checkpoints are missing"):
             call()
     assert live.saved_files() == ["a", "b"]
 

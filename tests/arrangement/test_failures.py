@@ -25,7 +25,7 @@ class FailingMachine(SetMachine):
 
     def free_bytes(self, directory):
         if self.disk_fails:
-            raise StoreUnavailable("cannot tell how much disk is left", False)
+            raise StoreUnavailable("cannot determine the free disk space", False)
         return super().free_bytes(directory)
 
 
@@ -98,7 +98,7 @@ def test_what_goes_wrong_while_an_insert_waits_is_told_by_the_next_one(tmp_path)
         rig.insert_keys([key])
     rig.machine.disk_fails = True
     rig.spine.insert(sorted_rows([row(9)], LAYOUT))
-    with pytest.raises(StoreUnavailable, match="how much disk"):
+    with pytest.raises(StoreUnavailable, match="free disk space"):
         rig.spine.insert(sorted_rows([row(10)], LAYOUT))
     rig.machine.disk_fails = False
     rig.spine.insert(sorted_rows([row(10)], LAYOUT))

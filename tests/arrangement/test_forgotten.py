@@ -58,7 +58,7 @@ def test_an_arrangement_that_is_forgotten_says_so_and_leaves_nothing(tmp_path):
     index = Arrangement.create(SCHEMA, key=["k"], directory=tmp_path, config=ON_DISK)
     spine = filled(index)
     assert os.listdir(tmp_path) and threads() > before
-    with forgetting("an arrangement was forgotten and not closed"):
+    with forgetting("an arrangement was garbage collected before it was closed"):
         del index
     until(lambda: threads() == before)
     gc.collect()
@@ -73,7 +73,7 @@ def test_one_that_follows_a_collection_gives_up_its_hold_as_well(tmp_path):
         index = c.arrange(directory=tmp_path / "live", config=ON_DISK, poll_s=0.01)
         spine = weakref.ref(index._spine)
         assert c.state().holds and {"tidelake-follow"} <= {thread.name for thread in threads()}
-        with forgetting("an arrangement of 'c' was forgotten"):
+        with forgetting("an arrangement of 'c' was garbage collected"):
             del index
         until(lambda: not c.state().holds)
         until(lambda: {thread for thread in threads() if thread.name != "tidelake-keeper"} <= before)
@@ -87,7 +87,7 @@ def test_the_hold_of_a_checkpoint_lasts(tmp_path):
         c.append(rows(1))
         index = c.arrange(directory=tmp_path / "live", follow=False)
         index.save(tmp_path / "saved")
-        with forgetting("forgotten"):
+        with forgetting("garbage collected"):
             del index
         until(lambda: os.listdir(tmp_path / "live") == [])
         assert len(c.state().holds) == 1
@@ -105,7 +105,7 @@ def test_what_cannot_be_given_up_is_counted_and_expires(tmp_path):
         raise broken
 
     index._holdings.give_up.insert(0, fails)
-    with forgetting("forgotten"):
+    with forgetting("garbage collected"):
         del index, fails
     until(lambda: recorder.counts["arrangement.forgotten.failed"])
     until(lambda: not c.state().holds and os.listdir(tmp_path / "live") == [])
@@ -116,7 +116,7 @@ def test_a_snapshot_that_outlives_its_arrangement_has_its_rows(tmp_path):
     index = Arrangement.create(SCHEMA, key=["k"], directory=tmp_path, config=ON_DISK)
     filled(index)
     snapshot = index.snapshot()
-    with forgetting("forgotten"):
+    with forgetting("garbage collected"):
         del index
     until(lambda: os.listdir(tmp_path) == [])
     assert snapshot.range()["k"].to_pylist() == list(range(40))
@@ -127,7 +127,7 @@ def test_a_fork_that_is_forgotten_takes_nothing_from_the_other(tmp_path):
     index = Arrangement.create(SCHEMA, key=["k"], directory=tmp_path, config=ON_DISK)
     filled(index)
     fork = index.fork()
-    with forgetting("forgotten"):
+    with forgetting("garbage collected"):
         del fork
     assert index.range().num_rows == 40
     index.close()

@@ -114,14 +114,14 @@ def test_sums_beyond_64_bits_have_their_sign():
     ("change", "message"),
     [
         (lambda r: r.with_keys(pc.field("a") > 1), "key columns"),
-        (lambda r: r.with_keys(pc.field("k")), "no condition"),
+        (lambda r: r.with_keys(pc.field("k")), "not a condition"),
         (lambda r: r.with_keys("k > 1"), "an expression such as"),
         (lambda r: r.with_values(pc.field("_time") > 1), "key or value columns"),
-        (lambda r: r.with_values(pc.field("b") > 1), "no condition"),
+        (lambda r: r.with_values(pc.field("b") > 1), "not a condition"),
         (lambda r: r.with_values(top_n(1, "k")), "no value column 'k'"),
         (lambda r: r.with_values(top_n(1, [])), "ranks nothing"),
         (lambda r: r.with_values(last_n(-1)), "whole number"),
-        (lambda r: r.with_values(last_n(1, pc.field("c"))), "no condition"),
+        (lambda r: r.with_values(last_n(1, pc.field("c"))), "not a condition"),
     ],
 )
 def test_filters_that_cannot_be_applied_are_refused_when_they_are_set(change, message):

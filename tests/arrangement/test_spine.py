@@ -409,7 +409,7 @@ def test_the_machine_says_what_it_holds_and_what_is_left(tmp_path):
     machine = SystemMachine()
     assert machine.resident_bytes() > 1 << 20
     assert machine.free_bytes(str(tmp_path)) > 0
-    with pytest.raises(StoreUnavailable, match="cannot tell how much disk is left"):
+    with pytest.raises(StoreUnavailable, match="cannot determine the free disk space"):
         machine.free_bytes(str(tmp_path / "gone"))
 
 

@@ -1,7 +1,7 @@
-"""The arrangement as users meet it: an index of updates, with tables in any Arrow form and its whole life.
+"""The public class `Arrangement`: an index of updates that can be read, merged, forked and saved.
 
-Owns names of arguments, and what happens to contents in forks and checkpoints; must not know where updates
-come from. Reads are in `reading`, files of checkpoints in `saving`.
+Owns the interface that users call, and how an arrangement is forked and saved. Must not know where updates
+come from. Reads are in `reading`, the files of checkpoints in `saving`.
 """
 
 import os
@@ -37,23 +37,23 @@ A = TypeVar("A", bound="Arrangement")
 class Arrangement(Reads):
     """An indexed multiset of updates in this process, merged in the background. Thread-safe; to be closed.
 
-    One that is forgotten warns, and is closed beside its caller.
+    If it is garbage collected before it is closed, it warns, and a background thread closes it.
 
     Make one with `create`, `restore`, or `collection.arrange(...)`.
 
     Attributes:
-        layout: of its rows.
+        layout: the columns of its rows.
     """
 
     def __init__(self, spine: Spine, home: Home, env: Env, content: str, id_: str | None = None) -> None:
-        """Take over a spine whose files are in a folder.
+        """Take ownership of a spine and of the folder with its files.
 
         Args:
-            spine: that holds the rows.
-            home: where its files are.
+            spine: holds the rows.
+            home: the folder with its files.
             env: clock, ids and recorder.
-            content: id of what the spine holds now.
-            id_: of the arrangement, for its checkpoints; default: that of what it begins with.
+            content: id of the contents that the spine has now.
+            id_: id of the arrangement, for its checkpoints; default: `content`.
         """
         self.layout = spine.layout
         self._id = content if id_ is None else id_
@@ -80,16 +80,16 @@ class Arrangement(Reads):
         """An empty arrangement, for updates that the caller inserts.
 
         Args:
-            schema: of key and value columns.
-            key: the key columns, in the order that rows are to be sorted by.
-            value: the value columns; default: all others.
+            schema: the key and value columns.
+            key: names of the key columns, in sort order.
+            value: names of the value columns; default: all others.
             time: the unit of times, as for `lake.create`.
-            directory: below which batches on disk are kept; default: that of temporary files.
+            directory: parent of the folder with batches on disk; default: the system's temporary directory.
             config: settings.
             env: clock, ids, recorder and spawner.
 
         Raises:
-            UsageError: the columns cannot be kept.
+            UsageError: a column, the time unit or the directory is not valid.
             StoreUnavailable: the directory cannot be written.
         """
         layout = Layout(schema_from_arrow(schema, key, value), TimeDomain.parse(time))
@@ -112,29 +112,29 @@ class Arrangement(Reads):
         config: ArrangementConfig | None = None,
         env: Env | None = None,
     ) -> "Arrangement":
-        """An arrangement as it was saved. Filters are not saved: set them again.
+        """Restore an arrangement from a checkpoint. Filters are not saved: set them again.
 
-        Its files are shared with the checkpoint where the file system has hard links, else copied.
+        Its files are hard links to those of the checkpoint, or copies where the file system has no links.
 
         Args:
-            path: given to `save`.
-            number: of the checkpoint; default: the newest.
-            directory: as for `create`, and so are the others.
+            path: the directory that was given to `save`.
+            number: number of the checkpoint; default: the newest.
+            directory: as for `create`.
             config: settings.
             env: clock, ids, recorder and spawner.
 
         Raises:
             UsageError: there is no such checkpoint.
-            CorruptionError: a file is gone or damaged; names it. Blocks are checked when they are read.
+            CorruptionError: a file is missing or damaged; names it. Blocks are checked when they are read.
             FormatTooNew: a newer version saved it.
         """
         world = Env() if env is None else env
         spine, home, found = restored(path, number, directory=directory, config=config, env=world)
-        # Of what followed a collection another arrangement comes, which follows nobody.
+        # A checkpoint that followed a collection becomes a new arrangement, which follows none.
         id_ = found.owner if found.followed is None else world.ids.fresh()
         return cls(spine, home, world, found.content, id_)
 
-    # What is in it
+    # Contents
 
     @property
     def schema(self) -> pa.Schema:
@@ -148,7 +148,7 @@ class Arrangement(Reads):
 
     @property
     def frontier(self) -> Frontier:
-        """Answers as of times at or after it are exact."""
+        """Reads as of times at or after the frontier are exact; earlier times are refused."""
         return self._spine.frontier
 
     def insert(self, updates: object) -> None:
@@ -159,64 +159,65 @@ class Arrangement(Reads):
                 `_diff` is +1. Times before the frontier are folded to it.
 
         Raises:
-            InvalidUpdates: the table does not fit, or a sum of diffs leaves int64. Nothing was inserted.
-            StoreUnavailable: the disk took it not. Nothing was inserted.
-            TidelakeError: what went wrong in the background since the last call. Nothing was inserted.
+            InvalidUpdates: the table does not fit, or a sum of diffs overflows int64. Nothing was inserted.
+            StoreUnavailable: the disk refused the write. Nothing was inserted.
+            TidelakeError: a background merge failed since the last call. Nothing was inserted.
         """
         self._spine.insert(self._canonical(updates))
 
     def insert_nowait(self, updates: object) -> bool:
-        """`insert` without waiting; whether the caller had better `wait` before the next one."""
+        """Insert without waiting; returns whether the caller should `wait` before the next insert."""
         return self._spine.insert_nowait(self._canonical(updates))
 
     def wait(self) -> None:
-        """Wait until inserts are welcome again; at once if they are."""
+        """Wait until there are few enough batches and enough memory for the next insert."""
         self._spine.wait()
 
     def set_frontier(self, frontier: Frontier | Time) -> None:
-        """Let merges fold times before it: answers as of times at or after it stay exact, others are refused.
+        """Let merges fold times before a frontier. Reads as of earlier times are refused from now on.
 
         Args:
-            frontier: or one time; at or after the one before.
+            frontier: the new frontier, or one time; at or after the current frontier.
 
         Raises:
-            UsageError: it goes back, or is no time.
+            UsageError: it is before the current frontier, or is not a time.
         """
         domain = self.layout.domain
         wanted = frontier if isinstance(frontier, Frontier) else Frontier.of(domain.check(frontier))
         self._spine.set_frontier(wanted)
 
     def retain_keys(self, predicate: pc.Expression) -> None:
-        """Drop all keys that do not satisfy a condition: for every read from now on, physically at merges.
+        """Keep only keys that satisfy a condition. Reads apply it at once, merges delete the rows later.
 
         Args:
-            predicate: over key columns. Meant to be set again and again, each time stricter. Not saved.
+            predicate: a condition over key columns. Replaces the one before; make it stricter each time,
+                as with a watermark. Checkpoints do not save it.
 
         Raises:
-            UsageError: it is no condition over key columns.
+            UsageError: it is not a condition over key columns.
         """
         self._spine.retain_keys(predicate)
 
     def retain_values(self, rule: pc.Expression | Ranked) -> None:
-        """Drop all values that do not satisfy a condition or rank, as `retain_keys`.
+        """Keep only values that satisfy a condition or rank; takes effect as `retain_keys` does.
 
         Args:
-            rule: over key and value columns; or `last_n`, `top_n`, `bottom_n` of
+            rule: a condition over key and value columns; or `last_n`, `top_n`, `bottom_n` of
                 `tidelake.arrangement.retention`, which rank the live values of each key at the frontier.
 
         Raises:
-            UsageError: it is no such condition, or ranks by columns that are not there.
+            UsageError: it is not such a condition, or ranks by columns that do not exist.
         """
         self._spine.retain_values(rule)
 
     # Reading
 
     def snapshot(self) -> Snapshot:
-        """What is in it at this moment, for as long as it is open: several reads of the very same contents.
+        """The contents of this moment, for several reads that must agree. Close it after use.
 
         Raises:
             Closed: the arrangement was closed.
-            TidelakeError: what went wrong in the background since the last call.
+            TidelakeError: a background merge failed since the last call.
         """
         batches, rules = self._spine.held()
         try:
@@ -226,52 +227,52 @@ class Arrangement(Reads):
 
     @property
     def byte_size(self) -> int:
-        """Of all batches: in memory, and of the files."""
+        """Bytes of all batches, in memory and on disk."""
         report = self._spine.report()
         return report.bytes_in_memory + report.bytes_on_disk
 
     # Merging
 
     def pause(self) -> None:
-        """Merge nothing from now on; returns when nothing is being merged. Inserts do not wait meanwhile."""
+        """Stop merging; returns when no step is running. Inserts do not wait while merging is paused."""
         self._spine.pause()
 
     def resume(self) -> None:
-        """Merge again."""
+        """Merge again after `pause`."""
         self._spine.resume()
 
     def compact(self) -> None:
-        """Ask for all that is there to become one batch; returns at once. Requests coalesce.
+        """Ask for all batches to be merged into one; returns at once. Requests coalesce.
 
         Raises:
-            TidelakeError: what went wrong in the background since the last call. Nothing was asked for.
+            TidelakeError: a background merge failed since the last call. The request was not made.
         """
         self._spine.compact()
 
     @property
     def is_compact(self) -> bool:
-        """Whether there is at most one batch, nothing is being merged, and no request is left.
+        """Whether there is at most one batch, no merge is running, and no `compact` request is pending.
 
         Raises:
-            StoreUnavailable: the disk has no room for what was asked for.
-            TidelakeError: what else went wrong in the background since the last call; it is tried again.
+            StoreUnavailable: the disk has no room for the compaction that was requested.
+            TidelakeError: a background merge failed since the last call; it is tried again.
         """
         return self._spine.is_compact
 
     def consolidate(self) -> None:
-        """Make one batch of all that is there, and wait for it.
+        """Merge all batches into one, and wait until it is done.
 
         Raises:
-            UsageError: merging is paused.
+            UsageError: merging is paused, or was paused before it was done.
             StoreUnavailable: the disk has no room for it.
-            TidelakeError: what else went wrong in a merge.
+            TidelakeError: a merge failed.
         """
         self._spine.consolidate()
 
     def report(self) -> SpineReport:
-        """What it holds, merges and waits for; also counts in the recorder what happened since the last call.
+        """Batches, merges, memory and waits; also adds what happened since the last call to the recorder.
 
-        `tidelake.arrangement.overview` makes plain rows of it.
+        `tidelake.arrangement.overview` turns a report into plain rows.
         """
         report = self._spine.report()
         self._metrics.tell(report)
@@ -280,9 +281,9 @@ class Arrangement(Reads):
     # Life
 
     def fork(self) -> "Arrangement":
-        """Another arrangement of the same contents, frontier and filters, which goes its own way from now on.
+        """A second arrangement with the same contents, frontier and filters, independent from now on.
 
-        Costs as much as there are batches: they are shared, in memory and on disk.
+        The batches are shared, in memory and on disk, so no rows are copied.
         """
         captured, retention = self._captured_with_filters()
         spine = Spine(
@@ -304,27 +305,27 @@ class Arrangement(Reads):
         return Arrangement(spine, self._home.acquire(), self._env, captured.content, self._env.ids.fresh())
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
-        """Save a checkpoint: it is complete, or not there; the last two of a directory are kept.
+        """Save a checkpoint, atomically. The directory keeps the last two.
 
-        Files are shared with the directory where the file system has hard links, else copied; batches in
-        memory are written. What is inserted meanwhile is not in it. If the contents are those of the newest
-        checkpoint there, nothing is written.
+        Batch files are hard-linked, or copied where the file system has no links; batches in memory are
+        written. Updates inserted while it saves are not part of it. If the newest checkpoint there has the
+        same contents, nothing is written.
 
         Args:
-            path: a directory for the checkpoints of this arrangement only; made if it is not there. Whoever
-                restores it from there is this arrangement as well, a fork is another one.
+            path: a directory for the checkpoints of this arrangement only; created if it does not exist. An
+                arrangement that was restored from there may save there too, a fork may not.
 
         Raises:
-            UsageError: checkpoints of another arrangement are there, which are left as they are.
+            UsageError: the directory has checkpoints of another arrangement, which are left as they are.
             StoreUnavailable: it was not saved; the checkpoints that were there are as they were.
             OutcomeUnknown: it may be saved; saving again decides.
-            CorruptionError: a list there is damaged, or all lists are gone and batch files are there.
-            IncompatibleSchema: checkpoints of other columns are there.
+            CorruptionError: a list there is damaged, or all lists are missing and batch files are there.
+            IncompatibleSchema: the directory has checkpoints with other columns.
         """
         return self._save(path, self._captured)
 
     def close(self) -> None:
-        """Stop merging, and let go of all rows and files. May be repeated."""
+        """Stop merging, and release all rows and files. May be repeated."""
         with self._turn:
             closed, self._closed = self._closed, True
         if not closed:
@@ -345,7 +346,7 @@ class Arrangement(Reads):
         return normalize(updates, self.layout.schema, self.layout.domain)
 
     def _content_id(self) -> str:
-        """The id of what is in it now: the one before, if it is still the same."""
+        """The id of the current contents; it changes only when they change."""
         with self._turn:
             contents = self._spine.contents
             if self._content[0] != contents:
@@ -353,7 +354,7 @@ class Arrangement(Reads):
             return self._content[1]
 
     def _captured(self) -> Captured:
-        """What a checkpoint of this moment is made of, with a user more for each batch."""
+        """The parts of a checkpoint of this moment; the caller releases its batches."""
         return self._captured_with_filters()[0]
 
     def _captured_with_filters(self) -> tuple[Captured, Retention]:
@@ -365,7 +366,7 @@ class Arrangement(Reads):
             let_go(batches)
 
     def _save(self, path: str | os.PathLike[str], capture: Callable[[], Captured]) -> Saved:
-        # Before anything is captured.
+        # Checked first: nothing may be captured if the path is wrong.
         folder = given.directory(path, "path")
         saved = save(capture(), folder, self._spine, self._env)
         self._env.recorder.count("arrangement.saved" if saved.is_new else "arrangement.unchanged")

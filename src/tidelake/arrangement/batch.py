@@ -1,9 +1,9 @@
-"""What a batch of an arrangement is, in memory or on disk, and how one is built.
+"""The interfaces of a batch of an arrangement, in memory or on disk, and of its builder.
 
 Owns the two Protocols that mergers, snapshots and checkpoints are written against; must not know where
-rows are kept. A batch is immutable: rows of `Layout.arrow`, sorted by key, value and time, consolidated
-(no two equal but for their diff, none with diff 0), at least one. It is cut into *blocks*, the unit of
-reading; the rows of one key may go on in the next block.
+rows are kept. A batch is immutable and not empty. Its rows have the schema `Layout.arrow`, are sorted by
+key, value and time, and are consolidated: no two rows are equal but for their diff, and no diff is 0. A
+batch is cut into *blocks*, the unit of reading; the rows of one key may continue in the next block.
 """
 
 from collections.abc import Iterator
@@ -25,23 +25,23 @@ class Batch(Protocol):
 
     @property
     def id(self) -> str:
-        """A name of its own; that of the file without its ending if it is on disk."""
+        """A unique name; on disk it is the file's name without its suffix."""
 
     @property
     def rows(self) -> int:
-        """How many updates."""
+        """Number of updates."""
 
     @property
     def negative_rows(self) -> int:
-        """How many of them have a negative diff."""
+        """Number of updates with a negative diff."""
 
     @property
     def size_bytes(self) -> int:
-        """Of the rows: as stored if on disk, else in memory."""
+        """Bytes of the rows: of the file if on disk, else in memory."""
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes of the memory budget: rows in memory, filter and index; cached blocks not."""
+        """Bytes counted in the memory budget: rows in memory, filter and index, but not cached blocks."""
 
     @property
     def on_disk(self) -> bool:
@@ -57,14 +57,14 @@ class Batch(Protocol):
 
     @property
     def blocks(self) -> int:
-        """How many; at least one, none of them empty."""
+        """Number of blocks; at least one, none of them empty."""
 
     @property
     def block_starts(self) -> Ints:
-        """How many rows stand before each block, and at the end of all: `blocks + 1` numbers."""
+        """The number of rows before each block, then the total: `blocks + 1` numbers."""
 
     def block(self, i: int) -> pa.RecordBatch:
-        """The rows of one block; of a file through the cache, by one read if it is not there.
+        """The rows of one block; a block on disk comes from the cache, or takes one read.
 
         Raises:
             CorruptionError: the bytes are not what was written; names the file.
@@ -77,21 +77,21 @@ class Batch(Protocol):
         """The encoded key of the last row of a block, from the index."""
 
     def find_block(self, key: bytes, *, after: bool = False) -> int:
-        """The first block whose last key is `key` or greater, or with `after` greater; `blocks` if none is.
+        """The first block whose last key is at least `key`, or with `after` greater; `blocks` if none is.
 
-        Rows of `key` are in the blocks `find_block(key)` to `find_block(key, after=True)`, the latter
-        included if there is such a block, if they are there at all.
+        All rows of `key` are in the blocks from `find_block(key)` up to and including
+        `find_block(key, after=True)`.
         """
 
     def scan(self, first_block: int = 0) -> Iterator[pa.RecordBatch]:
-        """The rows from a block on, ascending, for merges: the cache is neither asked nor filled.
+        """The rows from a block on, ascending, for merges: bypasses the cache.
 
         Raises:
             CorruptionError: as `block`.
         """
 
     def may_hold(self, keys: Keys) -> Mask:
-        """For each key, in order, whether range and filter leave it possible; reads nothing."""
+        """For each key, whether the batch may have rows of it, by key range and filter; reads nothing."""
 
     def fetch(self, keys: Keys) -> pa.RecordBatch:
         """All rows whose key is among `keys`, in order. Reads each block that may hold one, once.
@@ -101,20 +101,20 @@ class Batch(Protocol):
         """
 
     def acquire(self) -> None:
-        """Be one more user. What is built or opened has one."""
+        """Add a user. A batch that was just built or opened has one."""
 
     def release(self) -> None:
-        """Be one user less. With the last one the rows are let go, and the file, if the batch owns it."""
+        """Remove a user. The last one frees the rows, and deletes the file if the batch owns it."""
 
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """What is known of the rows before they are built, for the choice and size of a filter.
+    """What is known about the rows of a batch before it is built; chooses the kind and size of its filter.
 
     Attributes:
-        rows: how many there are at most; of a merge the sum of the inputs'.
-        key_lower: no key is less; None if that is not known.
-        key_upper: no key is greater; None if that is not known.
+        rows: upper bound on the number of rows; for a merge, the sum over its inputs.
+        key_lower: lower bound of the keys; None if it is not known.
+        key_upper: upper bound of the keys, inclusive; None if it is not known.
     """
 
     rows: int
@@ -126,19 +126,19 @@ class Builder(Protocol):
     """Makes one batch; for one thread."""
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Append rows: sorted, consolidated, after all rows before; may be empty.
+        """Append rows: sorted, consolidated, greater than all rows added before; may be empty.
 
         Raises:
-            InternalError: they are not after the rows before.
-            StoreUnavailable: the disk took them not.
+            InternalError: they are not greater than the rows added before.
+            StoreUnavailable: the disk refused the write.
         """
 
     def finish(self) -> Batch | None:
-        """The batch, with one user; None if there were no rows. A file stands under its name, not flushed.
+        """The batch, with one user; None if there were no rows. A file gets its final name, unflushed.
 
         Raises:
-            StoreUnavailable: the disk took them not; nothing is left behind.
+            StoreUnavailable: the disk refused the write; the file was removed.
         """
 
     def abandon(self) -> None:
-        """Leave nothing behind. May be repeated, and be called after `finish`, to no effect."""
+        """Remove what was written. May be repeated; has no effect after `finish`."""

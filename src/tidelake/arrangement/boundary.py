@@ -1,7 +1,7 @@
-"""Where a condition on keys turns from false to true, or back.
+"""Finds the key of a batch at which a monotonic predicate changes its answer.
 
-Owns the bisection of a batch by a function of keys; must not know cursors. Of a few blocks, as many as the
-bisection has steps, one row is looked at.
+Owns the bisection of a batch by a predicate on keys; must not know cursors. It bisects over blocks first,
+reading one row of each block that it visits, and then over the rows of one block.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ def values_at(rows: pa.RecordBatch, row: int, columns: Sequence[int]) -> Values:
 
 
 def first_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | None:
-    """The first key that satisfies a predicate, which all keys after it satisfy too; None if none does."""
+    """The first key that satisfies a predicate that is false, then true; None if no key satisfies it."""
     columns = range(layout.key_width)
 
     def holds_at_end(i: int) -> bool:
@@ -39,7 +39,7 @@ def first_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | No
 
 
 def last_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | None:
-    """The last key that satisfies a predicate, which all keys before it satisfy too; None if none does."""
+    """The last key that satisfies a predicate that is true, then false; None if no key satisfies it."""
     columns = range(layout.key_width)
 
     def fails_at(rows: pa.RecordBatch, row: int) -> bool:

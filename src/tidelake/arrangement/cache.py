@@ -1,7 +1,7 @@
-"""Blocks of files that were read lately, within a bound; and counts of what reads found.
+"""An LRU cache of decoded blocks, and counters of look-ups.
 
-Owns the bound on decoded blocks in memory; must not know files. Invariant: the blocks that are held take
-at most `capacity_bytes`; a block larger than that is not held.
+Owns the bound on decoded blocks in memory; must not know files. Invariant: the cached blocks take at most
+`capacity_bytes`; a block larger than that is not cached.
 """
 
 import threading
@@ -16,15 +16,15 @@ Place = tuple[object, int]
 
 @dataclass
 class ReadCounts:
-    """What look-ups found, for reports. Not locked: a count in a thousand may be lost between threads.
+    """Counters of look-ups, for reports. Not locked, so concurrent threads may lose a few counts.
 
     Attributes:
         cache_hits: blocks that were in the cache.
         cache_misses: blocks that were read.
-        range_misses: look-ups of a batch that its range of keys answered.
-        filter_misses: look-ups of a batch that its filter answered.
-        filter_hits: look-ups of a batch that its filter let pass.
-        filter_errors: those of them that found no row.
+        range_misses: look-ups of a batch whose key range excluded all keys.
+        filter_misses: look-ups of a batch whose filter excluded all keys.
+        filter_hits: look-ups of a batch whose filter let a key pass.
+        filter_errors: filter hits that found no row.
     """
 
     cache_hits: int = 0
@@ -36,11 +36,11 @@ class ReadCounts:
 
 
 class BlockCache:
-    """The blocks used last, of all files of an arrangement. Safe for several threads.
+    """The most recently used blocks of all files of an arrangement. Thread-safe.
 
     Attributes:
-        capacity_bytes: the bound.
-        counts: of the arrangement's reads.
+        capacity_bytes: upper bound on the bytes of cached blocks.
+        counts: counters of the arrangement's reads.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -52,16 +52,16 @@ class BlockCache:
 
     @property
     def bytes(self) -> int:
-        """What the held blocks take."""
+        """Bytes of the cached blocks."""
         return self._bytes
 
     def get(self, owner: object, block: int, read: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
-        """A block, read if it is not held. The read is outside of the lock; two threads may both do it.
+        """A block, read if it is not cached. The read is outside of the lock, so two threads may both do it.
 
         Args:
-            owner: stands for the file.
-            block: its number in the file.
-            read: called with it if need be.
+            owner: identifies the file.
+            block: number of the block in the file.
+            read: reads the block with a given number.
         """
         place = (owner, block)
         with self._lock:
@@ -76,7 +76,7 @@ class BlockCache:
         return rows
 
     def drop(self, owner: object, blocks: int) -> None:
-        """Let go of all blocks of a file, of which there are `blocks`."""
+        """Remove all blocks of a file that has `blocks` blocks."""
         with self._lock:
             for block in range(blocks) if blocks < len(self._held) else self._blocks_of(owner):
                 gone = self._held.pop((owner, block), None)

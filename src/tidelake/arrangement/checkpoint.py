@@ -1,21 +1,21 @@
-"""A directory of checkpoints: each is complete or cannot be seen, and the last two are kept.
+"""A directory of checkpoints. A checkpoint is complete or invisible, and the last two are kept.
 
-Owns the files of such a directory and the order in which they come and go. Must not know what is in a batch
-file, nor how an arrangement works.
+Owns the files of such a directory and the order in which they are written and removed. Must not know what is
+in a batch file, nor how an arrangement works.
 
     <path>/checkpoint-00000007.list     a `Checkpoint`: which batch files make it up
     <path>/batches/<name>               batch files, each under one name in all lists that need it
-    <path>/lock                         locked by whoever saves; empty
+    <path>/lock                         locked during a save; empty
     <path>/~tmp/                        lists that are being written
 
-INVARIANT: a list is there only when every file that it names is there and durable, so lists are written last
-and removed first. A file that no list names is nobody's, and is removed by the next save. So that a directory
-that has lost its lists is not taken for an empty one, a list that names nothing is there before any file is.
-All lists are of one arrangement: another one's save touches nothing.
+INVARIANT: a list exists only while every file that it names exists and is durable, so lists are written last
+and removed first. The next save removes files that no list names. The first save writes an empty list before
+any batch file, so that a directory that lost its lists cannot be mistaken for an empty one. All lists are of
+one arrangement: a save of another arrangement is refused and changes nothing.
 
-SUBTLE: who saves or restores gives each file a name of its own by a hard link, or copies it where the file
-system has no links. So nobody has to know who else needs the bytes: to remove a name never takes a file
-from a checkpoint, a fork or an arrangement that has a name of its own for it.
+SUBTLE: a save or a restore makes a hard link to each file, or a copy where the file system has no links. So
+each checkpoint, fork and arrangement has its own names, and removing a name never takes the bytes from
+another user: no count of users is needed.
 """
 
 import errno
@@ -38,10 +38,10 @@ _BATCHES = "batches"
 _LOCK = "lock"
 _LIST = re.compile(r"checkpoint-(\d{8,})\.list")
 _COPY_BYTES = 4 * 1024 * 1024
-# The file system has no hard links, or none between these two folders, or none more of this file.
+# The file system has no hard links, none between these two folders, or no more of this file.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
-# The batches that make up a checkpoint, when told of those that are in the directory.
+# Lists the batches of a checkpoint, given the batches that the directory has already, by name.
 Listed: TypeAlias = Callable[[Mapping[str, SavedBatch]], Sequence[SavedBatch]]
 
 
@@ -50,11 +50,11 @@ class Saved:
     """What a save did.
 
     Attributes:
-        checkpoint: that is the newest one now.
-        is_new: whether it was written; False: the contents are those of the one that was there.
-        files_added: batch files that were not in the directory before.
-        bytes_copied: of these that could not be shared by a hard link.
-        left: why files of older checkpoints could not be removed, which the next save does; empty: they were.
+        checkpoint: the newest checkpoint of the directory now.
+        is_new: whether it was written; False if the newest checkpoint had the same contents already.
+        files_added: number of batch files that were added to the directory.
+        bytes_copied: bytes of added files that could not be hard-linked.
+        left: why files of older checkpoints could not be removed (the next save tries again); else empty.
     """
 
     checkpoint: Checkpoint
@@ -68,8 +68,8 @@ class CheckpointDirectory:
     """The checkpoints of one arrangement.
 
     Args:
-        path: of the directory; it need not be there before the first save.
-        files: where it is.
+        path: the directory; the first save creates it.
+        files: the file system.
     """
 
     def __init__(self, path: str | os.PathLike[str], files: Files = SYSTEM_FILES) -> None:
@@ -80,21 +80,21 @@ class CheckpointDirectory:
         self._scratch = Scratch(self.path, files)
 
     def save(self, wanted: Checkpoint, listed: Listed, source: Callable[[str], str]) -> Saved:
-        """Make a checkpoint the newest one, unless the newest one has the same contents.
+        """Save a checkpoint, unless the newest one has the same contents.
 
         Args:
-            wanted: what to save; its number is given by the directory, its batches by `listed`.
-            listed: says which batches those are; not asked if the contents are the same. It is told of those
-                that are there already.
-            source: says where the file of a batch of some name is now; asked for those that are not there.
+            wanted: what to save, without its number and batches.
+            listed: lists its batches, given those that are in the directory. Called only if the contents
+                are new.
+            source: gives the path of a batch file, by name. Called for batches that the directory lacks.
 
         Raises:
             StoreUnavailable: it was not saved; the checkpoints that were there are as they were. Also while
                 another process saves there.
             OutcomeUnknown: it may be saved; saving again decides.
-            CorruptionError: a list is damaged, or all lists are gone and batch files are there.
-            IncompatibleSchema: checkpoints of another schema are there.
-            UsageError: those of another arrangement are. Nothing was touched.
+            CorruptionError: a list is damaged, or all lists are missing and batch files are there.
+            IncompatibleSchema: the directory has checkpoints of another schema.
+            UsageError: it has checkpoints of another arrangement. Nothing was changed.
         """
         refuse_links(self._files, self.path, self._batches)
         try:
@@ -105,10 +105,10 @@ class CheckpointDirectory:
             raise unavailable("save a checkpoint in", self.path, error) from error
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Those that are there, ascending; none if nothing was saved yet, or the directory is not there.
+        """The checkpoints, oldest first; none if nothing was saved yet or the directory does not exist.
 
         Raises:
-            CorruptionError: a list is damaged, or all lists are gone and batch files are there.
+            CorruptionError: a list is damaged, or all lists are missing and batch files are there.
         """
         try:
             return [checkpoint for checkpoint in self._lists() if checkpoint.number]
@@ -116,18 +116,18 @@ class CheckpointDirectory:
             raise unavailable("read the checkpoints in", self.path, error) from error
 
     def restore(self, folder: str, number: int | None = None) -> tuple[Checkpoint, dict[str, str]]:
-        """Give the files of a checkpoint further names.
+        """Link or copy the files of a checkpoint into a folder.
 
         Args:
-            folder: where these names are to be.
-            number: of the checkpoint; default: the newest.
+            folder: gets the files.
+            number: number of the checkpoint; default: the newest.
 
         Returns:
-            The checkpoint, and the path of the file of each batch by its name, in `folder`.
+            The checkpoint, and the path in `folder` of each batch file, by name.
 
         Raises:
             UsageError: there is no such checkpoint.
-            CorruptionError: a list is damaged or gone, or a file of the checkpoint is gone or cut short.
+            CorruptionError: a list is damaged or missing, or a batch file is missing or truncated.
         """
         try:
             while True:
@@ -135,20 +135,20 @@ class CheckpointDirectory:
                 try:
                     return found, {batch.name: self._taken(batch, folder) for batch in found.batches}
                 except CorruptionError:
-                    # Somebody saved twice meanwhile, and the files went with their list.
+                    # Two saves meanwhile remove a checkpoint with its files: then look again.
                     if exists(self._files, self._list_path(found.number)):
                         raise
         except OSError as error:
             raise unavailable("restore the checkpoint in", self.path, error) from error
 
     def find(self, number: int | None = None) -> Checkpoint:
-        """A checkpoint, by default the newest. Errors as `restore`."""
+        """A checkpoint by number, by default the newest. Raises as `restore`."""
         if number is None:
             there = self.checkpoints()
             if there:
                 return there[-1]
             raise UsageError(f"there is no checkpoint of an arrangement in {self.path!r}")
-        # Only its own list: those of others may be damaged.
+        # Reads only this list: the lists of other checkpoints may be damaged.
         found = self._read(number) if count("number", number) else None
         if found is None:
             there_ = ", ".join(str(known) for known in self._numbers() if known) or "none"
@@ -164,14 +164,14 @@ class CheckpointDirectory:
                 f"{wanted.schema} time {wanted.domain}: save in another directory"
             )
         if newest.number and newest.content == wanted.content:
-            # SUBTLE: whoever wrote it may have died before its name was durable.
+            # SUBTLE: the process that wrote it may have died before the name was durable.
             self._folders.flush(self.path)
             return Saved(newest, is_new=False, left=self._forget(there))
         before = [checkpoint for checkpoint in there if checkpoint.number]
         if before and not any(checkpoint.same_arrangement(wanted) for checkpoint in before):
             raise UsageError(
-                f"{self.path!r} has checkpoints of another arrangement ({newest.title}), which stay as they "
-                f"are; this is {wanted.title}: save in another directory, or go on from that one by a restore"
+                f"{self.path!r} has checkpoints of another arrangement ({newest.title}), which are left as "
+                f"they are; this is {wanted.title}: save in another directory, or restore that one first"
             )
         named = self._sweep(there)
         batches = tuple(listed(named))
@@ -183,7 +183,7 @@ class CheckpointDirectory:
         return Saved(saved, True, len(missing), copied, self._forget([*there, saved]))
 
     def _begun(self, wanted: Checkpoint) -> Checkpoint:
-        """The list that names nothing, before any file is there."""
+        """Write the empty list that comes before any batch file."""
         nothing = replace(wanted, number=0, content="", batches=(), followed=None)
         self._write_list(nothing)
         return nothing
@@ -198,12 +198,12 @@ class CheckpointDirectory:
                 raise unknown("save a checkpoint in", self.path, error) from error
 
     def _forget(self, there: list[Checkpoint]) -> str:
-        """Remove all but the last ones; what was in the way of that."""
+        """Remove all but the last checkpoints; returns why it failed, or an empty text."""
         try:
             for old in there[:-_KEPT]:
                 self._files.unlink(self._list_path(old.number))
             if len(there) > _KEPT:
-                # Durably, before the files: lists may be read as long as they are there.
+                # The removal of a list must be durable before its files go: a reader trusts a list.
                 self._folders.flush(self.path)
             self._sweep(there[-_KEPT:])
         except OSError as error:
@@ -211,7 +211,7 @@ class CheckpointDirectory:
         return ""
 
     def _sweep(self, there: list[Checkpoint]) -> dict[str, SavedBatch]:
-        """Remove what none of these names; what they name, by name."""
+        """Remove files that no list names; returns the named batches, by name."""
         named = {batch.name: batch for checkpoint in there for batch in checkpoint.batches}
         for name, is_folder in self._files.scan(self._batches):
             if not is_folder and name not in named:
@@ -219,7 +219,7 @@ class CheckpointDirectory:
         return named
 
     def _put(self, batch: SavedBatch, source: str) -> int:
-        """Share a file with the directory, durably; the bytes that had to be copied."""
+        """Link or copy a file into the directory, durably; returns the bytes copied."""
         target = os.path.join(self._batches, batch.name)
         copied = self._shared(source, target)
         descriptor = self._files.open(target)
@@ -247,7 +247,7 @@ class CheckpointDirectory:
         return target
 
     def _shared(self, source: str, target: str) -> int:
-        """Give a file a further name, or copy it; the bytes that were copied."""
+        """Link a file, or copy it where that is not possible; returns the bytes copied."""
         try:
             self._files.link(source, target)
         except OSError as error:
@@ -270,12 +270,12 @@ class CheckpointDirectory:
         return done
 
     def _lists(self) -> list[Checkpoint]:
-        """All lists, ascending, with that of number 0."""
+        """All lists, oldest first, including the empty list with number 0."""
         numbers = self._numbers()
         if not numbers and self._has_files():
             raise CorruptionError(
                 self.path,
-                "its lists of checkpoints are gone and batch files are there, which are left as they are",
+                "all lists of checkpoints are missing, but there are batch files; they are left as they are",
             )
         return [found for number in numbers if (found := self._read(number)) is not None]
 
@@ -289,7 +289,7 @@ class CheckpointDirectory:
         return self._files.isdir(self._batches) and bool(self._files.scan(self._batches))
 
     def _read(self, number: int) -> Checkpoint | None:
-        """A list; None if it went since it was seen."""
+        """A list; None if it was removed meanwhile."""
         path = self._list_path(number)
         try:
             descriptor = self._files.open(path)

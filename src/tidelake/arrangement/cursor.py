@@ -1,13 +1,12 @@
 """A cursor over keys, and over the values of each, forward and backward.
 
-Owns the moves and what is read at a place; `places` owns where a key is found. Must not know how batches
-are kept. Whole windows of keys are read at once; in Python only the key and the value stood at.
+Owns the moves over the values of a key; `keycursor` owns the moves over keys. Must not know how batches are
+kept. A cursor reads whole windows of keys; only the current key and value become Python objects.
 
-A cursor stands at a key that has rows, or at none: before the first, behind the last, or at the place of a
-key that `seek_key_exact` did not find. A step from there leads to the next key on that side. Whenever it
-comes to a key it stands at the key's first value. Values, which are tuples of the value columns, work
-likewise: before the first and behind the last there is none. A row whose diffs sum to zero, as of the
-cursor's time, is not there; nor is a key of such rows only.
+A cursor is at a key that has rows, or at none: before the first, after the last, or where a key would be that
+`seek_key_exact` did not find. A step from there goes to the next key on that side. A move to a key also moves
+to its first value. Values are tuples of the value columns; there is none before the first or after the last.
+A row whose diffs sum to zero as of the cursor's time is skipped, and so is a key that has only such rows.
 """
 
 from bisect import bisect_left
@@ -30,14 +29,14 @@ from tidelake.model.time import Time
 
 
 class Cursor(KeyCursor):
-    """Keys as in `KeyCursor`, and the values of the key stood at. Not safe for several threads."""
+    """A `KeyCursor` that also moves over the values of its key. Not thread-safe."""
 
     def __init__(self, batches: Sequence[Batch], view: View) -> None:
         """A cursor at the first key.
 
         Args:
-            batches: held by whoever made the cursor, for as long as it is used.
-            view: what is seen of them.
+            batches: the caller holds them for as long as the cursor is used.
+            view: time and filters of the read.
         """
         layout = view.layout
         self._value_columns = list(range(layout.key_width, layout.row_width))
@@ -46,50 +45,50 @@ class Cursor(KeyCursor):
 
     @property
     def val_valid(self) -> bool:
-        """Whether the cursor stands at a value."""
+        """Whether the cursor is at a value."""
         first, end = self._rows_of_key()
         return first <= self._value < end
 
     @property
     def value(self) -> Values:
-        """The value.
+        """The current value.
 
         Raises:
-            UsageError: there is none here.
+            UsageError: the cursor is at no value.
         """
         return values_at(self._window.rows, self._row(), self._value_columns)
 
     @property
     def weight(self) -> int:
-        """How often this row is there; not zero, and negative if it was retracted more often than it came.
+        """The multiplicity of the current row: not zero; negative if retractions outnumber insertions.
 
         Raises:
-            UsageError: there is no value here.
+            UsageError: the cursor is at no value.
         """
         return self._weight(self._row())
 
     def weight_checked(self) -> int:
-        """The weight, if it is positive.
+        """The weight, which must be positive.
 
         Raises:
-            UsageError: there is no value here.
-            InvalidUpdates: the row was retracted more often than it came.
+            UsageError: the cursor is at no value.
+            InvalidUpdates: the weight is negative.
         """
         weight = self.weight
         if weight < 0:
-            raise InvalidUpdates(f"the row of key {self.key} and value {self.value} is there {weight} times")
+            raise InvalidUpdates(f"the row of key {self.key} and value {self.value} has weight {weight}")
         return weight
 
     def step_value(self) -> None:
-        """To the next value, or behind the last; no effect there."""
+        """Move to the next value, or after the last; no effect there."""
         self._value = min(self._value + 1, self._rows_of_key()[1])
 
     def step_value_reverse(self) -> None:
-        """To the value before, or before the first; no effect there."""
+        """Move to the previous value, or before the first; no effect there."""
         self._value = max(self._value - 1, self._rows_of_key()[0] - 1)
 
     def seek_value(self, value: Values) -> None:
-        """To the first value that is not less; never backwards.
+        """Move forward to the first value that is not less than `value`; never backward.
 
         Raises:
             InvalidUpdates: it does not fit the value columns.
@@ -97,7 +96,7 @@ class Cursor(KeyCursor):
         self._value = max(self._value, self._place_of(value, inclusive=False))
 
     def seek_value_reverse(self, value: Values) -> None:
-        """To the last value that is not greater; never forwards.
+        """Move backward to the last value that is not greater than `value`; never forward.
 
         Raises:
             InvalidUpdates: it does not fit the value columns.
@@ -105,47 +104,53 @@ class Cursor(KeyCursor):
         self._value = min(self._value, self._place_of(value, inclusive=True) - 1)
 
     def seek_value_with(self, predicate: Predicate) -> None:
-        """To the first value from here on of which `predicate` is true; of those after it it must be too."""
+        """Move forward to the first value that satisfies a predicate.
+
+        The predicate must be monotonic: once true, it stays true for all greater values.
+        """
         first, end = self._rows_of_key()
         rows = range(max(self._value, first), end)
         count = bisect_left(rows, True, key=lambda row: predicate(self._value_at(row)))
         self._value = min(rows.start, end) + count
 
     def seek_value_with_reverse(self, predicate: Predicate) -> None:
-        """To the last value up to here of which the predicate is true; of those before it it must be too."""
+        """Move backward to the last value that satisfies a predicate.
+
+        The predicate must be monotonic: once true, it stays true for all smaller values.
+        """
         first, end = self._rows_of_key()
         rows = range(first, min(self._value + 1, end))
         count = bisect_left(rows, True, key=lambda row: not predicate(self._value_at(row)))
         self._value = first + count - 1
 
     def rewind_values(self) -> None:
-        """To the first value of this key."""
+        """Move to the first value of this key."""
         self._value = self._rows_of_key()[0]
 
     def fast_forward_values(self) -> None:
-        """To the last value of this key."""
+        """Move to the last value of this key."""
         self._value = self._rows_of_key()[1] - 1
 
     def map_values(self, visit: Callable[[Values, int], None]) -> None:
-        """Call `visit` with every value of this key, ascending, and its weight. Does not move."""
+        """Call `visit` with each value of this key and its weight, in ascending order. Does not move."""
         for row in range(*self._rows_of_key()):
             visit(self._value_at(row), self._weight(row))
 
     def map_times(self, visit: Callable[[Time, int], None]) -> None:
-        """Call `visit` with every time of this row, ascending, and the sum of its diffs. Does not move.
+        """Call `visit` with each time of this row and the sum of its diffs, ascending. Does not move.
 
-        Times before the frontier are shown as the frontier has them; those after the cursor's are left out.
+        Times before the frontier are folded to it; times after the cursor's own are left out.
 
         Raises:
-            UsageError: there is no value here.
+            UsageError: the cursor is at no value.
         """
         self._visit(self._updates(), visit)
 
     def map_times_through(self, as_of: Time, visit: Callable[[Time, int], None]) -> None:
-        """`map_times` of the times at or before one.
+        """Like `map_times`, for the times at or before `as_of`.
 
         Raises:
-            UsageError: there is no value here, or no such time.
+            UsageError: the cursor is at no value, or `as_of` is not a time.
             HistoryCompacted: `as_of` is before the frontier.
         """
         domain, frontier = self._layout.domain, self._view.frontier
@@ -159,7 +164,7 @@ class Cursor(KeyCursor):
 
     def _row(self) -> int:
         if not self.val_valid:
-            raise UsageError("the cursor is at no value: look at key_valid and val_valid first")
+            raise UsageError("the cursor is at no value: check key_valid and val_valid first")
         return self._value
 
     def _weight(self, row: int) -> int:
@@ -170,7 +175,7 @@ class Cursor(KeyCursor):
         return values_at(self._window.rows, row, self._value_columns)
 
     def _place_of(self, value: Values, *, inclusive: bool) -> int:
-        """The row before which the values of this key are less, or with `inclusive` not greater."""
+        """The first row of this key whose value is not less, or with `inclusive` is greater."""
         first, end = self._rows_of_key()
         if not self._value_columns:
             return end if inclusive else first

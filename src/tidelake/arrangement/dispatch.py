@@ -1,10 +1,10 @@
-"""Which merge a thread is to work at next, and what merges hold and write until they end.
+"""Chooses the merge that a thread works on next, and tracks what running merges hold and write.
 
-Owns the merges that were begun, and whether memory and disk let one begin. Must not know threads or waiting:
-its caller sees to it that one thread at a time is in here, and carries out what is handed out.
+Owns the running merges, and whether memory and disk let one begin. Must not know threads or waiting: its
+caller holds a lock, and carries out what it returns.
 
-INVARIANT: a merge is worked at by one thread at a time. It holds its inputs, and whatever else it looks at,
-until it ended or was given up.
+INVARIANT: one thread at a time works on a merge. A merge holds its inputs, and the other batches that it
+reads, until it ended or was given up.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from tidelake.arrangement.room import Room
 from tidelake.arrangement.schedule import Schedule, Task
 from tidelake.arrangement.settings import ArrangementConfig
 
-# A builder for a batch as planned, on disk or not.
+# Makes the builder of a batch: in a file if the second argument is true, else in memory.
 MakeBuilder = Callable[[FilterPlan, bool], Builder]
-# What a merge holds beside its inputs and output, in chunks.
+# How many chunks a merge holds beside its inputs and output.
 _CHUNKS_HELD = 4
-# Of a filter, for each row.
+# Bytes of a filter for each row.
 _FILTER_BYTES = 2
 
 
@@ -31,15 +31,15 @@ class Running:
     """A merge that was begun.
 
     Attributes:
-        task: what it is about.
-        merge: that runs.
-        others: batches that it looks at beside its inputs; it holds them.
+        task: level, inputs and rules of the merge.
+        merge: does the work.
+        others: batches that it reads beside its inputs; it holds them.
         on_disk: whether its output is written to disk.
-        size: bytes of its output, at most.
-        busy: whether a thread is at a step of it.
-        ration: rows that the step may read.
-        steps: that ended.
-        seconds: that they took.
+        size: upper bound on the bytes of its output.
+        busy: whether a thread is working on a step of it.
+        ration: rows that this step may read.
+        steps: number of steps that ended.
+        seconds: time that these took.
     """
 
     task: Task
@@ -54,7 +54,7 @@ class Running:
 
     @property
     def left_bytes(self) -> int:
-        """What is still to be written, at most."""
+        """Upper bound on the bytes that are still to be written."""
         rows = max(1, self.merge.rows)
         return self.size * max(0, rows - self.merge.rows_read) // rows
 
@@ -65,12 +65,12 @@ class Dispatcher:
 
     Attributes:
         config: the settings.
-        room: memory and disk.
-        rules: of merges that begin now.
+        room: measures memory and disk.
+        rules: rules for merges that begin now.
         make: makes builders.
-        cache_bytes: what the cache of blocks holds now.
-        schedule: which batch is at which level.
-        running: by level the merge that was begun there.
+        cache_bytes: the bytes of the block cache now.
+        schedule: the batches by level.
+        running: the running merge of each level.
     """
 
     config: ArrangementConfig
@@ -86,7 +86,7 @@ class Dispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether a thread is at a step."""
+        """Whether a thread is working on a step."""
         return any(running.busy for running in self.running.values())
 
     @property
@@ -99,32 +99,32 @@ class Dispatcher:
 
     @property
     def stuck(self) -> bool:
-        """Whether merges are due, and none can make a step before the disk has more room."""
+        """Whether merges are due, and all of them wait for disk space."""
         ready = any(not running.busy for running in self.running.values())
         due = [] if ready or self.busy else self.due()
         return bool(due) and not any(map(self._admitted, due))
 
     @property
     def used_bytes(self) -> int:
-        """What counts in the memory budget."""
+        """Bytes counted in the memory budget."""
         merges = sum(self._merge_bytes(running) for running in self.running.values())
         return sum(batch.memory_bytes for batch in self.schedule.batches) + merges + self.cache_bytes()
 
     def measure(self) -> int:
-        """Let the pressure be that of this moment; what is used."""
+        """Update the pressure; returns the bytes used."""
         used = self.used_bytes
         self.room.measure(used)
         return used
 
     def due(self) -> list[Task]:
-        """Merges that may begin as far as the schedule goes."""
+        """Merges that are due, whether or not memory and disk admit them."""
         return list(self.schedule.due(self.rules, spill=self.room.level >= Pressure.HIGH))
 
     def claim(self) -> Running | None:
-        """The merge that a thread is to work at next, and how much of it; begun if need be.
+        """The merge that the calling thread works on next, with the ration of its step, if there is one.
 
         Raises:
-            StoreUnavailable: it cannot be told how much disk is left. Nothing was begun.
+            StoreUnavailable: the free disk space cannot be determined. No merge was begun.
         """
         if self.room.level is Pressure.CRITICAL and self.busy:
             return None
@@ -143,7 +143,7 @@ class Dispatcher:
         return running
 
     def end(self, running: Running, result: Batch | None) -> None:
-        """A merge came to its end; its inputs and others are the caller's to let go of."""
+        """Replace the inputs of a finished merge by its result. The caller releases its inputs and others."""
         del self.running[running.task.level]
         merge, inputs = running.merge, len(running.task.inputs)
         counts = MergeCounts(
@@ -152,12 +152,12 @@ class Dispatcher:
         self.schedule.end(running.task, result, counts)
 
     def give_up(self, running: Running) -> None:
-        """A merge did not come to its end; its others are the caller's to let go of."""
+        """Return the inputs of a failed merge to their level. The caller releases its others."""
         del self.running[running.task.level]
         self.schedule.give_up(running.task)
 
     def levels(self) -> tuple[LevelReport, ...]:
-        """What is at each level."""
+        """A report on each level."""
         schedule = self.schedule
         return tuple(
             _level(i, loose, schedule.running.get(i), schedule.counts[i])
@@ -191,7 +191,7 @@ class Dispatcher:
         return running
 
     def _merge_bytes(self, running: Running) -> int:
-        # What is built in memory is copied once more at the end. Of a file the filter is built in memory.
+        # Output in memory is copied once more at the end. For output on disk, the filter is in memory.
         output = _FILTER_BYTES * running.merge.rows if running.on_disk else 2 * running.size
         return output + _CHUNKS_HELD * min(self.config.merge_chunk_bytes_held, running.size)
 

@@ -1,8 +1,8 @@
-"""How a batch gets into a file.
+"""Writes a batch into a file.
 
-Owns the cutting of rows into blocks, and when a file may be seen; must not know who merges. Invariant: a
-file stands under its name only when all its bytes are written; before that it ends with `.tmp`. It is not
-flushed: who needs it longer than this process lives, a checkpoint, flushes it then.
+Owns the cutting of rows into blocks, and when a file gets its name; must not know merges. Invariant: a file
+has its final name only when all its bytes are written; until then its name ends with `.tmp`. It is not
+flushed: a checkpoint, which needs the file after this process ends, flushes it.
 """
 
 import os
@@ -26,25 +26,25 @@ from tidelake.errors import StoreUnavailable
 UNFINISHED = ".tmp"
 _BLOCK_BYTES = 64 * 1024
 _BLOCK_ROWS_MAX = 8192
-# Rows are cut into blocks when so many bytes of them have come together.
+# Rows are gathered up to this many bytes, and then cut into blocks.
 _GATHER_BYTES = 16 * _BLOCK_BYTES
 
 
 class FileBuilder:
-    """See `Builder`. Holds a megabyte of rows, the filter and the index."""
+    """See `Builder`. Holds about a megabyte of rows, the filter and the index in memory."""
 
     def __init__(self, layout: Layout, directory: str, id_: str, plan: FilterPlan, cache: BlockCache) -> None:
         """Begin a file.
 
         Args:
-            layout: of the rows.
-            directory: where the file is to be; is there already.
-            id_: of the batch, and the name of the file but for its ending.
-            plan: for the filter.
-            cache: for the batch's blocks.
+            layout: layout of the rows.
+            directory: an existing directory for the file.
+            id_: id of the batch, and the name of the file without its suffix.
+            plan: chooses the filter.
+            cache: cache for the blocks of the batch.
 
         Raises:
-            StoreUnavailable: the file cannot be made.
+            StoreUnavailable: the file cannot be created.
         """
         self._layout, self._cache = layout, cache
         self._path = os.path.join(directory, id_ + SUFFIX)
@@ -109,7 +109,7 @@ class FileBuilder:
         self._waiting = []
 
     def _cut(self, *, everything: bool) -> None:
-        """Write the rows that wait as blocks; if not everything, but for those that others may join."""
+        """Write the gathered rows as blocks; unless `everything`, rows that do not fill a block stay."""
         if not self._waiting:
             return
         rows = pa.concat_batches(self._waiting)
@@ -123,7 +123,7 @@ class FileBuilder:
         self._waiting_bytes = rest.nbytes
 
     def _account(self, rows: pa.RecordBatch, block_rows: int) -> None:
-        """Take the rows' keys into filter and index."""
+        """Add the keys of rows to filter and index, and count negative diffs."""
         if not rows.num_rows:
             return
         self._filter.add(rows)

@@ -1,12 +1,12 @@
-"""The bytes of a batch on disk.
+"""The file format of a batch on disk.
 
-Owns the format; must not know when files are read or deleted. Invariant: bytes that leave here are the
-ones that were written, or there is a `CorruptionError` that names the file.
+Owns the format; must not know when files are read or deleted. Invariant: a reader gets the rows that were
+written, or a `CorruptionError` that names the file.
 
     "TIDEBAT1" | block ... | filter | index | meta | trailer
 
-- block: a record batch as an Arrow IPC message, as one LZ4 block without a frame. (Compressed buffer by
-  buffer, as IPC can, it takes three times as long to read.)
+- block: a record batch as an Arrow IPC message, compressed as one LZ4 block without a frame. (Reading takes
+  three times as long if IPC compresses each buffer by itself.)
 - filter: its 64-bit words, little-endian.
 - index: an Arrow IPC stream with a row for each block: `end` (offset of the byte after it), `crc` (CRC-32
   of its bytes), `size` (uncompressed), `rows` (up to its end), `first` and `last` (encoded keys).
@@ -51,16 +51,16 @@ _CODEC = pa.Codec("lz4_raw")
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file says of itself: everything but its rows.
+    """The metadata of a file: everything but its rows.
 
     Attributes:
-        starts: how many rows stand before each block, and at the end of all.
-        negative_rows: how many of them have a negative diff.
-        offsets: of the blocks, and the end of the last one.
-        crcs: of the blocks.
-        sizes: of the blocks uncompressed.
-        index: their keys.
-        filter: of all keys.
+        starts: the number of rows before each block, then the total.
+        negative_rows: number of rows with a negative diff.
+        offsets: the byte offset of each block, then the end of the last one.
+        crcs: the checksum of each block.
+        sizes: the uncompressed bytes of each block.
+        index: the first and last key of each block.
+        filter: the filter over all keys.
     """
 
     starts: npt.NDArray[np.int64]
@@ -73,17 +73,17 @@ class Contents:
 
 
 def block_bytes(rows: pa.RecordBatch) -> tuple[bytes, int]:
-    """A block, and how many bytes it is of uncompressed."""
+    """The stored bytes of a block, and its uncompressed size."""
     message = rows.serialize()
     stored: bytes = _CODEC.compress(message, asbytes=True)
     return stored, message.size
 
 
 def block_rows(stored: memoryview, crc: int, size: int, layout: Layout, name: str) -> pa.RecordBatch:
-    """The rows of a block, of `size` bytes uncompressed.
+    """Decode a block of `size` uncompressed bytes.
 
     Raises:
-        CorruptionError: they are not what was written.
+        CorruptionError: the checksum does not match; names the file and block.
     """
     if zlib.crc32(stored) != crc:
         raise CorruptionError(name, "its checksum does not match")
@@ -91,7 +91,7 @@ def block_rows(stored: memoryview, crc: int, size: int, layout: Layout, name: st
 
 
 def end_bytes(contents: Contents, layout: Layout) -> bytes:
-    """All that follows the blocks."""
+    """The bytes after the blocks: filter, index, meta and trailer."""
     index = pa.RecordBatch.from_arrays(
         [
             pa.array(contents.offsets[1:]),
@@ -119,24 +119,24 @@ def end_bytes(contents: Contents, layout: Layout) -> bytes:
 
 
 def read_contents(read: Callable[[int, int], bytes], size: int, name: str, layout: Layout) -> Contents:
-    """What a file says of itself. Two reads.
+    """Read the metadata of a file. Two reads.
 
     Args:
-        read: gives so many bytes from an offset.
-        size: of the file.
-        name: of the file, for messages.
-        layout: that its rows should have.
+        read: reads a number of bytes at an offset.
+        size: size of the file.
+        name: name of the file, for messages.
+        layout: the layout that its rows must have.
 
     Raises:
-        CorruptionError: it is damaged, or not such a file.
+        CorruptionError: it is damaged, or not a batch file.
         FormatTooNew: a newer version wrote it.
         UsageError: its rows have another layout.
     """
     if size < len(MAGIC) + _TRAILER.size:
-        raise CorruptionError(name, f"{size} bytes are too few for a batch")
+        raise CorruptionError(name, f"{size} bytes are too few for a batch file")
     *lengths, crc, format_, magic = _TRAILER.unpack(read(size - _TRAILER.size, _TRAILER.size))
     if magic != MAGIC:
-        raise CorruptionError(name, "it does not end like a batch")
+        raise CorruptionError(name, "it does not end like a batch file")
     if format_ > FORMAT:
         raise FormatTooNew(name, format_, FORMAT)
     start = size - _TRAILER.size - sum(lengths)

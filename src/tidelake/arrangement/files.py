@@ -1,7 +1,7 @@
-"""Batches in files of their own, on local disk.
+"""Batches on local disk, one file each.
 
-Owns reading of one such file and when it is deleted; `fileformat` owns its bytes. Invariant: a file stays
-as long as anybody uses it, and rows that leave here are the ones that were written.
+Owns the reading of a file and when it is deleted; `fileformat` owns its bytes. Invariant: a file exists as
+long as it has a user, and the rows that are read are the ones that were written.
 """
 
 import os
@@ -21,22 +21,22 @@ from tidelake.arrangement.memory import joined, possible
 from tidelake.arrangement.search import rows_of
 from tidelake.errors import Closed, CorruptionError, InternalError, StoreUnavailable
 
-# What a merge reads at once.
+# Bytes that a merge reads at once.
 _SCAN_BYTES = 1024 * 1024
 
 
 class FileOwner:
-    """An open file and its users; with the last one it is closed, and deleted if that was asked for.
+    """An open file with a count of users; the last one closes it, and deletes it if that was asked for.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: str, *, delete: bool) -> None:
         """Open a file for its first user.
 
         Args:
-            path: of the file.
+            path: path of the file.
             delete: whether the last user deletes it.
 
         Raises:
@@ -54,57 +54,57 @@ class FileOwner:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """File size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def keep(self) -> None:
-        """Let the file stay when its last user goes: a checkpoint names it."""
+        """Do not delete the file when its last user is gone."""
         with self._lock:
             self._delete = False
 
     def acquire(self) -> None:
-        """One more user.
+        """Add a user.
 
         Raises:
-            InternalError: the last one is gone.
+            InternalError: the last user is gone.
         """
         with self._lock:
             if not self._users:
-                raise InternalError(f"{self.path!r} is used again after its last user let go of it")
+                raise InternalError(f"{self.path!r} is used after its last user released it")
             self._users += 1
 
     def release(self) -> bool:
-        """One user less; whether it was the last.
+        """Remove a user; returns whether it was the last one.
 
         Raises:
-            InternalError: there was none.
+            InternalError: there was no user.
         """
         with self._lock:
             if not self._users:
-                raise InternalError(f"{self.path!r} is let go of more often than it was used")
+                raise InternalError(f"{self.path!r} is released more often than it was acquired")
             self._users -= 1
             if self._users:
                 return False
             os.close(self._descriptor)
-            # In a fork the file is the parent's.
+            # In a forked process the file belongs to the parent.
             if self._delete and self._pid == os.getpid():
-                # A snapshot may outlive its arrangement, and the folder goes with that.
+                # A snapshot may outlive its arrangement, which removes the folder with the file.
                 with suppress(FileNotFoundError):
                     os.unlink(self.path)
             return True
 
     def read(self, offset: int, size: int) -> bytes:
-        """So many bytes from there.
+        """Read `size` bytes at an offset.
 
         Raises:
-            CorruptionError: the file ends before.
+            CorruptionError: the file is shorter.
             StoreUnavailable: the disk refuses.
             Closed: the last user is gone.
         """
         with self._lock:
             if not self._users:
-                raise Closed("what is read was closed meanwhile: take another snapshot")
-            # Its own user, or another file might be under the same number by now.
+                raise Closed("the snapshot was closed during a read: take another one")
+            # The read is a user of its own: a closed descriptor could be reused for another file meanwhile.
             self._users += 1
         try:
             found = os.pread(self._descriptor, size, offset)
@@ -136,7 +136,7 @@ class FileBatch:
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """Path of the file."""
         return self.owner.path
 
     def block(self, i: int) -> pa.RecordBatch:
@@ -197,7 +197,7 @@ class FileBatch:
             self._cache.drop(self, self.blocks)
 
     def _possible(self, keys: Keys) -> Places:
-        """Which keys range and filter leave possible."""
+        """The keys that key range and filter do not exclude."""
         first, end = keys.between(self.key_lower, self.key_upper)
         if first == end:
             self._cache.counts.range_misses += 1
@@ -215,16 +215,16 @@ class FileBatch:
 
 
 def open_batch(path: str, layout: Layout, cache: BlockCache, *, delete: bool) -> FileBatch:
-    """A batch that is in a file, with one user.
+    """Open a batch that is in a file, with one user.
 
     Args:
-        path: of the file.
-        layout: of its rows.
-        cache: for its blocks.
-        delete: whether the file goes with its last user.
+        path: path of the file.
+        layout: layout of its rows.
+        cache: cache for its blocks.
+        delete: whether the last user deletes the file.
 
     Raises:
-        CorruptionError: it is damaged, or not such a file; names it.
+        CorruptionError: it is damaged, or not a batch file; names it.
         FormatTooNew: a newer version wrote it.
         UsageError: its rows have another layout.
         StoreUnavailable: it cannot be read.

@@ -1,12 +1,12 @@
-"""Membership filters: which keys a batch may hold, without a look at its rows.
+"""Membership filters: tell which keys a batch may hold without reading its rows.
 
 Owns two kinds and the choice between them; their bytes are a stored format. Must not know batches.
-Invariant: a key that was added is never denied.
+Invariant: no false negatives.
 
-- *bloom*: 64-bit words, 16 bits for each planned key. A hash picks one word by its upper half and four
-  bits in it by its lowest 24, so that a probe reads one word; about one key in 150 that is not there
-  passes. If far fewer keys came than were planned, neighbouring words are laid over each other.
-- *bitmap*: one bit for each whole number from the least to the greatest key; exact. Taken where it is no
+- *bloom*: 64-bit words, 16 bits for each planned key. The upper half of a hash picks one word, its lowest 24
+  bits pick four bits in that word, so that a probe reads one word; the false positive rate is about 1 in 150.
+  If there are far fewer keys than planned, neighbouring words are combined by OR, which halves the filter.
+- *bitmap*: one bit for each whole number from the least to the greatest key; exact. Used where it is no
   larger than the bloom filter.
 """
 
@@ -29,18 +29,18 @@ _SIX_BITS = np.uint64(63)
 _ONE = np.uint64(1)
 _HALF = np.uint64(32)
 _TWELVE_BITS = np.uint64(4095)
-# For each number of twelve bits a word with the one or two bits that its halves are the places of.
+# Maps twelve bits, two bit positions of six bits each, to a word with these one or two bits set.
 _PAIRS = (_ONE << (np.arange(4096, dtype=np.uint64) & _SIX_BITS)) | (
     _ONE << (np.arange(4096, dtype=np.uint64) >> np.uint64(6))
 )
 _PAIR_LIST: list[int] = _PAIRS.tolist()
-# Filters are laid over themselves at most so often, as powers of two.
+# How often a filter may be halved.
 _FOLDS_MAX = 10
 _FOLD_UNIT = 1 << _FOLDS_MAX
 
 
 class Filter(Protocol):
-    """Which keys may be there; immutable."""
+    """Tells which keys may be in a batch; immutable."""
 
     @property
     def kind(self) -> str:
@@ -48,31 +48,31 @@ class Filter(Protocol):
 
     @property
     def base(self) -> int:
-        """What a filter needs besides its words to be read again: of a bitmap its least number."""
+        """The number of the first bit of a bitmap; 0 for a bloom filter. Stored beside the words."""
 
     @property
     def words(self) -> Hashes:
-        """Its bits."""
+        """The bits of the filter."""
 
     def may_hold(self, keys: Keys, first: int, end: int) -> Mask:
-        """For each of the keys at [first, end), whether it may be there."""
+        """For each of the keys at [first, end), whether it may be in the batch."""
 
     def may_hold_one(self, keys: Keys) -> bool:
-        """The same for the only key of `keys`, at a tenth of the price."""
+        """The same for `keys` with just one key; ten times as fast."""
 
 
 class FilterBuilder(Protocol):
-    """Makes a filter of rows that come in the order of their keys."""
+    """Makes the filter of rows that are added in key order."""
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take in the keys of some rows."""
+        """Add the keys of rows."""
 
     def finish(self) -> Filter:
-        """The filter of all of them."""
+        """The filter of all keys that were added."""
 
 
 def filter_builder(layout: Layout, plan: FilterPlan) -> FilterBuilder:
-    """A builder of the kind that suits what is planned."""
+    """A builder of the kind of filter that suits the plan."""
     lower, upper = plan.key_lower, plan.key_upper
     if lower is not None and upper is not None and upper != NULL_KEY and _whole(layout):
         span = _number(upper) - _number(lower) + 1
@@ -82,19 +82,19 @@ def filter_builder(layout: Layout, plan: FilterPlan) -> FilterBuilder:
 
 
 def filter_of(kind: str, words_: Hashes, base: int) -> Filter | None:
-    """A filter from what it was stored as; None for a kind that is not known to this version."""
+    """A filter from its stored parts; None for a kind that this version does not know."""
     if kind == "bloom":
         return Bloom(words_)
     return Bitmap(words_, base) if kind == "bitmap" else None
 
 
 def _whole(layout: Layout) -> bool:
-    # The numbers of floats lie far apart.
+    # Floats as ordered integers lie too far apart for a bitmap.
     return layout.number is not None and layout.number.kind in "iu"
 
 
 def _number(key: bytes) -> int:
-    """The body of an encoded number, in order."""
+    """An encoded key as an unsigned integer with the same order."""
     return int.from_bytes(key[1:], "big")
 
 
@@ -125,7 +125,7 @@ class Bloom:
 class _BloomBuilder:
     def __init__(self, layout: Layout, rows: int) -> None:
         count = max(1, math.ceil(rows * _BITS_PER_KEY / _WORD_BITS))
-        # So that it can be laid over itself.
+        # A multiple of a power of two, so that the filter can be halved.
         unit = min(_FOLD_UNIT, 1 << count.bit_length())
         self._words = np.zeros(math.ceil(count / unit) * unit, np.uint64)
         self._layout = layout
@@ -145,7 +145,7 @@ class _BloomBuilder:
 
 
 class Bitmap:
-    """One bit a number: of the unsigned words that `tidelake.data.encode` makes, from `base` on; no null."""
+    """One bit for each key, numbered as `tidelake.data.encode.words` does, from `base` on; without null."""
 
     kind = "bitmap"
 
@@ -157,7 +157,7 @@ class Bitmap:
     def may_hold(self, keys: Keys, first: int, end: int) -> Mask:
         """See `Filter`."""
         offsets = _offsets(keys.rows.slice(first, end - first), self.base)
-        # A key below the base wraps round to beyond the end.
+        # A key below the base wraps around to a number past the end.
         inside = offsets < np.uint64(len(self.words) * _WORD_BITS)
         at = np.where(inside, offsets, np.uint64(0))
         bits = self.words[at >> np.uint64(6)] >> (at & _SIX_BITS)
@@ -200,11 +200,11 @@ def _places(hashes: Hashes, count: int) -> npt.NDArray[np.uint64]:
 
 
 def _bits_of(hashes: Hashes) -> Hashes:
-    """Of every hash the four bits at its lowest four places of six bits each."""
+    """The word of each hash: its lowest 24 bits are four bit positions of six bits each."""
     pairs: Hashes = _PAIRS[hashes & _TWELVE_BITS] | _PAIRS[(hashes >> np.uint64(12)) & _TWELVE_BITS]
     return pairs
 
 
 def _bits(keys: Keys) -> Hashes:
-    """The bits of every key, made once for all filters."""
+    """The word of each key, computed once for all filters."""
     return keys.once("bloom bits", lambda: _bits_of(keys.hashes))

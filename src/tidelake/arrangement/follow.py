@@ -1,6 +1,6 @@
 """An arrangement of a collection: its contents, indexed in this process and kept up to date.
 
-Owns how a collection's rows become those of an arrangement, and what of following goes into a checkpoint.
+Owns how rows of a collection become rows of an arrangement, and what a checkpoint records about following.
 """
 
 import os
@@ -40,12 +40,12 @@ class FollowOptions:
     """How a collection is arranged and followed.
 
     Attributes:
-        directory: below which batches on disk are kept; None: that of temporary files.
-        config: settings of the arrangement; None: the usual ones.
+        directory: batches on disk are kept in a folder below it; None: the system's temporary directory.
+        config: settings of the arrangement; None: the defaults.
         hold_for_s: how long history is kept for a checkpoint while no process follows.
-        poll_s: pause between two looks for news.
+        poll_s: pause between two polls for new updates.
         timeout_s: how long to wait for a time to be closed; None: the lake's `wait_timeout_s`.
-        follow: whether to follow beside the caller.
+        follow: whether to follow in a background thread.
     """
 
     directory: str | os.PathLike[str] | None
@@ -59,8 +59,8 @@ class FollowOptions:
 class FollowedArrangement(Arrangement):
     """An arrangement of a collection; `collection.arrange(...)` makes it.
 
-    What is looked up are the contents at `last_time`, or a later time whose updates came in just now. Times
-    before the frontier are folded: unless history is kept, the frontier follows the last time.
+    Reads see the contents at `last_time`, or at a later time whose updates just came in. Times before the
+    frontier are folded; unless history is kept, the frontier follows the last time.
     """
 
     def __init__(
@@ -73,46 +73,47 @@ class FollowedArrangement(Arrangement):
         followed: Followed,
         follower: Callable[[Sink], Follower],
     ) -> None:
-        """Take over a spine, as `Arrangement`; `follower` keeps it up to date."""
-        # The position is added when it is saved.
+        """Take ownership of a spine, as `Arrangement`; `follower` makes what keeps it up to date."""
+        # A saved content id has the position after a space; see `_captured_at`.
         super().__init__(spine, home, shard.env, content.partition(" ")[0], "")
         self._shard, self._followed = shard, followed
         self._before: str | None = None
-        # Not to this itself, which nobody would find forgotten then.
+        # The follower must not refer to this object, or it would never be garbage collected.
         self._follower = follower(_Rows(spine, shard, followed))
         self._holdings.title = f"an arrangement of {followed.name!r}"
         self._holdings.give_up.insert(0, self._follower.close)
 
     @property
     def last_time(self) -> Time:
-        """The last time whose updates are in; the least time if there is none yet. No store call."""
+        """The last time whose updates are applied; the least time if there is none yet. No store call."""
         return last_before(self._follower.position)
 
     def catch_up(self, through: Time | None = None, *, timeout_s: float | None = None) -> Time:
-        """Take in what is new, until a time is in; the last time that is in then.
+        """Apply new updates up to a time; returns the last time that is applied.
 
-        One log scan a step, and reads of what came in. Raises what went wrong beside the caller before.
+        One log scan for each step, and reads of the new parts. Also raises an error that the background
+        thread met since the last call.
 
         Args:
-            through: the time; default: the last one that is closed now.
+            through: the time; default: the last time that is closed now.
             timeout_s: how long to wait for it to be closed; default: the lake's `wait_timeout_s`.
 
         Raises:
-            NotYetClosed: it is still open then.
-            HistoryCompacted: this process was away for longer than its hold lasts: arrange anew.
+            NotYetClosed: the time is still open after that.
+            HistoryCompacted: this process did not follow for longer than its hold lasts: arrange anew.
             IncompatibleSchema: a column was dropped or widened: arrange anew.
-            CollectionDropped: nothing new will come.
-            Closed: this arrangement was closed, or its lake.
+            CollectionDropped: the collection was dropped.
+            Closed: this arrangement or its lake was closed.
         """
         at = None if through is None else self.layout.domain.check(through, "through")
         return self._follower.catch_up(at, self._patience_s(timeout_s))
 
     def follow(self) -> None:
-        """Take in beside the caller what is new, until `stop_following`. May be repeated."""
+        """Apply new updates in a background thread, until `stop_following`. May be repeated."""
         self._follower.start()
 
     def stop_following(self) -> None:
-        """Take in what is new by `catch_up` only. May be repeated."""
+        """Stop the background thread; only `catch_up` applies new updates then. May be repeated."""
         self._follower.stop()
 
     def snapshot(self) -> Snapshot:
@@ -121,14 +122,14 @@ class FollowedArrangement(Arrangement):
         return super().snapshot()
 
     def snapshot_at(self) -> tuple[Time, Snapshot]:
-        """A snapshot, and the time as of which (`as_of=`) it has the collection's exact contents."""
+        """A snapshot, and the time for which it has exactly the collection's contents; pass it as `as_of`."""
 
         def look(time: Time) -> tuple[Time, Snapshot]:
             return time, Arrangement.snapshot(self)
 
         return self._follower.seen(look)
 
-    def insert(self, updates: object) -> NoReturn:  # noqa: ARG002 - as others have it
+    def insert(self, updates: object) -> NoReturn:  # noqa: ARG002 - the signature of `Arrangement.insert`
         """Refused: updates come from the collection."""
         raise UsageError(f"this arrangement follows {self._followed.name!r}: append to the collection")
 
@@ -140,14 +141,14 @@ class FollowedArrangement(Arrangement):
         """Give up the history before a frontier; see `Arrangement.set_frontier`.
 
         Raises:
-            UsageError: it is past the last time that is in, or goes back.
+            UsageError: it is past the last applied time, or before the current frontier.
         """
 
         def move(last: Time) -> None:
             domain = self.layout.domain
             wanted = frontier if isinstance(frontier, Frontier) else Frontier.of(domain.check(frontier))
             if not wanted <= Frontier.of(last):
-                raise UsageError(f"the last time that is in is {last}: the frontier cannot be {wanted}")
+                raise UsageError(f"the frontier {wanted} is past the last applied time, {last}")
             Arrangement.set_frontier(self, wanted)
 
         self._follower.seen(move)
@@ -155,34 +156,33 @@ class FollowedArrangement(Arrangement):
     def save(self, path: str | os.PathLike[str]) -> Saved:
         """Save a checkpoint, as `Arrangement.save`; `collection.arrange(restore=path)` goes on from it.
 
-        What arranges the same rows of the same collection is this arrangement as well.
-
-        History is kept for whoever does, for as long as `hold_for` says after the last process followed.
+        All arrangements of the same rows of the same collection may save in one directory. The collection
+        keeps its history from the checkpoint on, until `hold_for` has passed without a process that follows.
         """
         saved = self._save(path, lambda: self._follower.between_steps(self._captured_at))
         kept = [c.followed for c in CheckpointDirectory(path).checkpoints() if c.followed is not None]
         self._follower.keep_from(min((f.position for f in kept), key=last_before))
-        # The hold of the process that this one took over from. Ours begins where it did.
+        # Release the hold of the process that this one was restored from: our own began at the same position.
         before, self._before = self._before, None
         if before is not None:
             self._shard.run(partial(close_hold, hold_id=before))
         return saved
 
     def why_not_all_of(self, spec: ShardSpec) -> str:
-        """Why this has not just the rows of a shard, under the schema of the spec; empty: it has."""
+        """Why this is not an arrangement of all rows and columns of a shard; empty if it is."""
         followed = self._followed
         if followed.collection_id != spec.shard_id:
             return f"it is an arrangement of {followed.name!r}"
         if followed.where is not None or not self._retains_all():
-            return "it has some of the rows only"
+            return "it has only some of the rows"
         if followed.columns is not None:
-            return "it has some of the columns only"
+            return "it has only some of the columns"
         if followed.schema_id != spec.schema_id:
             return "the columns have changed since it was made: arrange anew"
         return ""
 
     def close(self) -> None:
-        """Follow no more, and let go of everything. One log write, for the hold."""
+        """Stop following, and release all rows and files. One log write, for the hold."""
         if not self._closed:
             try:
                 self._follower.close()
@@ -210,7 +210,7 @@ class FollowedArrangement(Arrangement):
 
 @dataclass(frozen=True)
 class _Rows:
-    """What a follower keeps up to date; see `following.Sink`."""
+    """Brings rows of a shard into a spine; see `following.Sink`."""
 
     spine: Spine
     shard: Shard
@@ -219,11 +219,11 @@ class _Rows:
     def load(self, contents: pa.RecordBatchReader) -> None:
         """See `Sink.load`."""
         if self.followed.columns is not None:
-            # In the order of other columns, and perhaps no longer distinct.
+            # Without some columns, rows may be in another order and no longer distinct.
             for batch in contents:
                 self.spine.insert(self._of(batch))
             return
-        # With what is staged for later times, as long as nobody has moved it: more than there is to load.
+        # An upper bound: it counts staged parts of later times too, which are not loaded.
         plan = FilterPlan(sum(batch.rows for batch in self.shard.last_version().state.batches()))
         if self.spine.load(map(self._of, contents), plan):
             self.spine.wait()
@@ -253,16 +253,16 @@ def arranged(
     as_of: Time | None = None,
     restore: str | os.PathLike[str] | None = None,
 ) -> FollowedArrangement:
-    """Load the contents of a shard, or restore them, take in what came after, and follow.
+    """Load the contents of a shard or restore them from a checkpoint, catch up, and follow.
 
     Args:
-        shard: to follow.
-        name: of the collection, for messages.
+        shard: the shard to follow.
+        name: name of the collection, for messages.
         wanted: which rows, and which value columns beside the key.
-        options: how.
-        as_of: from when on history is kept; None: none is.
-        restore: a directory of checkpoints of the same rows; loaded anew if there is none, if what came
-            after it is no longer known, or if a column of it was dropped or widened since.
+        options: settings of the arrangement and of the follower.
+        as_of: keep history from this time on; None: keep none.
+        restore: a directory of checkpoints of the same rows. The contents are loaded anew if it has none, if
+            the history after the newest one is gone, or if one of its columns was dropped or widened.
 
     Raises:
         UsageError: times are tuples, a column or condition is wrong, or the checkpoint is of other rows.
@@ -302,7 +302,7 @@ def arranged(
 
 
 def _followed(shard: Shard, name: str, wanted: Wanted, *, keeps_history: bool) -> Followed:
-    """What is to be followed, checked; its position and hold are not known yet."""
+    """What to follow, checked; its position and hold are not known yet."""
     spec = shard.spec
     bind(wanted, spec.schema)
     columns = None
@@ -322,7 +322,7 @@ def _followed(shard: Shard, name: str, wanted: Wanted, *, keeps_history: bool) -
 
 
 def _schema(shard: Shard, followed: Followed) -> Schema:
-    """Of the rows of the arrangement: the value columns that are wanted, in the collection's order."""
+    """The schema of the arrangement: the key, and the wanted value columns in the collection's order."""
     schema = shard.spec.schemas[followed.schema_id]
     if followed.columns is None:
         return schema
@@ -359,7 +359,7 @@ def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Calla
 def _restored(
     shard: Shard, followed: Followed, path: str | os.PathLike[str], options: FollowOptions
 ) -> FollowedArrangement | None:
-    """The arrangement of the newest checkpoint; None if there is none, or it cannot be gone on from."""
+    """The arrangement of the newest checkpoint; None if there is none, or following cannot resume from it."""
     there = CheckpointDirectory(path).checkpoints()
     if not there:
         return None
@@ -385,13 +385,13 @@ def _restored(
 
 
 def _same(found: Checkpoint, wanted: Followed, path: str | os.PathLike[str]) -> Followed:
-    """What a checkpoint follows, which must be what is wanted now."""
+    """What a checkpoint follows; refused if it differs from what is wanted now."""
     before = found.followed
     if before is None:
         raise UsageError(f"{os.fspath(path)!r} has checkpoints of an arrangement that follows no collection")
     for what, was, now in before.differences(wanted):
         raise UsageError(
-            f"the checkpoint in {os.fspath(path)!r} was saved with {what}={was!r}, and is to be restored "
-            f"with {now!r}: restore it with the same arguments, or save in another directory"
+            f"the checkpoint in {os.fspath(path)!r} was saved with {what}={was!r}, not with {now!r}: restore "
+            "it with the same arguments, or save in another directory"
         )
     return before

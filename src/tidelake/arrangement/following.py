@@ -1,11 +1,11 @@
-"""Keeping an index up to date with a shard: a snapshot first, then every update once.
+"""Keeps an index up to date with a shard: loads a snapshot, then applies every update once.
 
-Owns the position, whose times are all in, and the worker that moves it. Must not know how rows are indexed
-or saved.
+Owns the position, before which all updates are applied, and the thread that advances it. Must not know how
+rows are indexed or saved.
 
-INVARIANT: the position moves only when all updates before it are in, and the frontier of the index is never
-at it or past it. So what is looked up at the last time before the position is exact at any moment; of a step
-that is under way nothing is seen.
+INVARIANT: the position advances only when all updates before it are applied, and the frontier of the index
+stays before the position. So a read as of the last time before the position is exact at any moment, also
+while a step is under way.
 """
 
 import threading
@@ -26,39 +26,39 @@ from tidelake.state.backlog import Limits, end_of
 
 R = TypeVar("R")
 
-# So that a step fits into memory. A single time is never cut.
+# Bounds the memory of a step. The updates of one time are never split.
 _LIMITS = Limits(rows=262_144)
 
 
 class Sink(Protocol):
-    """What is kept up to date."""
+    """The index that is kept up to date."""
 
     def load(self, contents: pa.RecordBatchReader) -> None:
-        """Take the first contents, sorted, of any length. If it raises, nobody looks at what is in."""
+        """Insert the initial contents, sorted, of any size. If it raises, the index is discarded."""
 
     def take(self, updates: pa.RecordBatchReader) -> None:
-        """Insert updates that fit into memory; all of them are seen from then on, or (if it raises) none.
+        """Insert updates that fit into memory, atomically: if it raises, none of them is visible.
 
-        Does not wait: whoever interrupts a wait would not know that they are in.
+        Must not wait: if a wait were interrupted, the caller could not tell that the updates were inserted.
         """
 
     def wait(self) -> None:
-        """Wait until more is welcome."""
+        """Wait until there is memory for the next updates."""
 
     def fold(self, frontier: Frontier) -> None:
-        """Times before it need not be told apart any more."""
+        """Allow times before a frontier to be folded into it."""
 
 
 class Follower:
-    """Brings a sink up to date. Thread-safe.
+    """Keeps a sink up to date with a shard. Thread-safe.
 
     Args:
-        tail: of the shard; nobody else uses it.
-        sink: takes the updates.
-        env: clock, and who starts the worker.
-        keeper: of the lake; with it the following ends.
-        poll_s: pause between two looks for news.
-        keeps_history: whether the sink's frontier stays where its owner puts it, rather than follow.
+        tail: the shard's tail; the follower is its only user.
+        sink: gets the updates.
+        env: clock, and spawner of the background thread.
+        keeper: the lake's keeper; following ends when it closes.
+        poll_s: pause between two polls for new updates.
+        keeps_history: whether the owner of the sink sets its frontier; otherwise it follows the position.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Follower:
         self._error: Exception | None = None
         self._spawned: Spawned | None = None
         self._closed = self._ended = False
-        # A signal handler may close the lake amid a step.
+        # Reentrant: a signal handler may close the lake in the middle of a step.
         self._turn = threading.RLock()
         self._view = threading.Lock()
 
     @property
     def position(self) -> Frontier:
-        """All updates before it are in."""
+        """All updates before it are applied."""
         return self._position
 
     @property
@@ -86,7 +86,7 @@ class Follower:
         return self._tail.hold
 
     def begin(self, as_of: Time | None, timeout_s: float) -> None:
-        """Load the contents at a time, by default at the last closed one. One log write, for the hold.
+        """Load the contents at a time, by default the last closed one. One log write, for the hold.
 
         Raises:
             HistoryCompacted: the time is before `since`.
@@ -105,17 +105,17 @@ class Follower:
             self._position = position
 
     def resume(self, position: Frontier) -> None:
-        """Go on from a position whose updates are in the sink. One log write, for the hold.
+        """Go on from a position before which the sink has all updates. One log write, for the hold.
 
         Raises:
-            HistoryCompacted: updates from there on cannot be told apart any more.
+            HistoryCompacted: the history from that position on is gone.
         """
         self._keeper.add(self)
         with self._turn:
             self._position = self._floor = self._tail.begin(position)
 
     def step(self) -> bool:
-        """Take what is new, or a part of it that fits into memory; whether there was anything."""
+        """Apply new updates, as many as fit into memory; returns whether there were any."""
         with self._turn:
             self._check_open()
             start = self._position
@@ -123,7 +123,8 @@ class Follower:
             if end == start:
                 return False
             self._sink.take(self._tail.read(Updates(start, end), start))
-            # SUBTLE: not in a wait for the view: interrupted there, the next step would take them in again.
+            # SUBTLE: set before any wait: if a wait were interrupted first, the next step would apply the
+            # same updates again.
             self._position = end
             if not self._keeps_history:
                 with self._view:
@@ -133,7 +134,7 @@ class Follower:
             return True
 
     def catch_up(self, through: Time | None, timeout_s: float) -> Time:
-        """Step until a time is in, by default the last one that is closed now; the last time that is in.
+        """Step until a time is applied, by default the last closed one; returns the last applied time.
 
         Raises:
             NotYetClosed: it is still open after `timeout_s`.
@@ -153,59 +154,59 @@ class Follower:
         return last_before(self._position)
 
     def seen(self, look: Callable[[Time], R]) -> R:
-        """What `look` makes of the last time that is in; meanwhile the sink's frontier does not pass it."""
+        """Call `look` with the last applied time; until it returns, the sink's frontier does not pass it."""
         self.check()
         with self._view:
             return look(last_before(self._position))
 
     def between_steps(self, capture: Callable[[Frontier], R]) -> R:
-        """What `capture` makes of the position while no step is under way. From it on history is kept."""
+        """Call `capture` with the position between two steps. The hold keeps history from there on."""
         with self._turn:
             if self._floor is None:
                 self._floor = self._position
             return capture(self._position)
 
     def keep_from(self, position: Frontier) -> None:
-        """History is needed from a position on, by who goes on from a checkpoint, and no longer before."""
+        """Move the hold: history is kept from a position on, which the oldest checkpoint needs."""
         with self._turn:
             self._floor = position
             self._tail.move(position)
 
     def start(self) -> None:
-        """Follow beside the caller, until `stop`. May be repeated."""
+        """Follow in a background thread, until `stop`. May be repeated."""
         self._check_open()
         if self._spawned is None:
             self._spawned = self._env.spawner.spawn("tidelake-follow", self._run)
 
     def stop(self) -> None:
-        """Follow no longer beside the caller. May be repeated."""
+        """Stop the background thread. May be repeated."""
         spawned, self._spawned = self._spawned, None
         if spawned is not None:
             spawned.stop()
 
     def close(self) -> None:
-        """Follow no more. One log write: the hold is released, or renewed if a checkpoint goes on from it."""
+        """Stop following. One log write: the hold is released, or renewed if a checkpoint needs it."""
         self._closed = True
-        # Of a lake that was closed before, the hold ends by itself.
+        # If the lake was closed or the collection dropped before, the hold expires by itself.
         with suppress(Closed, CollectionNotFound):
             self._end()
 
     def due_s(self) -> float:
-        """As `shard.keeper.Kept`: never."""
+        """See `shard.keeper.Kept`: nothing is ever due."""
         return float("inf")
 
     def keep(self) -> None:
-        """As `shard.keeper.Kept`: nothing."""
+        """See `shard.keeper.Kept`: there is nothing to renew."""
 
     def give_up(self) -> None:
-        """The lake is being closed: follow no more, as `close`; look-ups go on, of what is in."""
+        """Stop following because the lake is being closed; reads of the arrangement go on."""
         followed = self._spawned is not None
         try:
             self._end()
         finally:
             if followed:
                 self._error = Closed(
-                    "the lake was closed: its arrangement follows no more, and has what it had"
+                    "the lake was closed, so its arrangement stopped following; it keeps the contents it has"
                 )
 
     def _end(self) -> None:
@@ -221,7 +222,7 @@ class Follower:
                 self._tail.leave()
 
     def check(self) -> None:
-        """Raise what went wrong beside the caller since the last check; it is tried again all the same."""
+        """Raise the last error of the background thread, once; the thread goes on trying."""
         self._check_open()
         error, self._error = self._error, None
         if error is not None:
@@ -232,7 +233,7 @@ class Follower:
             raise Closed("the arrangement was closed: arrange anew")
 
     def _reached(self, as_of: Time, timeout_s: float) -> Frontier:
-        """The position past a time, once that is closed."""
+        """Wait until a time is closed; returns the position just past it."""
         clock, start = self._env.clock, Frontier.past(as_of)
         deadline_s = clock.monotonic_s() + timeout_s
         while not start <= (upper := self._tail.head(fresh=True).upper):
@@ -252,10 +253,10 @@ class Follower:
                 self._error = error
                 return
             except Exception as error:
-                # Kept for whoever looks something up next; a store that is away may come back.
+                # The next call of the user raises it. The store may come back, so the thread goes on.
                 self._error = error
 
 
 def last_before(position: Frontier) -> int:
-    """The last time before a position of int times; the first one if there is none."""
+    """The last time before a position of integer times; 0 if there is none."""
     return max(end_of(position) - 1, 0)

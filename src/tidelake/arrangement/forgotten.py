@@ -1,12 +1,13 @@
-"""Arrangements that nobody has any more, and nobody has closed: what they hold is given up.
+"""Releases the resources of arrangements that are garbage collected before they were closed.
 
-Owns the thread that does it. It runs while there are arrangements. Must not know what they are made of.
+Owns the background thread that releases them; it runs while there are arrangements. Must not know what an
+arrangement is made of.
 
-INVARIANT: neither what is to be given up nor what threads have refers to the arrangement, so that the garbage
-collector finds that nobody has it.
+INVARIANT: neither the holdings nor any thread refers to the arrangement; otherwise it would never be garbage
+collected.
 
-SUBTLE: the garbage collector calls at any moment, in any thread, whatever locks that thread holds. So nothing
-is closed then: it is put into a queue, which takes no lock of ours.
+SUBTLE: the garbage collector calls a finalizer at any moment, in any thread, whatever locks that thread
+holds. So the finalizer closes nothing: it only puts the holdings into a queue, which takes no lock of ours.
 """
 
 import os
@@ -23,12 +24,12 @@ from tidelake.errors import TidelakeWarning
 
 @dataclass
 class Holdings:
-    """What an arrangement has beside itself.
+    """The resources of an arrangement.
 
     Attributes:
-        title: of the arrangement, for people.
-        give_up: each of it, in order.
-        recorder: counts what failed.
+        title: describes the arrangement in the warning.
+        give_up: releases the resources, in this order.
+        recorder: counts failures.
     """
 
     title: str
@@ -36,18 +37,18 @@ class Holdings:
     recorder: Recorder
 
     def close(self) -> None:
-        """Give all of it up, whatever fails: the operating system and leases do the rest."""
+        """Release all of them, even if some fail: the operating system and expiring leases do the rest."""
         for close in self.give_up:
             try:
                 close()
             except Exception:
-                # Nobody is there to be told.
+                # There is no caller to raise it to.
                 self.recorder.count("arrangement.forgotten.failed")
 
 
 @dataclass
 class _Closer:
-    """A thread that closes what was forgotten, while anything is watched."""
+    """A thread that releases what was forgotten; it ends when no arrangement is watched."""
 
     watched: int = 0
     forgotten: "SimpleQueue[Holdings | None]" = field(default_factory=SimpleQueue)
@@ -57,29 +58,29 @@ class _Closer:
     def run(self, _stop: Stop) -> None:
         while (holdings := self.forgotten.get()) is not None:
             holdings.close()
-            # Of what it held nothing is to stay alive until the next one comes.
+            # Otherwise the reference would keep the resources alive until the next item comes.
             del holdings
             if _less(self):
                 return
 
     def end(self) -> None:
-        """There is nothing to wait for any more."""
+        """Stop the thread."""
         self.forgotten.put(None)
         if self.spawned is not None:
             self.spawned.stop()
 
 
 class Watch:
-    """Watches over one arrangement until it is closed; one that is forgotten warns, and is closed."""
+    """Watches one arrangement until it is closed; if it is garbage collected first, warns and releases it."""
 
     def __init__(self, arrangement: object, holdings: Holdings) -> None:
         self._closer = _more()
         self._finalizer = weakref.finalize(arrangement, _forgotten, self._closer, holdings)
-        # At the end of the process there is nobody left to do it, and nothing that would stay.
+        # At exit the thread is gone, and the operating system releases everything.
         self._finalizer.atexit = False
 
     def end(self) -> None:
-        """It is being closed."""
+        """Stop watching: the arrangement is being closed."""
         if self._finalizer.detach() and self._closer.pid == os.getpid() and _less(self._closer):
             self._closer.end()
 
@@ -89,10 +90,10 @@ _closers: list[_Closer] = []
 
 
 def _more() -> _Closer:
-    """The closer of this process, with one more to wait for."""
+    """The closer of this process, with one more arrangement to watch."""
     global _turn  # noqa: PLW0603 - once per process
     if _closers and _closers[0].pid != os.getpid():
-        # The parent's thread is not here, and its lock may be held for ever.
+        # In a forked process the parent's thread does not run, and its lock may be held for ever.
         _turn = threading.Lock()
         _closers.clear()
     with _turn:
@@ -105,7 +106,7 @@ def _more() -> _Closer:
 
 
 def _less(closer: _Closer) -> bool:
-    """One less to wait for; whether it was the last one."""
+    """One less arrangement to watch; returns whether it was the last one."""
     with _turn:
         closer.watched -= 1
         if closer.watched:
@@ -116,12 +117,12 @@ def _less(closer: _Closer) -> bool:
 
 def _forgotten(closer: _Closer, holdings: Holdings) -> None:
     if closer.pid != os.getpid():
-        return  # a copy of the parent's, in a fork
+        return  # a forked process has a copy of the parent's arrangement
     closer.forgotten.put(holdings)
     warnings.warn(
         TidelakeWarning(
-            f"{holdings.title} was forgotten and not closed: its threads, files and holds are given up; "
-            "close it, or use it in a with block"
+            f"{holdings.title} was garbage collected before it was closed: its threads, files and holds are "
+            "released now; close it, or use it in a with block"
         ),
         stacklevel=2,
     )

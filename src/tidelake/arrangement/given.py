@@ -1,4 +1,4 @@
-"""Arguments of arrangements that users give: checked before anything is done, errors name the argument."""
+"""Checks arguments of users before anything is done; errors name the argument."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ def directory(path: str | os.PathLike[str], what: str) -> str:
     """The absolute path of a directory.
 
     Raises:
-        UsageError: it is no path; says `what` was to be one.
+        UsageError: it is not a path; names the argument `what`.
     """
     given: object = path
     text: object = os.fspath(path) if isinstance(given, str | os.PathLike) else None
@@ -21,20 +21,20 @@ def directory(path: str | os.PathLike[str], what: str) -> str:
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise UsageError(f"{what}={path!r} is no path: {error.reason}") from error
+        raise UsageError(f"{what}={path!r} is not a path: {error.reason}") from error
     return os.path.abspath(text)
 
 
 def directory_or_none(path: str | os.PathLike[str] | None, what: str) -> str | None:
-    """`directory`, if one is given."""
+    """Like `directory`; None stays None."""
     return None if path is None else directory(path, what)
 
 
 def count(name: str, value: object, least: int = 0) -> int:
-    """A whole number.
+    """A whole number of at least `least`.
 
     Raises:
-        UsageError: it is none, or less than the least.
+        UsageError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UsageError(f"{name}={value!r} must be a whole number of at least {least}")
@@ -42,14 +42,14 @@ def count(name: str, value: object, least: int = 0) -> int:
 
 
 def names(what: str, value: object) -> list[str]:
-    """Names of columns.
+    """A list of column names.
 
     Raises:
-        UsageError: it is no list of texts.
+        UsageError: it is not a list of texts.
     """
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise UsageError(f"{what}={value!r} is not a list of column names: write {what}=['name', ...]")
     for name in value:
         if not isinstance(name, str):
-            raise UsageError(f"{what} has {name!r}, which is no name of a column")
+            raise UsageError(f"{what} has {name!r}, which is not a column name")
     return list(value)

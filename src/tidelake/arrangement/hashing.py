@@ -1,9 +1,9 @@
-"""Hashes of keys, the same in every process: filters that are stored are made of them.
+"""64-bit hashes of keys, for filters.
 
-Owns the 64 bits of a key, which are a stored format; must not know filters. Invariant: keys that are
-equal have the same hash, whichever of the two forms of a layout they come in.
+Owns the hash function, which is part of a stored format and the same in every process; must not know filters.
+Invariant: equal keys have equal hashes.
 
-Each word of 8 bytes is mixed in by a multiplication, and the end by the finalizer of splitmix64
+Each word of 8 bytes is mixed in by a multiplication; the result goes through the finalizer of splitmix64
 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 """
 
@@ -43,7 +43,7 @@ def hash_encoded(keys: pa.Array) -> Hashes:
     data = keys.buffers()[2]
     if data is None or not lengths.any():
         return _finished(hashes)
-    # Words are read at any offset, so the last of them may reach over the end.
+    # Words are read at any offset, so the last one may extend past the end: pad.
     padded = np.zeros(int(offsets[-1]) + _WORD_BYTES, np.uint8)
     padded[: int(offsets[-1])] = np.frombuffer(data, np.uint8, int(offsets[-1]))
     at: Hashes = np.ndarray((len(padded) - _WORD_BYTES + 1,), "<u8", padded, strides=(1,))

@@ -1,10 +1,10 @@
-"""Where an arrangement keeps its batch files: a folder of its own, which goes with the last who uses it.
+"""The folder in which an arrangement keeps its batch files; its last user removes it.
 
-Owns that folder and what is left of those of processes that died. Must not know what is in it.
+Owns that folder, and the removal of folders that dead processes left behind. Must not know what is in it.
 
-INVARIANT: a folder is removed only when nobody uses it: it is locked as long as somebody does, and the
-operating system unlocks it when the process ends, however it ends. It is its user's alone (mode 0700), and
-folders, links and files of other users are left alone, whatever they are called.
+INVARIANT: a folder in use is never removed: its process holds a lock on it, which the operating system
+releases when the process ends, however it ends. The folder is private to its user (mode 0700), and folders,
+links and files of other users are never touched, whatever their names are.
 """
 
 import atexit
@@ -27,22 +27,23 @@ _LOCK = "lock"
 
 
 class Home:
-    """A folder with one user, who may let others use it too. Thread-safe.
+    """A folder with a count of users. Thread-safe.
 
     Attributes:
-        path: of the folder.
+        path: path of the folder.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, id_: str) -> None:
-        """Make a folder, and remove those below the same directory whose processes are gone.
+        """Create a folder with one user, and remove folders of dead processes from the same directory.
 
         Args:
-            directory: in which it is to be; made if it is not there. None: that of temporary files.
-            id_: that no other folder there has.
+            directory: the parent directory; created if it does not exist. None: the system's temporary
+                directory.
+            id_: a unique id, part of the folder's name.
 
         Raises:
-            UsageError: it is no path.
-            StoreUnavailable: it cannot be made.
+            UsageError: `directory` is not a path.
+            StoreUnavailable: the folder cannot be created.
         """
         root = given.directory_or_none(directory, "directory") or tempfile.gettempdir()
         self.path = os.path.join(root, _PREFIX + id_)
@@ -52,7 +53,7 @@ class Home:
         try:
             os.makedirs(root, exist_ok=True)
             _sweep(root)
-            # SUBTLE: locked before it has its name, or another process would take it for one that was left.
+            # SUBTLE: locked before it gets its name, or another process would remove it as abandoned.
             made = tempfile.mkdtemp(prefix=_UNNAMED, dir=root)
             lock = os.path.join(made, _LOCK)
             self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,20 +64,20 @@ class Home:
         atexit.register(self._leave)
 
     def acquire(self) -> "Home":
-        """One more user; the folder itself."""
+        """Add a user; returns the folder itself."""
         with self._turn:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """One user less. With the last one the folder goes, and all that is in it.
+        """Remove a user. The last one removes the folder with all that is in it.
 
         Raises:
             StoreUnavailable: it cannot be removed.
         """
         with self._turn:
             self._users -= 1
-            # In a fork the folder is the parent's.
+            # In a forked process the folder belongs to the parent.
             if self._users or self._pid != os.getpid():
                 return
         atexit.unregister(self._leave)
@@ -88,40 +89,40 @@ class Home:
             os.close(self._descriptor)
 
     def _leave(self) -> None:
-        """The process ends, and nobody has closed it. Threads may still be writing files."""
+        """Remove the folder at exit if it is still open; threads may still be writing files."""
         if self._pid == os.getpid():
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _remove(path: str) -> None:
-    """Remove a folder of which others may be removing files."""
+    """Remove a folder while other threads may be removing files from it."""
     while os.path.lexists(path):
         with suppress(FileNotFoundError):
             shutil.rmtree(path)
 
 
 def _sweep(root: str) -> None:
-    """Remove the folders of this user that nobody uses any more; whatever else has such a name stays.
+    """Remove the abandoned folders of this user from a directory; anything else with such a name stays.
 
-    Others may write here too: what they put here keeps nobody from making a folder.
+    Other users may write to the directory too, so what is found there must not raise.
     """
     try:
         with os.scandir(root) as entries:
             left = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
-    except PermissionError:  # folders can be made here, and not be listed
+    except PermissionError:  # a directory may allow creating folders but not listing them
         return
     for path in left:
-        # In use, just being made or removed, of another user, or no folder of ours at all.
+        # Skip what is in use, is being created or removed, or belongs to another user.
         with suppress(OSError), _abandoned(path):
             shutil.rmtree(path)
 
 
 @contextmanager
 def _abandoned(path: str) -> Iterator[None]:
-    """A context in which nobody else removes a folder, which is this user's and in use by nobody.
+    """A context that holds the lock of an abandoned folder of this user.
 
     Raises:
-        OSError: it is not.
+        OSError: the folder is in use, or is not this user's.
     """
     with ExitStack() as opened:
 
@@ -130,7 +131,7 @@ def _abandoned(path: str) -> Iterator[None]:
             opened.callback(os.close, descriptor)
             status = os.fstat(descriptor)
             if status.st_uid != os.geteuid() or not kind(status.st_mode):
-                raise PermissionError(errno.EPERM, "it is not ours", name)
+                raise PermissionError(errno.EPERM, "it does not belong to this user", name)
             return descriptor
 
         folder = own(path, os.O_RDONLY, stat.S_ISDIR)

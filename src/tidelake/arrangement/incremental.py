@@ -1,7 +1,7 @@
-"""Joins and counts that are kept by changes: changes in, corrections of the result out.
+"""Incremental joins and counts: take changes of the inputs, return corrections of the result.
 
-Owns the arithmetic of one step; where changes come from, and where corrections go, is the caller's. Both are
-exact under retractions: the sum of all corrections is, at any step, the result computed anew.
+Owns the arithmetic of one step; the caller decides where changes come from and where corrections go. Both are
+exact under retractions: after any step, the sum of all corrections is the result computed from scratch.
 
 Source of the equations: Budiu, Chajed, McSherry, Ryzhyk, Tannen, "DBSP: Automatic Incremental View
 Maintenance for Rich Query Languages", VLDB 2023.
@@ -28,21 +28,21 @@ def join_changes(
     """One step of an inner join on the key: d(A ⋈ B) = dA ⋈ B + A ⋈ dB + dA ⋈ dB.
 
     Args:
-        left: one side as of the step before, keyed by what it is joined on. It takes its changes in.
+        left: one side as of the previous step, keyed by the join columns. The changes are inserted into it.
         right: the other side, with key columns of the same names and types.
-        left_changes: rows that came and went since, with `_diff`, such as `collection.changes` gives; of
-            other columns than those of the side nothing is looked at.
-        right_changes: likewise.
-        time: of the step.
+        left_changes: rows inserted and retracted since then, with `_diff`, such as `collection.changes`
+            returns; columns that the side does not have are ignored.
+        right_changes: the same for the right side.
+        time: time of the step.
 
     Returns:
         Updates at `time`, as `append` takes them: key columns, the left's values, the right's. Keys join if
-        they are equal as keys; a null joins a null. Not summed. Costs a look-up on each side.
+        they are equal as keys; null joins null. Not consolidated. Costs a look-up on each side.
 
     Raises:
-        UsageError: the keys are not of the same columns, or value columns of both have the same name.
-        InvalidUpdates: changes do not fit; or a product of multiplicities does not fit into an int64. Then
-            nothing was taken in.
+        UsageError: the key columns differ, or both sides have a value column of the same name.
+        InvalidUpdates: changes do not fit; or a product of multiplicities overflows int64. Nothing was
+            inserted then.
     """
     joined = _joined_schema(left, right)
     came = _changes(left, left_changes, time)
@@ -60,21 +60,21 @@ def join_changes(
 
 
 def count_changes(counts: Arrangement, changes: object, *, time: Time) -> pa.Table:
-    """One step of a count of rows by the key columns of an arrangement, whose only value is the count.
+    """One step of a count of rows by key.
 
     Args:
-        counts: the counts as of the step before, one row for each key that has any; int64. It takes the
-            corrections in.
-        changes: rows that came and went since, with `_diff`; of other columns nothing is looked at.
-        time: of the step.
+        counts: the counts as of the previous step: the count is its only value column, an int64; a key
+            without rows has no row. The corrections are inserted into it.
+        changes: rows inserted and retracted since then, with `_diff`; columns other than the key are ignored.
+        time: time of the step.
 
     Returns:
-        Updates at `time`: for each key whose count is another one now, the old one away and the new one in.
-        Keys that have no rows any more have no count.
+        Updates at `time`: for each key whose count changed, a retraction of the old count and an insertion of
+        the new one. A count of zero is no row.
 
     Raises:
-        UsageError: `counts` has not just one value column of type int64.
-        InvalidUpdates: changes do not fit, or a count does not fit into an int64.
+        UsageError: `counts` does not have one value column of type int64.
+        InvalidUpdates: changes do not fit, or a count overflows int64.
     """
     value = counts.layout.schema.value
     if len(value) != 1 or value[0].type.name != "int64":
@@ -91,7 +91,7 @@ def count_changes(counts: Arrangement, changes: object, *, time: Time) -> pa.Tab
     added = _sums(number, given.column(DIFF).to_numpy(), groups)
     distinct = given.take(pa.array(first)).select(list(counts.key))
     before = counts.fetch(distinct)
-    # Of each row that is there the number of its key.
+    # For each existing count, the number of its key in `distinct`.
     own = pc.index_in(counts.layout.encode(before), value_set=counts.layout.encode(distinct)).to_numpy()
     old = np.zeros(groups, np.int64)
     old[own] = before.column(value[0].name).to_numpy()
@@ -136,9 +136,9 @@ def _sorted(rows: pa.Table, of: Arrangement) -> pa.Table:
 def _joined_schema(left: Arrangement, right: Arrangement) -> pa.Schema:
     ours, theirs = left.layout, right.layout
     if [(c.name, c.type) for c in ours.schema.key] != [(c.name, c.type) for c in theirs.schema.key]:
-        raise UsageError(f"{ours.schema} and {theirs.schema} have not the same key columns: join on those")
+        raise UsageError(f"{ours.schema} and {theirs.schema} do not have the same key columns")
     if ours.domain != theirs.domain:
-        raise UsageError(f"times of one side are of unit {ours.domain}, of the other of {theirs.domain}")
+        raise UsageError(f"the time unit of one side is {ours.domain}, that of the other is {theirs.domain}")
     twice = {c.name for c in ours.schema.value} & {c.name for c in theirs.schema.value}
     if twice:
         raise UsageError(f"both sides have a value column {min(twice)!r}: rename one of them")
@@ -158,14 +158,14 @@ def _product(ours: pa.Table, theirs: pa.Table, joined: pa.Schema, left: Arrangem
     own = found.drop_null().to_numpy()
     times = counts[own]
     left_rows = np.repeat(matched, times)
-    # Of each pair its place among those of one row.
+    # For each pair, its position among the pairs of one left row.
     place = np.arange(len(left_rows)) - np.repeat(np.cumsum(times) - times, times)
     right_rows = np.repeat(begins[own], times) + place
     a, b = ours.take(pa.array(left_rows)), theirs.take(pa.array(right_rows))
     try:
         diff = pc.multiply_checked(a.column(DIFF), b.column(DIFF))
     except pa.ArrowInvalid as error:
-        raise InvalidUpdates("a row of the join is there more often than an int64 can say") from error
+        raise InvalidUpdates("the multiplicity of a row of the join overflows int64") from error
     values = _times(time, len(left_rows))
     width = len(joined) - 1 - len(values)
     columns = [
@@ -181,7 +181,7 @@ def _times(time: Time, count: int) -> list[pa.Array]:
 
 
 def _numbered(counts: Arrangement, rows: pa.Table) -> tuple[Ints, Ints]:
-    """Of each row the number of its key, and of each key its first row."""
+    """For each row the number of its key, and for each key its first row."""
     encoded = counts.layout.encode(rows)
     number = pc.index_in(encoded, value_set=encoded.unique()).to_numpy().astype(np.int64)
     _, first = np.unique(number, return_index=True)
@@ -196,7 +196,7 @@ def _sums(number: Ints, diffs: Ints, groups: int) -> Ints:
     np.add.at(high, number, diffs >> 32)
     high += low >> 32
     if ((high < -(2**31)) | (high >= 2**31)).any():
-        raise InvalidUpdates("a count does not fit into an int64")
+        raise InvalidUpdates("a count overflows int64")
     return (high << 32) + (low & 0xFFFFFFFF)
 
 
@@ -204,7 +204,7 @@ def _added(old: Ints, added: Ints) -> Ints:
     try:
         total: Ints = pc.add_checked(pa.array(old), pa.array(added)).to_numpy()
     except pa.ArrowInvalid as error:
-        raise InvalidUpdates("a count does not fit into an int64") from error
+        raise InvalidUpdates("a count overflows int64") from error
     return total
 
 

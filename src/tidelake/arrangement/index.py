@@ -1,6 +1,6 @@
 """The sparse index of a batch: the first and last key of every block.
 
-Owns the way from keys to the blocks that may hold them; must not know where blocks are kept.
+Owns the search for the blocks that may hold a key; must not know where blocks are kept.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,7 +27,7 @@ class BlockIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate."""
+        """Estimated bytes in memory."""
         return sum(len(key) + _OBJECT_BYTES for keys in (self.firsts, self.lasts) for key in keys)
 
     def find(self, key: bytes, *, after: bool) -> int:
@@ -35,14 +35,14 @@ class BlockIndex:
         return bisect_right(self.lasts, key) if after else bisect_left(self.lasts, key)
 
     def blocks_of(self, keys: Keys, places: Places) -> Iterator[tuple[int, int, int]]:
-        """The blocks that may hold keys, ascending.
+        """The blocks that may hold some of the keys, ascending.
 
         Args:
-            keys: what is looked for.
-            places: the keys in question, ascending.
+            keys: a set of keys.
+            places: positions in `keys` of the keys to search for, ascending.
 
         Yields:
-            A block, and the keys [first, end) of `places` that it may hold.
+            A block, and the range [first, end) of `places` that it may hold.
         """
         if len(places) == 1:
             key = keys.encodings[int(places[0])]
@@ -50,7 +50,7 @@ class BlockIndex:
                 yield block, 0, 1
             return
         begins, ends = self._spans(keys, places)
-        # For each block, the keys between those whose blocks all come before it and those that come after.
+        # A block's keys are those whose block range [begin, end) has it; both bounds ascend with the keys.
         touched = np.zeros(len(self) + 1, np.int64)
         there = ends > begins
         np.add.at(touched, begins[there], 1)
@@ -60,7 +60,7 @@ class BlockIndex:
         yield from zip(blocks.tolist(), firsts.tolist(), lasts.tolist(), strict=True)
 
     def _spans(self, keys: Keys, places: Places) -> tuple[Places, Places]:
-        """For each key the blocks [begin, end) that may hold it; both ascend."""
+        """For each key, the range [begin, end) of blocks that may hold it; both ascend."""
         if self._layout.number is not None and not keys.nulls:
             firsts, lasts = self._numbers
             wanted = keys.numbers[places]
@@ -72,12 +72,12 @@ class BlockIndex:
 
     @cached_property
     def _numbers(self) -> tuple[Numbers, Numbers]:
-        """First and last keys as numbers, of the blocks that do not begin with null."""
+        """First and last keys as numbers, without blocks whose first key is null."""
         known = bisect_left(self.firsts, NULL_KEY)
         return self._decoded(self.firsts[:known]), self._decoded(self.lasts[:known])
 
     def _decoded(self, keys: list[bytes]) -> Numbers:
-        # A block that ends with nulls may hold any number; there is one at most.
+        # At most one block ends with null keys. It may hold any number, so its last key is the greatest one.
         found = self._layout.decoded_all([key for key in keys if key != NULL_KEY])
         if len(found) == len(keys):
             return found

@@ -1,7 +1,7 @@
-"""The keys of a cursor: where it stands among them, and how it moves.
+"""The position of a cursor among keys, and its moves.
 
-Owns the place and the windows around it; must not know values. Invariant: the place is a key of the window
-that is held, or one of no key with the edges between which it lies.
+Owns the position and the window of rows around it; must not know values. Invariant: the position is a key of
+the current window, or between keys; then the edges of the keys above and below it are known.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from tidelake.errors import UsageError
 
 
 class KeyCursor:
-    """See `tidelake.arrangement.cursor`."""
+    """Moves over keys; `tidelake.arrangement.cursor` adds the values."""
 
     def __init__(self, batches: Sequence[Batch], view: View) -> None:
         self._batches, self._view, self._layout = batches, view, view.layout
@@ -33,7 +33,7 @@ class KeyCursor:
 
     @property
     def key_valid(self) -> bool:
-        """Whether the cursor stands at a key."""
+        """Whether the cursor is at a key."""
         return self._key is not None
 
     @property
@@ -41,26 +41,26 @@ class KeyCursor:
         """The values of the key columns.
 
         Raises:
-            UsageError: there is no key here.
+            UsageError: the cursor is at no key.
         """
         if self._key is None:
-            raise UsageError("the cursor is at no key: look at key_valid first")
+            raise UsageError("the cursor is at no key: check key_valid first")
         return values_at(self._window.rows, self._rows_of_key()[0], self._key_columns)
 
     def rewind(self) -> None:
-        """To the first key."""
+        """Move to the first key."""
         self._asked: bytes | None = None
         self._restart()
         self._up(ALL)
 
     def fast_forward(self) -> None:
-        """To the last key."""
+        """Move to the last key."""
         self._asked = None
         self._restart()
         self._down(ALL)
 
     def step_key(self) -> None:
-        """To the next key, or behind the last; no effect there."""
+        """Move to the next key, or after the last; no effect there."""
         if self._key is None:
             if self._above is not None:
                 self._up(self._above)
@@ -70,7 +70,7 @@ class KeyCursor:
             self._leave_up()
 
     def step_key_reverse(self) -> None:
-        """To the key before, or before the first; no effect there."""
+        """Move to the previous key, or before the first; no effect there."""
         if self._key is None:
             if self._below is not None:
                 self._down(self._below)
@@ -80,7 +80,9 @@ class KeyCursor:
             self._leave_down()
 
     def seek_key(self, key: Values) -> None:
-        """To the first key that is not less; never backwards. From each batch a block or two are read.
+        """Move forward to the first key that is not less than `key`; never backward.
+
+        Reads a block or two of each batch.
 
         Raises:
             InvalidUpdates: it does not fit the key columns.
@@ -88,7 +90,7 @@ class KeyCursor:
         self._seek(self._bound_of(self._keys_of(key)))
 
     def seek_key_reverse(self, key: Values) -> None:
-        """To the last key that is not greater; never forwards.
+        """Move backward to the last key that is not greater than `key`; never forward.
 
         Raises:
             InvalidUpdates: it does not fit the key columns.
@@ -96,13 +98,13 @@ class KeyCursor:
         self._seek_reverse(self._bound_of(self._keys_of(key)))
 
     def seek_key_exact(self, key: Values | Keys) -> bool:
-        """To a key if it has rows, else to no key at its place; whether it has.
+        """Move to a key if it has rows, else between the keys around it; returns whether it has rows.
 
-        Range and filter of each batch are asked before any block is read. `Keys` of one key may be given
-        to several cursors: its hash is computed once.
+        Key range and filter of each batch are checked before any block is read. Pass `Keys` with one key to
+        several cursors, and its hash is computed once.
 
         Raises:
-            UsageError: the key is less than one that was asked for since `rewind`, or `Keys` has not one key.
+            UsageError: the key is less than one sought since `rewind`, or `Keys` does not have just one key.
             InvalidUpdates: it does not fit the key columns.
         """
         keys = key if isinstance(key, Keys) else self._keys_of(key)
@@ -110,7 +112,7 @@ class KeyCursor:
             raise UsageError(f"{len(keys)} keys are given: seek one at a time, or fetch them")
         bound = self._bound_of(keys)
         if self._asked is not None and bound.key < self._asked:
-            raise UsageError(f"key {key} is less than one that was sought before: ascend, or rewind first")
+            raise UsageError(f"key {key} is less than one sought before: seek ascending keys, or rewind")
         self._asked = bound.key
         self._restart()
         window = self._windows.only(bound, [batch.fetch(keys) for batch in self._batches])
@@ -121,9 +123,10 @@ class KeyCursor:
         return self.key_valid
 
     def seek_key_with(self, predicate: Predicate) -> None:
-        """To the first key from here on of which the predicate is true; of those after it it must be too.
+        """Move forward to the first key that satisfies a predicate.
 
-        It is asked of some keys, some of which may have no rows.
+        The predicate must be monotonic: once true, it stays true for all greater keys. It is called for a
+        few keys, also for keys without rows.
         """
         if self.key_valid and predicate(self.key):
             return
@@ -139,7 +142,10 @@ class KeyCursor:
         self._up(edge if edge.bound is not None and edge.bound.key >= least.key else Edge(least, inside=True))
 
     def seek_key_with_reverse(self, predicate: Predicate) -> None:
-        """To the last key up to here of which the predicate is true; of those before it it must be too."""
+        """Move backward to the last key that satisfies a predicate.
+
+        The predicate must be monotonic: once true, it stays true for all smaller keys.
+        """
         if self.key_valid and predicate(self.key):
             return
         edge = self._window.edge_at(self._key) if self._key is not None else self._below
@@ -155,7 +161,7 @@ class KeyCursor:
         self._down(edge if passed else Edge(greatest, inside=True))
 
     def position(self) -> tuple[int, int]:
-        """How many updates there are, and about how many of them are before this key."""
+        """The number of updates in all batches, and about how many of them are before the current key."""
         total = sum(batch.rows for batch in self._batches)
         if self._key is None and (self._above is None or self._above.bound is None):
             return total, total if self._above is None else 0
@@ -164,10 +170,10 @@ class KeyCursor:
         return total, sum(int(batch.block_starts[batch.find_block(key)]) for batch in self._batches)
 
     def _arrived(self) -> None:
-        """Called whenever the place has changed."""
+        """Called after each move."""
 
     def _rows_of_key(self) -> tuple[int, int]:
-        """The rows [first, end) of the window that are the key's; none if there is no key."""
+        """The rows [first, end) of the window with the current key; none if there is no key."""
         if self._key is None:
             return 0, 0
         return int(self._window.keys[self._key]), int(self._window.keys[self._key + 1])
@@ -175,7 +181,7 @@ class KeyCursor:
     def _turns(
         self, find: Callable[[Batch, Predicate, Layout], Bound | None], predicate: Predicate
     ) -> list[Bound]:
-        """What `find` finds in each batch."""
+        """The bounds that `find` returns for the batches, without None."""
         each = (find(batch, predicate, self._layout) for batch in self._batches)
         return [bound for bound in each if bound is not None]
 
@@ -240,7 +246,7 @@ class KeyCursor:
             self._down(self._window.lower.beyond)
 
     def _up(self, lower: Edge) -> None:
-        """To the first key from an edge on."""
+        """Move to the first key above an edge."""
         while True:
             window = self._windows.after(lower, self._grown())
             if window.key_count:
@@ -250,7 +256,7 @@ class KeyCursor:
             lower = window.upper.beyond
 
     def _down(self, upper: Edge) -> None:
-        """To the last key up to an edge."""
+        """Move to the last key below an edge."""
         while True:
             window = self._windows.before(upper, self._grown())
             if window.key_count:
@@ -264,13 +270,13 @@ class KeyCursor:
         self._arrived()
 
     def _stand_nowhere(self, above: Edge | None = None, below: Edge | None = None) -> None:
-        """At no key: keys above are from one edge on, those below up to the other; None: there are none."""
+        """Be at no key: keys above begin at edge `above`, keys below end at `below`; None: there are none."""
         self._key = None
         self._above, self._below = above, below
         self._arrived()
 
     def _restart(self) -> None:
-        """Begin with small windows: who seeks needs few keys, who steps on and on needs many."""
+        """Begin with small windows: a seek needs few keys, repeated steps need many."""
         self._budget = BUDGET_BYTES_MIN
 
     def _grown(self) -> int:

@@ -1,7 +1,7 @@
 """A set of keys to look up: checked, sorted and hashed once, for all batches.
 
 Owns the forms in which batches search for keys; must not know batches. Invariant: keys are distinct and
-ascending, and all forms (rows, numbers, encodings, hashes) have them in the same order.
+ascending, and all forms (rows, numbers, encodings, hashes) have the same order.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +26,7 @@ from tidelake.model.time import TimeDomain
 
 T = TypeVar("T")
 Places = npt.NDArray[np.int64]
-# What Arrow raises, or lets pass, when a Python value is not of a type.
+# Raised by Arrow, or by the value itself, when a Python value does not fit a type.
 _NO_VALUE = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
@@ -34,13 +34,13 @@ class Keys:
     """Distinct keys, ascending; may be empty.
 
     Attributes:
-        layout: of the arrangement.
+        layout: the layout of the arrangement.
         rows: the key columns.
-        nulls: how many keys are null in their only column: 0 or 1, and only where keys are numbers.
+        nulls: number of null keys, 0 or 1; counted only where keys are numbers.
     """
 
     def __init__(self, layout: Layout, rows: pa.RecordBatch) -> None:
-        """Take rows that are distinct, ascending and canonical as they are."""
+        """Keys from rows that are already distinct, ascending and canonical."""
         self.layout = layout
         self.rows = rows
         self.nulls: int = rows.column(0).null_count if layout.number is not None else 0
@@ -48,11 +48,11 @@ class Keys:
 
     @classmethod
     def of(cls, data: object, layout: Layout) -> "Keys":
-        """Keys from a table in any order, each as often as it comes.
+        """Keys from a table; unsorted, with duplicates.
 
         Args:
-            data: what `normalize` takes, with the key columns and no others, in any order.
-            layout: says which they are.
+            data: a table as `normalize` takes it, with just the key columns, in any order.
+            layout: the layout of the arrangement.
 
         Raises:
             InvalidUpdates: a column is missing or unknown, or values do not fit; names column and row.
@@ -70,7 +70,7 @@ class Keys:
 
     @classmethod
     def sorted_from(cls, rows: pa.RecordBatch, layout: Layout) -> "Keys":
-        """Keys from canonical rows in any order, each as often as it comes; the key columns come first."""
+        """Keys from canonical rows; unsorted, with duplicates. The key columns come first."""
         rows = rows.select(range(layout.key_width))
         if rows.num_rows < 2:
             return cls(layout, rows)
@@ -99,7 +99,7 @@ class Keys:
 
     @cached_property
     def numbers(self) -> Numbers:
-        """Those that are not null as numbers; only where `layout.number` says that keys are."""
+        """The keys that are not null, as numbers; only where `layout.number` is not None."""
         return self.layout.numbers(self.rows)
 
     @cached_property
@@ -132,29 +132,29 @@ class Keys:
 
     @cached_property
     def hashes(self) -> Hashes:
-        """The hashes that filters are made of."""
+        """The hashes that filters use."""
         return hash_rows(self.rows, self.layout)
 
     @cached_property
     def encodings(self) -> list[bytes]:
-        """The encodings as Python values, for bisection."""
+        """The encodings as Python bytes, for bisection."""
         found: list[bytes] = self.encoded.to_pylist()
         return found
 
     def between(self, lower: bytes, upper: bytes) -> tuple[int, int]:
-        """Which keys lie between two encoded ones, both inclusive: [first, end)."""
+        """The range [first, end) of keys between two encoded keys, both inclusive."""
         first = bisect_left(self.encodings, lower)
         return first, bisect_right(self.encodings, upper, first)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What is derived from the keys by others, made at the first call."""
+        """A value derived from the keys, computed by the first call with that name."""
         if name not in self._made:
             self._made[name] = make()
         found: T = self._made[name]
         return found
 
     def tuple(self, i: int) -> Comparable:
-        """One key as a tuple that `tidelake.data.order.search` takes."""
+        """One key as a tuple for `tidelake.data.order.search`."""
         return row_tuple(self.rows, i, self.layout.key_width)
 
     def slice(self, first: int, count: int) -> "Keys":
@@ -162,7 +162,7 @@ class Keys:
         return self.take(np.arange(first, min(first + count, len(self))))
 
     def take(self, places: Places) -> "Keys":
-        """Those at ascending places; these keys if that is all of them."""
+        """The keys at ascending positions; the same object if these are all keys."""
         if len(places) == len(self):
             return self
         picked = pa.array(places)
@@ -176,17 +176,17 @@ class Keys:
 
 
 def row_batch(rows: list[tuple[object, ...]], columns: tuple[Column, ...]) -> pa.RecordBatch:
-    """Tuples of Python values as canonical rows.
+    """Canonical rows from tuples of Python values.
 
     Raises:
-        InvalidUpdates: a tuple has not as many values as there are columns, or a value does not fit.
+        InvalidUpdates: a tuple has the wrong number of values, or a value does not fit its column.
     """
     names = [column.name for column in columns]
     for row in rows:
         given: object = row
         if not isinstance(given, tuple | list) or len(given) != len(names):
             raise InvalidUpdates(
-                f"give a tuple of {len(names)} values, for the columns {', '.join(names)}, and not {given!r}"
+                f"give a tuple of {len(names)} values, for the columns {', '.join(names)}, not {given!r}"
             )
     arrays = []
     for i, column in enumerate(columns):
@@ -202,7 +202,7 @@ def row_batch(rows: list[tuple[object, ...]], columns: tuple[Column, ...]) -> pa
 
 
 def prefix_bytes(prefix: tuple[object, ...], layout: Layout) -> bytes:
-    """The encoding of values for the first key columns: what all keys that begin so begin with.
+    """The encoding of values for the first key columns: a common prefix of all encoded keys that have them.
 
     Raises:
         InvalidUpdates: a value does not fit its column.
@@ -214,7 +214,7 @@ def prefix_bytes(prefix: tuple[object, ...], layout: Layout) -> bytes:
 
 def _checked(data: object, layout: Layout) -> pa.RecordBatch:
     if layout.number is not None and layout.number.kind in "iu":
-        # Nothing to check but the type: `normalize` would take ten times as long as the look-up of one key.
+        # Only the type has to be checked: `normalize` would take ten times as long as the look-up of one key.
         found = _plain(data, layout)
         if found is not None:
             return found
@@ -229,7 +229,7 @@ def _normal(data: object, schema: Schema) -> pa.RecordBatch:
 
 
 def _plain(data: object, layout: Layout) -> pa.RecordBatch | None:
-    """A batch of whole numbers of just the right type without null, as it is; None for all others."""
+    """The data itself if it is one column of exactly the key's type without null, not empty; else None."""
     table = data if isinstance(data, pa.RecordBatch) else as_table(data)
     wanted = layout.arrow.field(0)
     if table.num_columns != 1 or table.schema.field(0).name != wanted.name or not table.num_rows:

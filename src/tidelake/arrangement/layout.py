@@ -1,8 +1,8 @@
-"""The columns of an arrangement: which are key, value, time and diff, and how keys are searched for.
+"""The columns of an arrangement: which are key, value, time and diff, and in which form keys are compared.
 
-Owns what follows from a schema and a unit of time; must not know batches. Keys that are one column of
-fixed width are searched for as numbers, all others by their encoding. Invariant: both orders are the
-one of `tidelake.data.order`.
+Owns what follows from a schema and a unit of time; must not know batches. Keys of one numeric or temporal
+column are compared as numbers, all others by their encoding. Invariant: both orders are that of
+`tidelake.data.order`.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ _FEW = 256
 
 
 def detached(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows, copied if they are a view of buffers that are much larger, which they would keep alive."""
-    # To ask how large a few rows are takes longer than to copy them.
+    """The rows, copied if they are a view of much larger buffers, which they would keep alive."""
+    # Measuring a few rows takes longer than copying them.
     if rows.num_rows > _FEW and rows.get_total_buffer_size() <= 2 * rows.nbytes:
         return rows
     return copied(rows)
@@ -40,7 +40,7 @@ class Layout:
 
     Attributes:
         schema: the key and value columns.
-        domain: the unit of the times, which names their columns.
+        domain: the unit of the times; it also names the time columns.
     """
 
     schema: Schema
@@ -48,12 +48,12 @@ class Layout:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Of update batches."""
+        """The Arrow schema of updates."""
         return update_schema(self.schema, self.domain)
 
     @cached_property
     def contents(self) -> pa.Schema:
-        """Of answers as of a time: key and value columns, then `_diff`, the multiplicity."""
+        """The Arrow schema of contents as of a time: key and value columns, and the multiplicity `_diff`."""
         return row_schema(self.schema).append(self.arrow.field(self.width))
 
     @cached_property
@@ -68,22 +68,22 @@ class Layout:
 
     @property
     def key_width(self) -> int:
-        """How many columns are key."""
+        """The number of key columns."""
         return len(self.schema.key)
 
     @property
     def row_width(self) -> int:
-        """How many columns are key or value."""
+        """The number of key and value columns."""
         return len(self.schema.columns)
 
     @property
     def width(self) -> int:
-        """How many columns rows are sorted by: all but `_diff`."""
+        """The number of columns that updates are sorted by: all but `_diff`."""
         return self.row_width + self.domain.arity
 
     @cached_property
     def number(self) -> np.dtype[np.generic] | None:
-        """What keys are as numpy numbers that are in order; None if they are searched for by encoding."""
+        """The numpy type in which keys are compared; None if they are compared by encoding."""
         if self.key_width != 1:
             return None
         is_, kind = pa.types, arrow_type(self.schema.key[0].type)
@@ -96,10 +96,10 @@ class Layout:
         return None
 
     def numbers(self, rows: pa.RecordBatch) -> Numbers:
-        """The keys of rows without null as numbers, not copied; NaN is after all others, nulls are left out.
+        """The keys of rows as numbers, without a copy. NaN is last; nulls are left out.
 
         Args:
-            rows: sorted by key; its first column is the key, `number` its type.
+            rows: sorted by key; the first column is the key, whose type is `number`.
         """
         if self.number is None:
             raise TypeError("keys of this layout are not numbers")
@@ -116,11 +116,11 @@ class Layout:
         return key
 
     def decoded(self, key: bytes) -> Numbers | None:
-        """An encoded key as an array of one number; None if it is null. Only where `number` is one."""
+        """An encoded key as an array of one number; None if it is null. Only where `number` is not None."""
         return self.decoded_all([key]) if len(key) == _MARKED_BYTES else None
 
     def decoded_all(self, keys: list[bytes]) -> Numbers:
-        """Encoded keys, none of them null, as numbers. Only where `number` is one."""
+        """Encoded keys, none of them null, as numbers. Only where `number` is not None."""
         if self.number is None:
             raise TypeError("keys of this layout are not numbers")
         marked = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _MARKED_BYTES)

@@ -1,8 +1,8 @@
 """Batches in memory.
 
-Owns one record batch, its index and filter; must not know files. Keys that are numbers are searched for in
-their column as it is, without an index, and in small batches without a filter. Blocks are slices. A column
-of more than 2 GiB does not fit into one record batch: such batches go to files.
+Owns one record batch, its index and filter; must not know files. Numeric keys are searched for in their
+column itself, without an index, and in small batches without a filter. Blocks are slices. A column of more
+than 2 GiB does not fit into one record batch: such batches go to files.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,15 +24,15 @@ from tidelake.data.sums import diffs
 from tidelake.errors import InternalError
 
 _BLOCK_ROWS = 4096
-# Numbers are found quickly without a filter too; but not in a column that is no longer in the processor's
-# cache, and such batches come of merges, in the background.
+# Binary search in a column of numbers is as fast as a filter while the column is in the processor's cache.
+# Larger batches come from merges, which build the filter in the background.
 _FILTER_ROWS_MIN = 65_536
 _PIECE_ROWS, _PIECE_BYTES = 65_536, 16 * 1024 * 1024
 _VIEWS_MAX = 64
 
 
 class MemoryBatch:
-    """See `Batch`. Nothing has to be let go of: `acquire` and `release` do nothing."""
+    """See `Batch`. There are no resources to release: `acquire` and `release` do nothing."""
 
     on_disk = False
 
@@ -97,7 +97,7 @@ class MemoryBatch:
         """See `Batch`."""
         numbers = self._numbers
         if numbers is not None and (one := keys.one) is not None:
-            # By far the most frequent question, to many batches in turn: no more calls than it takes.
+            # The most frequent look-up by far, repeated for many batches: keep the number of calls small.
             if self._filter is not None and not self._filter.may_hold_one(keys):
                 self._counts.filter_misses += 1
                 return self._layout.empty
@@ -137,7 +137,7 @@ class MemoryBatch:
 
 
 class MemoryBuilder:
-    """See `Builder`. What is added is copied at the end, so that no larger buffers are held."""
+    """See `Builder`. Copies the rows at the end if they are views of larger buffers."""
 
     def __init__(
         self, layout: Layout, id_: str, plan: FilterPlan | None = None, counts: ReadCounts | None = None
@@ -145,10 +145,10 @@ class MemoryBuilder:
         """Begin a batch.
 
         Args:
-            layout: of the rows.
-            id_: of the batch.
-            plan: for the filter; None if nothing is known.
-            counts: of the reads; None for its own.
+            layout: layout of the rows.
+            id_: id of the batch.
+            plan: chooses the filter; None if nothing is known.
+            counts: counters of the arrangement's reads; None for new ones.
         """
         self._layout, self._id, self._plan = layout, id_, plan
         self._counts = counts if counts is not None else ReadCounts()
@@ -163,7 +163,7 @@ class MemoryBuilder:
         self._added.append(rows)
 
     def taken(self) -> list[pa.RecordBatch]:
-        """The rows so far, which it does not have any more."""
+        """Remove and return the rows that were added so far."""
         added, self._added = self._added, []
         return added
 
@@ -184,14 +184,14 @@ class MemoryBuilder:
             return None
         plan = self._plan if self._plan is not None else FilterPlan(rows.num_rows)
         builder = filter_builder(self._layout, FilterPlan(rows.num_rows, plan.key_lower, plan.key_upper))
-        # The encodings of all keys at once may be larger than the rows, and than an array of Arrow can be.
+        # In pieces: the encodings of all keys may be larger than the rows, and than an Arrow array can be.
         for piece in pieces(rows, _PIECE_ROWS, _PIECE_BYTES):
             builder.add(piece)
         return builder.finish()
 
 
 def possible(filter_: Filter, keys: Keys, first: int, end: int, counts: ReadCounts) -> Places:
-    """The keys of [first, end), not empty, that a filter leaves possible; counted."""
+    """The keys of [first, end), not empty, that a filter does not exclude; counts the look-up."""
     if len(keys) == 1:
         places = np.arange(1 if filter_.may_hold_one(keys) else 0)
     else:
@@ -202,7 +202,7 @@ def possible(filter_: Filter, keys: Keys, first: int, end: int, counts: ReadCoun
 
 
 def joined(pieces: Iterable[pa.RecordBatch], layout: Layout, counts: ReadCounts) -> pa.RecordBatch:
-    """What blocks held of keys that a filter let pass; counted if that is nothing."""
+    """The rows found in blocks, as one batch; counts a filter error if there are none."""
     found: list[pa.RecordBatch] = []
     loose = 0
     for rows in pieces:
@@ -211,7 +211,7 @@ def joined(pieces: Iterable[pa.RecordBatch], layout: Layout, counts: ReadCounts)
         found.append(rows)
         loose += 1
         if loose == _VIEWS_MAX:
-            # Each is a view of its block: of many keys all blocks would be in memory at once.
+            # Each piece is a view of its block: copy some at a time, or all blocks would stay in memory.
             found[-loose:] = [pa.concat_batches(found[-loose:])]
             loose = 0
     if not found:
@@ -221,10 +221,10 @@ def joined(pieces: Iterable[pa.RecordBatch], layout: Layout, counts: ReadCounts)
 
 
 def check_follows(before: pa.RecordBatch, rows: pa.RecordBatch, layout: Layout) -> None:
-    """Check that rows come after those before, by the border only.
+    """Check that rows are greater than the rows before, by their first and last row.
 
     Raises:
-        InternalError: they do not.
+        InternalError: they are not.
     """
     last = row_tuple(before, before.num_rows - 1, layout.width)
     first = row_tuple(rows, 0, layout.width)

@@ -1,17 +1,17 @@
-"""The merger: carries out what the dispatcher hands out, beside those who insert and read.
+"""The merger: runs the merges of a spine in background threads, concurrently with inserts and reads.
 
-Owns the lock of a spine, its background threads, waiting, and what becomes of errors. Must not know how
-rows get in, what readers do with batches, nor how merges are chosen.
+Owns the lock of a spine, its background threads, waiting, and the handling of errors. Must not know how rows
+get in, what readers do with batches, nor how merges are chosen.
 
-INVARIANT: the lock is held to look and to note only; rows are merged, and files written and deleted,
-outside of it. So readers wait for nobody, and inserts for nothing but `wait`.
+INVARIANT: the lock is held only for bookkeeping. Rows are merged, and files are written and deleted, outside
+of it. So readers never wait, and inserts wait only in `wait`.
 
-An error of a merge ends that merge and leaves its inputs as they were; the error is kept, and merging rests
-until somebody has been told (`check`). Then it is tried again, by a thread that failed before after a pause,
-each time twice as long as the one before.
+An error ends the merge that it occurred in and leaves its inputs as they were. The error is kept, and merging
+stops until `check` has raised it to a caller. Then merging is tried again; a thread that failed pauses
+before, each time twice as long as the time before.
 
-SUBTLE: whoever waits here merges himself where the threads leave something to do. So nobody waits for
-threads that do not exist, and with none a spine is driven by `step` alone.
+SUBTLE: a caller that waits also merges, if a merge is due that no thread works on. So no caller waits for
+threads that do not exist, and a spine without threads can be driven by `step` alone.
 """
 
 import os
@@ -30,13 +30,13 @@ from tidelake.arrangement.report import LevelReport
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import Closed, StoreUnavailable, UsageError
 
-# Between two attempts of a thread at what fails, at most.
+# The longest pause of a thread between two attempts that fail.
 _PAUSE_S_MAX = 60.0
 
 
 @dataclass
 class _Waits:
-    """Inserts that had to wait."""
+    """Number of inserts that had to wait, and their total time."""
 
     count: int = 0
     seconds: float = 0.0
@@ -46,18 +46,18 @@ class Merger:
     """The batches of a spine, and the merges among them. Thread-safe.
 
     Attributes:
-        room: memory and disk.
-        contents: a number that changes with what the batches hold in sum.
-        waits: of inserts.
-        paused: whether nothing is merged.
+        room: measures memory and disk.
+        contents: a number that changes whenever the sum of the batches changes.
+        waits: how many inserts waited, and how long.
+        paused: whether merging is paused.
     """
 
     def __init__(self, dispatcher: Dispatcher, env: Env) -> None:
         """Begin without threads.
 
         Args:
-            dispatcher: that nobody else uses.
-            env: clock, and who starts threads.
+            dispatcher: chooses merges; the merger is its only user.
+            env: clock, and spawner of threads.
         """
         self.room = dispatcher.room
         self.contents = 0
@@ -76,17 +76,18 @@ class Merger:
 
     @property
     def rules(self) -> Rules:
-        """Of merges that begin now, and of reads."""
+        """The rules for reads, and for merges that begin now."""
         return self._dispatcher.rules
 
     def put(self, batches: Sequence[Batch], *, changes: bool = True) -> bool:
-        """Take in batches, and one user of each; whether the caller had better wait.
+        """Add batches; returns whether the caller should wait.
 
-        If it raises, none of them is in, and the users are still the caller's.
+        The merger takes over the caller's use of each batch. If it raises, no batch was added, and the caller
+        still has to release them.
 
         Args:
             batches: new to the spine.
-            changes: whether the contents are others now.
+            changes: whether this changes the contents.
         """
         with self._changed:
             self._check_open()
@@ -107,11 +108,11 @@ class Merger:
         return crowded
 
     def follow(self, change: Callable[[Rules], Rules], *, changes: bool = True) -> None:
-        """Let merges that begin from now on follow other rules, and reads look by them.
+        """Change the rules for reads, and for merges that begin from now on.
 
         Args:
-            change: makes them of those so far; may raise.
-            changes: whether the contents are others now, if the rules are.
+            change: makes the new rules from the current ones; may raise.
+            changes: whether other rules change the contents.
         """
         with self._changed:
             self._check_open()
@@ -120,7 +121,7 @@ class Merger:
             self._dispatcher.rules = rules
 
     def held(self) -> tuple[list[Batch], Rules]:
-        """All batches of this moment, with one user more for each, and the rules of this moment."""
+        """All batches of this moment, which the caller must release, and the rules of the same moment."""
         with self._changed:
             self._check_open()
             batches = self._schedule.batches
@@ -129,7 +130,7 @@ class Merger:
             return batches, self.rules
 
     def check(self) -> None:
-        """Raise what went wrong in the background, once; merging then goes on."""
+        """Raise the last error of a background merge, once; merging then goes on."""
         with self._changed:
             self._check_open()
             error, self._error = self._error, None
@@ -139,7 +140,7 @@ class Merger:
             raise error
 
     def on_disk(self, size: int) -> bool:
-        """Whether a batch of so many bytes that comes in now is to be kept on disk."""
+        """Whether a new batch of `size` bytes is kept on disk."""
         with self._changed:
             self._check_open()
             return self.room.on_disk(size, self._dispatcher.measure())
@@ -147,7 +148,7 @@ class Merger:
     def wait(self) -> None:
         """Wait while there are too many batches, or memory is about to run out and merges can help.
 
-        Ends when something goes wrong, too; `check` then tells.
+        Also returns when a merge fails; `check` then raises the error.
         """
         with self._changed:
             if not self._crowded():
@@ -159,7 +160,7 @@ class Merger:
             self.waits.seconds += self._env.clock.monotonic_s() - began
 
     def sweep(self) -> int:
-        """Ask for all batches of this moment to become one; what `swept` will be when they are."""
+        """Request that all current batches are merged into one; see `Schedule.sweep`."""
         with self._changed:
             self._check_open()
             done = self._schedule.sweep()
@@ -167,21 +168,21 @@ class Merger:
             return done
 
     def sweep_now(self) -> None:
-        """Make all batches of this moment one, and wait for it.
+        """Merge all current batches into one, and wait until it is done.
 
         Raises:
             UsageError: merging was paused before it was done.
             StoreUnavailable: the disk has no room for it.
-            TidelakeError: what else went wrong in a merge.
+            TidelakeError: a merge failed.
         """
         done = self.sweep()
         self._merge_until(lambda: self._schedule.sweeps >= done)
         self.check()
         if self._schedule.sweeps < done:
-            raise UsageError("merging was paused: resume it, and all that is there becomes one batch")
+            raise UsageError("merging was paused before all batches were merged into one: resume it")
 
     def step(self) -> bool:
-        """Do one step of one merge; whether there was one to do."""
+        """Do one step of one merge in the calling thread; returns whether a merge was due."""
         with self._changed:
             running = self._claim()
         if running is None:
@@ -190,16 +191,16 @@ class Merger:
         return True
 
     def pause(self) -> None:
-        """Begin no step from now on, and wait for those that were begun."""
+        """Begin no more steps, and wait until running steps have ended."""
         with self._changed:
             self._check_open()
             self.paused = True
-            # Inserts do not wait for what is paused.
+            # Wakes inserts that wait: they do not wait while merging is paused.
             self._changed.notify_all()
             self._changed.wait_for(lambda: not (self._dispatcher.busy and self.paused))
 
     def resume(self) -> None:
-        """Merge again."""
+        """Merge again after `pause`."""
         with self._changed:
             self._check_open()
             self.paused = False
@@ -207,16 +208,16 @@ class Merger:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no merge is due, and none runs."""
+        """Whether no merge is due or running."""
         with self._changed:
             return not self._dispatcher.due() and not self._dispatcher.running
 
     @property
     def compact(self) -> bool:
-        """Whether there is at most one batch, nothing runs, and no sweep was asked for.
+        """Whether there is at most one batch, no merge is running, and no sweep is pending.
 
         Raises:
-            StoreUnavailable: a sweep was asked for, and the disk has no room for it.
+            StoreUnavailable: a sweep is pending, and the disk has no room for it.
         """
         with self._changed:
             if self._schedule.sweeping and not self.paused and self._dispatcher.stuck:
@@ -229,7 +230,7 @@ class Merger:
         return self._schedule.sweeping
 
     def measured(self) -> tuple[int, Pressure]:
-        """What counts in the memory budget, and the pressure of this moment; merges go by it from now on."""
+        """Measure the used bytes of the memory budget, and the pressure; merges use the new pressure."""
         with self._changed:
             used = self._dispatcher.measure()
             if not self._closed:
@@ -237,12 +238,12 @@ class Merger:
             return used, self.room.level
 
     def levels(self) -> tuple[LevelReport, ...]:
-        """What is at each level."""
+        """A report on each level."""
         with self._changed:
             return self._dispatcher.levels()
 
     def close(self) -> None:
-        """Stop merging, give up what is unfinished, and let go of all batches. May be repeated."""
+        """Stop merging, abandon unfinished merges, and release all batches. May be repeated."""
         with self._changed:
             if self._closed:
                 return
@@ -258,7 +259,7 @@ class Merger:
             _release(merge.others)
         _release(batches)
 
-    # A background thread
+    # The background threads
 
     def _work(self, stop: Stop) -> None:
         pause_s = 0.0
@@ -271,19 +272,19 @@ class Merger:
             pause_s = 0 if went_well else min(max(2 * pause_s, self._config.idle_s), _PAUSE_S_MAX)
 
     def _step_or_rest(self) -> bool:
-        """False if the step failed."""
+        """Do one step, or sleep if none is due; returns False if the step failed."""
         with self._changed:
-            # Others of this process may have taken memory meanwhile.
+            # Other parts of the process may have allocated memory meanwhile.
             self._dispatcher.measure()
             running = self._claim()
             if running is None and not self._closed:
                 self._changed.wait(self._config.idle_s)
         return running is None or self._carry_out(running)
 
-    # Whoever waits, and whoever merges
+    # Waiting, and the steps of merges
 
     def _merge_until(self, reached: Callable[[], bool]) -> None:
-        """Merge, or wait for others who do, until something is so, or goes wrong."""
+        """Merge, or wait for threads that do, until a condition holds or a merge fails."""
         while True:
             try:
                 with self._changed:
@@ -298,12 +299,12 @@ class Merger:
                 if running is not None:
                     self._carry_out(running)
             except Exception as error:
-                # Not raised here: what the caller inserted is in.
+                # Not raised here: the insert of the caller has succeeded.
                 self._fail(error)
                 return
 
     def _carry_out(self, running: Running) -> bool:
-        """One step, outside of the lock; False if it failed."""
+        """Do one step, outside of the lock; returns False if it failed."""
         began = self._env.clock.monotonic_s()
         result: Batch | None = None
         try:
@@ -335,7 +336,7 @@ class Merger:
         return True
 
     def _tell_others(self) -> None:
-        """Let those that share the memory of the process look too: they may be idle, and hold most of it."""
+        """Let mergers that share the process budget measure too: an idle one may hold most of the memory."""
         if self._config.process_budget_bytes is None or self.room.level < Pressure.HIGH:
             return
         for other in _sharing(self):
@@ -358,20 +359,20 @@ class Merger:
             self._error = error
             self._changed.notify_all()
 
-    # The lock is held by the callers of what follows.
+    # Callers of the following methods hold the lock.
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the arrangement was closed: open it again")
 
     def _claim(self) -> Running | None:
-        """The merge that the caller is to work at next."""
+        """The merge that the caller works on next."""
         if self.paused or self._closed or self._error is not None:
             return None
         return self._dispatcher.claim()
 
     def _crowded(self) -> bool:
-        """Whether inserts are to wait."""
+        """Whether inserts have to wait."""
         if self.paused or self._closed or self._error is not None:
             return False
         return self._dispatcher.crowded
@@ -381,7 +382,7 @@ class Merger:
             self._error = _no_room()
 
     def _wake(self) -> None:
-        """Let the threads look; start them when there is something to do for the first time."""
+        """Wake the threads; start them when a merge is due for the first time."""
         if not self._threads and self._dispatcher.due():
             for i in range(self._config.merge_workers):
                 self._threads.append(self._env.spawner.spawn(f"tidelake-merger-{i}", self._work))
@@ -389,7 +390,7 @@ class Merger:
 
 
 def _sharing(merger: Merger) -> list[Merger]:
-    """The others that share the memory of this process."""
+    """The other mergers that share the budget of this process."""
     with _registering:
         return [
             other
@@ -398,14 +399,14 @@ def _sharing(merger: Merger) -> list[Merger]:
         ]
 
 
-# Those with a budget of the process.
+# The open mergers with a budget for the process.
 _SHARING: WeakSet[Merger] = WeakSet()
 _registering = threading.Lock()
 
 
 def _no_room() -> StoreUnavailable:
     return StoreUnavailable(
-        "the disk has no room for what a merge would write: free space, or lower disk_reserve_bytes", True
+        "the disk has no room for the output of a merge: free space, or lower disk_reserve_bytes", True
     )
 
 

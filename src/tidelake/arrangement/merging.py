@@ -1,11 +1,11 @@
-"""One merge: several batches become one, in steps of a chosen size, in bounded memory.
+"""One merge: combines several batches into one, in steps of a chosen size, in bounded memory.
 
 Owns how rows get from the inputs to the output; must not know levels, locks or threads. Invariant: the
-output is the sum of the inputs with times below the frontier folded into it, without what the filters
-drop; no input is changed, and a merge that is given up leaves nothing behind.
+output is the sum of the inputs, with times before the frontier folded into it and without the rows that
+filters drop; inputs are not changed, and a merge that is given up leaves nothing behind.
 
-At most one chunk is held beside a block of each input and what the builder keeps. Under an N-filter the
-rows of one key stay together, so that of a key with more rows than a chunk all are held.
+A merge holds at most one chunk, beside a block of each input and what the builder keeps. Under an N-filter it
+needs all rows of a key at once, so a key with more rows than a chunk is held whole.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +26,10 @@ from tidelake.model.query import Fold
 
 @dataclass(frozen=True)
 class Rules:
-    """What a merge does to rows, as it stood when the merge began.
+    """The frontier and filters that a merge or a read applies to rows.
 
     Attributes:
-        layout: of the rows.
+        layout: layout of the rows.
         frontier: times before it are folded.
         retention: the filters.
     """
@@ -39,7 +39,7 @@ class Rules:
     retention: Retention
 
     def same(self, other: "Rules") -> bool:
-        """Whether a batch merged under these rules is what it would be under the others."""
+        """Whether both rules make the same batch of the same inputs."""
         return self.frontier == other.frontier and self.retention.version == other.retention.version
 
 
@@ -48,9 +48,9 @@ class Merge:
 
     Attributes:
         inputs: the batches that are merged.
-        rules: what is done to their rows.
-        rows_read: so far, of all inputs.
-        rows_written: so far.
+        rules: frontier and filters when the merge began.
+        rows_read: rows of all inputs that were read so far.
+        rows_written: rows that were written so far.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Merge:
         """Prepare a merge; nothing is read or written before its first step.
 
         Args:
-            inputs: at least one. The caller keeps them, until the merge is over.
-            others: all further batches that readers see; only looked at under an N-filter, and kept likewise.
-            rules: what is done to the rows.
+            inputs: at least one batch. The caller holds them until the merge is over.
+            others: all other batches of the spine, held likewise; read only under an N-filter.
+            rules: frontier and filters to apply.
             build: makes the builder of the output.
             chunk: rows and bytes, over all inputs, that are sorted at once.
         """
@@ -81,15 +81,15 @@ class Merge:
 
     @property
     def rows(self) -> int:
-        """How many rows the inputs have."""
+        """The number of rows of the inputs."""
         return sum(batch.rows for batch in self.inputs)
 
     def step(self, rows: int) -> bool:
-        """Merge on until so many rows were read, or a chunk if that is more; whether the merge is at its end.
+        """Read at least this many rows, in whole chunks; returns whether the merge is complete.
 
         Raises:
             CorruptionError: an input is damaged.
-            StoreUnavailable: the disk takes no more.
+            StoreUnavailable: the disk refused the write.
             InvalidUpdates: a sum of diffs does not fit into an int64.
         """
         if self._builder is None or self._source is None:
@@ -104,16 +104,16 @@ class Merge:
         return False
 
     def finish(self) -> Batch | None:
-        """The output, once a step said that the merge is at its end; None if no row is left.
+        """The output, after a step returned True; None if no row is left.
 
         Raises:
-            StoreUnavailable: the disk took it not.
+            StoreUnavailable: the disk refused the write.
         """
         self._source = None
         return None if self._builder is None else self._builder.finish()
 
     def abandon(self) -> None:
-        """Leave nothing behind. May be repeated."""
+        """Remove what was written. May be repeated."""
         self._source = None
         if self._builder is not None:
             self._builder.abandon()
@@ -143,16 +143,16 @@ class Merge:
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
-    """The same rows, cut between keys.
+    """The same rows, cut into batches so that no key spans two of them.
 
     Args:
         batches: sorted; none empty.
-        width: how many of the first columns are key.
+        width: the number of key columns, which come first.
     """
     held: list[pa.RecordBatch] = []
     for batch in batches:
         joined = pa.concat_batches([held[-1].slice(held[-1].num_rows - 1), batch]) if held else batch
-        # The first row of each key but the first; of what is held only the last row is compared again.
+        # Where keys begin, but for the first one. Of the held rows only the last one is compared again.
         borders = np.flatnonzero(group_starts(joined, width))[1:]
         if not len(borders):
             held.append(batch)

@@ -1,6 +1,7 @@
-"""The key state of upserts: what is there of some keys, looked up in an arrangement of the collection.
+"""Old rows for upserts: the current rows of some keys, looked up in an arrangement of the collection.
 
-Owns when an arrangement knows that, and the form of the answer; must not know what an upsert makes of it.
+Owns the check that the arrangement has these rows, and the form of the answer; must not know how an upsert
+uses it.
 """
 
 from collections.abc import Callable
@@ -17,16 +18,16 @@ from tidelake.shard.writing.upserter import OldRows
 
 
 def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name: str) -> OldRows:
-    """Looks old rows of a shard up in an arrangement of it.
+    """A function that looks up old rows of a shard in an arrangement of it.
 
     Args:
         state: the arrangement.
-        spec: says which shard it is, and what its columns are now.
-        name: of the collection, for messages.
+        spec: returns the shard's current spec.
+        name: name of the collection, for messages.
 
     Raises:
-        UsageError: the arrangement is of something else, or of some rows or columns only. So does the
-            look-up, if the columns of the shard have changed since.
+        UsageError: the arrangement is not of all rows and columns of the shard. The look-up raises it too, if
+            the columns of the shard have changed.
     """
     _check(state, spec(), name)
 
@@ -39,7 +40,7 @@ def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name:
         try:
             found = state.fetch(events.select(list(state.key)), as_of=time)
         except HistoryCompacted:
-            # Somebody appended since, so this upsert will begin again.
+            # Another writer appended meanwhile, so this upsert will begin again.
             return None
         times = pa.array(np.full(found.num_rows, time, np.int64))
         columns = [*found.columns[:-1], times, found.columns[-1]]
@@ -51,8 +52,8 @@ def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name:
 def _check(state: object, spec: ShardSpec, name: str) -> None:
     if not isinstance(state, FollowedArrangement):
         raise UsageError(
-            f"state={type(state).__name__} is no arrangement of the collection: give collection.arrange()"
+            f"state={type(state).__name__} is not an arrangement of the collection: give collection.arrange()"
         )
     reason = state.why_not_all_of(spec)
     if reason:
-        raise UsageError(f"state cannot tell the old rows of {name!r}: {reason}")
+        raise UsageError(f"state does not have the old rows of {name!r}: {reason}")

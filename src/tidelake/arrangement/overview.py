@@ -1,7 +1,7 @@
-"""Reports of arrangements as plain rows, for people, logs and metrics, and of checkpoints as they lie there.
+"""Reports of arrangements and of checkpoints as plain rows, for people, logs and metrics.
 
-Owns names and units of what is shown; must not know where it is printed. Names of counters are in
-docs/arrangement.md.
+Owns names and units of what is shown; must not know where it is printed. docs/arrangement.md lists the
+counters.
 """
 
 from dataclasses import asdict, replace
@@ -17,7 +17,7 @@ Row = dict[str, int | float | str | bool]
 
 
 def report_of(checkpoint: Checkpoint, config: ArrangementConfig | None = None) -> SpineReport:
-    """What an arrangement would hold right after it is restored; no file is opened."""
+    """The report of an arrangement right after a checkpoint is restored; opens no batch file."""
     level_rows = (config or ArrangementConfig()).level_rows
     levels = [LevelReport(level) for level in range(LEVELS)]
     for batch in checkpoint.batches:
@@ -43,7 +43,7 @@ def report_of(checkpoint: Checkpoint, config: ArrangementConfig | None = None) -
 
 
 def totals(report: SpineReport) -> Row:
-    """One row on all of it."""
+    """One row with the totals of a report."""
     merged, reads = report.merged, report.reads
     return {
         "batches": report.batches,
@@ -65,7 +65,7 @@ def totals(report: SpineReport) -> Row:
 
 
 def level_rows(report: SpineReport) -> list[Row]:
-    """A row on each level that holds or has merged something."""
+    """One row for each level that has batches or has merged some."""
     return [
         {
             "level": level.level,
@@ -85,7 +85,7 @@ def level_rows(report: SpineReport) -> list[Row]:
     ]
 
 
-# What only grows. Seconds are counted in milliseconds: counters are whole numbers.
+# The totals that never decrease. Counters are whole numbers, so times are in milliseconds.
 _COUNTED = (
     "merges",
     "waits",
@@ -99,7 +99,7 @@ _COUNTED = (
 
 
 def counters(report: SpineReport) -> dict[str, int]:
-    """Counters by name, as they stand: `arrangement.merges`, `arrangement.waited_ms` and so on."""
+    """The current values of counters by name: `arrangement.merges`, `arrangement.waited_ms` and so on."""
     all_ = totals(report)
     merged = report.merged
     return {
@@ -113,7 +113,7 @@ def counters(report: SpineReport) -> dict[str, int]:
 
 
 class Metrics:
-    """Brings a recorder up to date with reports: counts what was added since the report before."""
+    """Adds the difference between two successive reports to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,13 +1,13 @@
-"""Memory pressure: how near an arrangement is to its budget, and what that means for new batches.
+"""Memory pressure: how much of its memory budget an arrangement uses, and what that means for new batches.
 
-Owns the four levels, when one is entered and left, and where a batch is to be kept. Must not know how
-memory is measured. Invariant: while the share of the budget that is used only rises, so does the level;
-a level that was entered at some share is not left again before the share has fallen clearly below that.
+Owns the four levels, when one is entered and left, and whether a batch is kept in memory or on disk. Must not
+know how memory is measured. Invariant: the level never falls while the used share of the budget rises.
+Hysteresis: a level is left only when the share has fallen clearly below the one at which it was entered.
 
 - low: batches stay in memory, except large ones.
 - moderate: new and merged batches go to disk.
-- high: what is in memory is merged out at once.
-- critical: inserts wait for that.
+- high: batches in memory are merged to disk at once.
+- critical: inserts wait until there is memory.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tidelake.errors import UsageError
 
 
 class Pressure(IntEnum):
-    """How near the budget is; ordered."""
+    """The levels of pressure; ordered."""
 
     LOW = 0
     MODERATE = 1
@@ -27,13 +27,14 @@ class Pressure(IntEnum):
 
 @dataclass(frozen=True)
 class Shares:
-    """Where the levels begin, as shares of the budget.
+    """At which shares of the budget the levels begin.
 
     Attributes:
-        low: below it the pressure is low again. Between it and `moderate` it is what it was, low or moderate.
-        moderate: from here on it is moderate.
-        high: ... high. That is left only for low.
-        critical: ... critical. That is left at moderate.
+        low: below this share the pressure becomes low. Between `low` and `moderate`, low and moderate stay.
+        moderate: from this share on the pressure is at least moderate.
+        high: from this share on it is at least high. High stays until the share is below `low`.
+        critical: from this share on it is critical. Critical stays until the share is below `high`; then it
+            becomes moderate.
     """
 
     low: float = 0.5
@@ -53,7 +54,7 @@ def pressure(share: float, before: Pressure, shares: Shares) -> Pressure:
     """The level of pressure now.
 
     Args:
-        share: of the budget that is used; above 1 it is exceeded.
+        share: the used share of the budget; above 1 if it is exceeded.
         before: the level so far.
         shares: where levels begin.
     """
@@ -76,14 +77,14 @@ def _entered(share: float, shares: Shares) -> Pressure:
 
 
 def to_disk(size: int, used: int, level: Pressure, *, budget: int, shares: Shares, large: float) -> bool:
-    """Whether a batch that is about to be written is to be kept on disk.
+    """Whether a new batch is kept on disk.
 
     Args:
-        size: its bytes, or at least as many.
-        used: bytes that are used without it.
+        size: upper bound on its bytes.
+        used: bytes in use without it.
         level: the pressure.
-        budget: bytes that may be used.
+        budget: the memory budget in bytes.
         shares: where levels begin.
-        large: the share of the budget from which on a batch is kept on disk in any case.
+        large: a batch of at least this share of the budget is always kept on disk.
     """
     return level > Pressure.LOW or size >= large * budget or used + size >= shares.moderate * budget

@@ -1,6 +1,6 @@
-"""Reads of an arrangement, each of the contents of the moment in which it is called.
+"""Reads of an arrangement; each one takes a snapshot of the current contents.
 
-Owns what users ask for; how it is found is `tidelake.arrangement.snapshot`.
+Owns the interface that users call; `tidelake.arrangement.snapshot` does the work.
 """
 
 from abc import ABC, abstractmethod
@@ -15,11 +15,11 @@ from tidelake.model.time import Time
 
 
 class Reads(ABC):
-    """What can be asked of whatever has snapshots."""
+    """The reads of an arrangement, by its snapshots."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """What is in it at this moment, for as long as it is open: for several reads of the same."""
+        """The current contents, for several reads that must agree. Close it after use."""
 
     def fetch(
         self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
@@ -27,16 +27,16 @@ class Reads(ABC):
         """The rows of some keys, sorted by key and value, each with its multiplicity in `_diff`.
 
         Args:
-            keys: a table in any Arrow form with the key columns; a key may come several times.
-            as_of: the time; default: all that is in.
-            columns: those to give, before `_diff`; default: all.
+            keys: a table in any Arrow form with the key columns; may have duplicates.
+            as_of: the time; default: all updates.
+            columns: the columns to return, before `_diff`; default: all.
 
         Returns:
-            Keys without rows give none. Filters answer for most batches that do not have a key; of each
-            other batch on disk the blocks are read that may hold one and are not in memory, each once.
+            A table; keys without rows are left out. Filters exclude most batches that do not have a key. Of
+            the other batches on disk, each block that may hold a key and is not cached is read once.
 
         Raises:
-            InvalidUpdates: the table is none of keys; names the column and the row.
+            InvalidUpdates: it is not a table of keys; names the column and the row.
             HistoryCompacted: `as_of` is before the frontier.
             CorruptionError: a file is damaged; names it.
         """
@@ -53,37 +53,37 @@ class Reads(ABC):
         as_of: Time | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of the keys in `[lower, upper)`, the first ones, or with `reverse` the last ones first.
+        """The rows of the keys in `[lower, upper)`, ascending, or with `reverse` descending.
 
         Args:
-            lower: values of the key columns, or of the first of them; default: from the least key on.
-            upper: likewise; default: to the greatest.
-            limit: rows at most; default: all.
-            reverse: whether rows come in descending order.
-            as_of: as `fetch`, and so are `columns` and the errors.
-            columns: to give.
+            lower: values of all key columns, or of the first ones; default: from the least key on.
+            upper: the same, exclusive; default: to the greatest key.
+            limit: the greatest number of rows; default: all.
+            reverse: whether rows come in descending order, the last ones first.
+            as_of: as `fetch`, and so are the errors.
+            columns: as `fetch`.
         """
         with self.snapshot() as snapshot:
             return snapshot.range(lower, upper, limit=limit, reverse=reverse, as_of=as_of, columns=columns)
 
     def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """Some of the keys that have rows, all equally likely, sorted; all of them if there are no more.
+        """A uniform random sample of `n` keys that have rows, sorted; all keys if there are fewer.
 
         Args:
-            n: how many.
-            seed: the same keys again for the same contents and batches; default: others each time.
+            n: number of keys.
+            seed: with equal contents and batches, the same seed gives the same keys; default: random.
             as_of: as `fetch`.
         """
         with self.snapshot() as snapshot:
             return snapshot.sample_keys(n, seed, as_of)
 
     def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """At most n - 1 keys, ascending, that cut all keys into n ranges of about as many; by a sample."""
+        """At most n - 1 keys, ascending, that split all keys into n ranges of about equal size; sampled."""
         with self.snapshot() as snapshot:
             return snapshot.partition_keys(n, seed, as_of)
 
     def key_count(self, as_of: Time | None = None) -> int:
-        """How many keys have rows. Reads everything."""
+        """The number of keys that have rows. Reads everything."""
         with self.snapshot() as snapshot:
             return snapshot.key_count(as_of)
 
@@ -94,6 +94,6 @@ class Reads(ABC):
             yield snapshot.cursor(as_of)
 
     def __len__(self) -> int:
-        """How many updates are held, those included that cancel out or that a filter hides."""
+        """The number of updates in all batches, including those that cancel out or that a filter hides."""
         with self.snapshot() as snapshot:
             return len(snapshot)

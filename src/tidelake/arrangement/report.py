@@ -1,6 +1,6 @@
-"""What an arrangement holds, merges and waits for: values for people and for metrics.
+"""Reports on an arrangement: its batches, merges, memory and waits, for people and for metrics.
 
-Owns the numbers and what follows from them; must not know where they come from.
+Owns the numbers and what is derived from them; must not know where they come from.
 """
 
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from tidelake.arrangement.cache import ReadCounts
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """Merges of a level that ended.
+    """The finished merges of a level.
 
     Attributes:
-        merges: how many.
-        inputs: batches that they took.
-        steps: in which they ran.
-        seconds: that these took.
-        rows_read: of the inputs.
-        rows_written: what was left of them.
+        merges: number of merges.
+        inputs: number of batches that were merged.
+        steps: number of steps.
+        seconds: time that the steps took.
+        rows_read: rows of the inputs.
+        rows_written: rows of the results.
     """
 
     merges: int = 0
@@ -41,7 +41,7 @@ class MergeCounts:
 
     @property
     def reduction(self) -> float:
-        """Which share of the rows cancelled out, became equal or was filtered; 0 before the first merge."""
+        """The share of rows that cancelled out, became equal or were filtered; 0 before the first merge."""
         return 1 - self.rows_written / self.rows_read if self.rows_read else 0.0
 
 
@@ -50,13 +50,13 @@ class LevelReport:
     """One level.
 
     Attributes:
-        level: its number.
-        loose: batches that are in no merge.
-        merging: batches that are inputs of the merge that runs.
-        rows_in_memory: of all of them.
-        rows_on_disk: likewise.
-        negative_rows: those of all rows with a negative diff.
-        merged: the merges that ended.
+        level: number of the level.
+        loose: number of batches that are in no merge.
+        merging: number of batches that are inputs of the running merge.
+        rows_in_memory: rows of its batches in memory.
+        rows_on_disk: rows of its batches on disk.
+        negative_rows: rows with a negative diff.
+        merged: the finished merges.
     """
 
     level: int
@@ -73,16 +73,16 @@ class SpineReport:
     """A whole spine.
 
     Attributes:
-        levels: each of them, the smallest batches first.
-        bytes_in_memory: of rows of batches in memory.
-        bytes_on_disk: of files.
-        used_bytes: what counts in the memory budget: rows, filters, indexes, cache, buffers of merges.
+        levels: all levels, the smallest batches first.
+        bytes_in_memory: bytes of rows of batches in memory.
+        bytes_on_disk: bytes of batch files.
+        used_bytes: bytes counted in the memory budget: rows, filters, indexes, cache, buffers of merges.
         pressure: low, moderate, high or critical.
-        waits: inserts that had to wait.
-        waited_s: how long, together.
-        sweeping: whether a compaction that was asked for is under way.
+        waits: number of inserts that had to wait.
+        waited_s: total time that they waited.
+        sweeping: whether a requested compaction is under way.
         paused: whether merging is paused.
-        reads: what look-ups found in filters and the cache.
+        reads: counters of look-ups, filters and the cache.
     """
 
     levels: tuple[LevelReport, ...]
@@ -98,7 +98,7 @@ class SpineReport:
 
     @property
     def batches(self) -> int:
-        """How many there are."""
+        """The number of batches."""
         return sum(level.loose + level.merging for level in self.levels)
 
     @property

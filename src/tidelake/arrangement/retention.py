@@ -1,24 +1,25 @@
-"""Retention: which keys and values of an arrangement are of interest to nobody any more.
+"""Retention filters: which keys and values of an arrangement are kept.
 
 Owns the filters and what they drop, at reads and at merges; must not know batches, files or threads.
 
-A filter holds for every read from the moment it is set. Merges make it physical: they leave out what no
-read may see any more. Filters are meant to be set again and again, each time stricter than before
-(a watermark that moves); what an earlier one dropped does not come back when a weaker one takes its place.
+A filter applies to every read from the moment it is set. Merges then delete the rows that no read can see
+any more. Set a filter repeatedly, each time stricter than before, as with a watermark that moves: rows that
+an earlier filter dropped do not come back when a weaker one replaces it.
 
-- A *predicate* on keys or values is a function of the row; a null answer is no.
+- A *predicate* on keys or values is a condition on the row; null counts as false.
 - An *N-filter* (`last_n`, `top_n`, `bottom_n`) ranks, for each key, the values that are *live at the
-  frontier*: whose diffs at times at or before the frontier sum to more than zero, in the whole trace. What
-  is not among the first n is dropped as it was at the frontier, and so is what is below zero there. Later
-  updates are never dropped. So a value that comes after the frontier is seen until the frontier passes it.
+  frontier*: the sum of their diffs at times at or before the frontier is positive, over all batches. It drops
+  the updates at or before the frontier of values that are not among the first n, and of values whose sum is
+  negative. Later updates are never dropped, so a value that was inserted after the frontier is visible
+  until the frontier passes it.
 
-INVARIANT: what `settled` drops changes no answer of `visible`. A merge sees some batches only; so it drops
-of an N-filter's victims those of which no other batch has rows: the ranks are those of the whole trace,
-and what is left of a value is all or nothing of it.
+INVARIANT: what `settled` drops changes no result of `visible`. A merge has only some batches, but ranks over
+all of them, and drops a value only if no other batch has rows of it. So a value is dropped completely or not
+at all.
 
-Not exact is what a filter dropped: of values that were ranked out, those that outranked them may be
-retracted later, and whether the former are seen again is left open; a retraction of one that was dropped
-sums to less than zero, which is why reads under an N-filter leave out sums below zero.
+SUBTLE: results are not exact for values that were dropped. If the values that outranked one are retracted
+later, it may or may not be visible again. A retraction of a dropped value has a negative sum; therefore reads
+under an N-filter leave out negative sums.
 """
 
 from collections.abc import Sequence
@@ -50,10 +51,10 @@ class Ranked:
     """An N-filter: build it with `last_n`, `top_n` or `bottom_n`.
 
     Attributes:
-        n: how many live values of a key are kept.
-        first: which of them: the `greatest` or the `least`.
+        n: number of live values that are kept for each key.
+        first: whether the `greatest` or the `least` are kept.
         by: value columns that rank them; empty: all, in order.
-        where: values that satisfy it are kept in any case, and not counted.
+        where: values that satisfy this condition are always kept, and not counted.
     """
 
     n: int
@@ -64,15 +65,16 @@ class Ranked:
     def __post_init__(self) -> None:
         n: object = self.n
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise UsageError(f"n={self.n!r} must be a whole number, how many values of a key to keep")
+            raise UsageError(f"n={self.n!r} must be a whole number: how many values of each key to keep")
 
 
 def last_n(n: int, where: pc.Expression | None = None) -> Ranked:
     """Keep the last n values of each key, in the total order of values (nulls last).
 
     Args:
-        n: how many.
-        where: keep all values that satisfy it, and of the others the last n: those just below a watermark.
+        n: number of values to keep.
+        where: also keep all values that satisfy this condition; they do not count. With "above a watermark",
+            the last n values below the watermark are kept too.
     """
     return Ranked(n, "greatest", (), where)
 
@@ -81,9 +83,9 @@ def top_n(n: int, by: str | Sequence[str], where: pc.Expression | None = None) -
     """Keep the n values of each key that are greatest in some columns; nulls and NaN are never preferred.
 
     Args:
-        n: how many. Of equal ones those are kept that come first in the total order.
-        by: value columns, the first one first.
-        where: keep all values that satisfy it, and the top n of the others.
+        n: number of values to keep. Ties are broken by the total order of values, least first.
+        by: value columns, the most significant first.
+        where: also keep all values that satisfy this condition; they do not count.
     """
     return Ranked(n, "greatest", _names(by), where)
 
@@ -98,10 +100,10 @@ class Retention:
     """The filters of an arrangement at one moment.
 
     Attributes:
-        layout: of the rows.
-        keys: rows whose key does not satisfy it are dropped; over key columns.
-        values: a predicate over key and value columns, or an N-filter; rows are dropped accordingly.
-        version: how often filters were set.
+        layout: layout of the rows.
+        keys: a predicate over key columns; rows that do not satisfy it are dropped. None: no filter.
+        values: a predicate over key and value columns, or an N-filter. None: no filter.
+        version: how many times filters were set.
     """
 
     layout: Layout
@@ -110,19 +112,19 @@ class Retention:
     version: int = 0
 
     def with_keys(self, predicate: pc.Expression) -> "Retention":
-        """These filters with another one on keys.
+        """A copy with another filter on keys.
 
         Raises:
-            UsageError: it is no boolean expression over key columns.
+            UsageError: it is not a boolean expression over key columns.
         """
         _check(predicate, self.layout, self.layout.key_width, "key")
         return replace(self, keys=predicate, version=self.version + 1)
 
     def with_values(self, rule: pc.Expression | Ranked) -> "Retention":
-        """These filters with another one on values.
+        """A copy with another filter on values.
 
         Raises:
-            UsageError: it is no boolean expression over key and value columns, or ranks by others.
+            UsageError: it is not a boolean expression over key and value columns, or ranks by other columns.
         """
         layout = self.layout
         if isinstance(rule, Ranked):
@@ -137,9 +139,9 @@ class Retention:
 
     @property
     def whole_keys(self) -> bool:
-        """Whether it takes all rows of a key to tell which of them are kept.
+        """Whether the filter needs all rows of a key to tell which of them are kept.
 
-        Then sums of diffs below zero, as of any time, are to be left out of answers too.
+        If so, reads must also leave out rows whose diffs have a negative sum.
         """
         return isinstance(self.values, Ranked)
 
@@ -159,14 +161,14 @@ class Retention:
         return _kept(rows, mask)
 
     def visible(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
-        """What a read may see.
+        """The updates that a read sees.
 
         Args:
-            rows: updates in order, of every batch; with `whole_keys` all of each of their keys, at all times.
-            frontier: the arrangement's.
+            rows: sorted updates; with `whole_keys`, all updates of each of their keys, from all batches.
+            frontier: the frontier of the arrangement.
 
         Returns:
-            Those that are left, in order; the batch itself if all are.
+            The updates that are kept, in order; the batch itself if all are.
         """
         rows = self.satisfying(rows)
         if not isinstance(self.values, Ranked) or not rows.num_rows:
@@ -176,12 +178,12 @@ class Retention:
     def settled(
         self, rows: pa.RecordBatch, others: Sequence[pa.RecordBatch], frontier: Frontier
     ) -> pa.RecordBatch:
-        """What a merge is to keep.
+        """The updates that a merge keeps.
 
         Args:
-            rows: in order, with `whole_keys` all that the inputs have of each of their keys.
-            others: with `whole_keys` what all other batches have of these keys, each in any order.
-            frontier: the arrangement's, or an earlier one.
+            rows: sorted updates of the inputs; with `whole_keys`, all that the inputs have of each key.
+            others: with `whole_keys`, the updates of these keys in all other batches, in any order.
+            frontier: the frontier of the arrangement, or an earlier one.
         """
         rows = self.satisfying(rows)
         if not isinstance(self.values, Ranked) or not rows.num_rows:
@@ -200,10 +202,10 @@ class Retention:
 
 
 def satisfies(rows: pa.RecordBatch, predicate: pc.Expression) -> Mask:
-    """For each row, whether an expression is true of it; null is not.
+    """For each row, whether it satisfies an expression; null counts as false.
 
     Raises:
-        UsageError: it cannot be computed of one of the rows, such as a cast of a text that is no number.
+        UsageError: it fails for one of the rows, such as a cast to a number of a text that is not one.
     """
     try:
         return _answers(rows, predicate)
@@ -212,13 +214,13 @@ def satisfies(rows: pa.RecordBatch, predicate: pc.Expression) -> Mask:
 
 
 def _answers(rows: pa.RecordBatch, predicate: pc.Expression) -> Mask:
-    # `filter` may run on many threads and then gives no order; this takes a third of its time.
+    # `RecordBatch.filter` with an expression takes three times as long, and may change the order of rows.
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows])))
     project = acero.Declaration("project", acero.ProjectNodeOptions([predicate], ["mask"]))
     answer = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
     column = answer.column(0)
     if not pa.types.is_boolean(column.type):
-        raise pa.ArrowInvalid(f"an expression of type {column.type} is no condition")
+        raise pa.ArrowInvalid(f"an expression of type {column.type} is not a condition")
     mask: Mask = pc.fill_null(column, False).to_numpy()
     return mask
 
@@ -227,10 +229,10 @@ class _Ranking:
     """Which rows an N-filter drops.
 
     Attributes:
-        groups: how many pairs of key and value there are.
-        group: of each row, the number of its pair.
-        settled: of each row, whether it is at or before the frontier.
-        dropped: of each row, whether it is dropped.
+        groups: number of distinct pairs of key and value.
+        group: for each row, the number of its pair.
+        settled: for each row, whether it is at or before the frontier.
+        dropped: for each row, whether it is dropped.
     """
 
     def __init__(self, layout: Layout, rule: Ranked, rows: pa.RecordBatch, frontier: Frontier) -> None:
@@ -246,7 +248,7 @@ class _Ranking:
         if rule.where is not None:
             ranked &= ~satisfies(first, rule.where)
         key: Ints = np.cumsum(group_starts(first, layout.key_width)) - 1
-        # The groups that are ranked, the preferred ones of each key first.
+        # The ranked groups in order of their keys, the preferred groups of each key first.
         order = _preferred(first, key, np.flatnonzero(ranked), rule)
         victims = signs < 0
         if len(order):
@@ -258,11 +260,11 @@ class _Ranking:
 
 
 def _preferred(first: pa.RecordBatch, key: Ints, ranked: Ints, rule: Ranked) -> Ints:
-    """The ranked groups by key, and for each key those first that the rule prefers."""
+    """The ranked groups in order of their keys, and for each key in order of preference."""
     if not len(ranked):
         return ranked
     if not rule.by:
-        # Groups are in the total order: turned round for the greatest, by key alone.
+        # Groups are in the total order. For the greatest, reverse them, then sort by key with a stable sort.
         turned = ranked[::-1] if rule.first == "greatest" else ranked
         return turned[np.argsort(key[turned], kind="stable")]
     picked = pa.array(ranked)
@@ -276,7 +278,7 @@ def _preferred(first: pa.RecordBatch, key: Ints, ranked: Ints, rule: Ranked) -> 
 
 
 def _signs(values: Ints, begins: Ints) -> Ints:
-    """The sign of the exact sum of each group; in two halves, since sums may not fit into an int64."""
+    """The sign of the exact sum of each group; sums the halves of numbers, since a sum may overflow int64."""
     high: Ints = np.add.reduceat(values >> 32, begins)
     low: Ints = np.add.reduceat(values & _LOW, begins)
     high += low >> 32
@@ -287,7 +289,7 @@ def _signs(values: Ints, begins: Ints) -> Ints:
 
 
 def _at_or_before(rows: pa.RecordBatch, layout: Layout, frontier: Frontier) -> Mask:
-    """Which rows every read sees: they are at or before all elements of the frontier."""
+    """The rows at or before all elements of the frontier: those that every read as of a time includes."""
     mask: Mask = np.ones(rows.num_rows, np.bool_)
     for element in frontier:
         for name, limit in zip(layout.domain.columns, parts(element), strict=True):
@@ -319,7 +321,7 @@ def _check(predicate: pc.Expression, layout: Layout, width: int, kind: str) -> N
         _answers(_no_rows(columns), predicate)
     except UNFIT as error:
         raise UsageError(
-            f"{predicate} is no condition over the {kind} columns {columns.names}: {error}"
+            f"{predicate} is not a condition over the {kind} columns {columns.names}: {error}"
         ) from error
 
 

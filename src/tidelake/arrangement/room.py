@@ -1,7 +1,7 @@
-"""Room for batches: what memory and disk have left, and where a batch is to be kept.
+"""Memory and disk budgets: measures what is left, and decides whether a batch is kept in memory or on disk.
 
-Owns the measuring and the decision; must not know rows, levels or threads. Invariant: of merges that write
-to disk only so many are admitted that all of them can end, whatever cancels out.
+Owns the measuring and the decision; must not know rows, levels or threads. Invariant: merges to disk are
+admitted only as long as the disk has space for the full size of all their outputs.
 """
 
 import os
@@ -12,22 +12,22 @@ from tidelake.arrangement.pressure import Pressure, pressure, to_disk
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.errors import StoreUnavailable
 
-# One column of a batch in memory holds 2 GiB, and what is not quite as large is joined with some rows more.
+# A column of a batch in memory holds at most 2 GiB; reads join a batch with some more rows, hence the margin.
 MEMORY_BATCH_BYTES_MAX = 15 << 27
 
 
 class Machine(Protocol):
-    """What a process is told by its operating system."""
+    """Measures of the operating system."""
 
     def resident_bytes(self) -> int:
-        """Memory that the process holds; 0 if that is not to be had."""
+        """Memory that the process holds; 0 if it cannot be measured."""
 
     def free_bytes(self, directory: str) -> int:
-        """Disk space that is left where a directory is."""
+        """Free disk space on the file system of a directory."""
 
 
 class SystemMachine:
-    """The machine itself."""
+    """Measures the machine that this process runs on."""
 
     def resident_bytes(self) -> int:
         """The resident set, where there is `/proc`; elsewhere 0: only the arrangement's own use counts."""
@@ -38,16 +38,16 @@ class SystemMachine:
             return 0
 
     def free_bytes(self, directory: str) -> int:
-        """What this user may still write.
+        """Free disk space that this user may use.
 
         Raises:
-            StoreUnavailable: the directory is not there.
+            StoreUnavailable: it cannot be determined, for example because the directory does not exist.
         """
         try:
             return shutil.disk_usage(directory).free
         except OSError as error:
             raise StoreUnavailable(
-                f"cannot tell how much disk is left at {directory!r}: {error.strerror}", False
+                f"cannot determine the free disk space at {directory!r}: {error.strerror}", False
             ) from error
 
 
@@ -55,11 +55,11 @@ SYSTEM_MACHINE = SystemMachine()
 
 
 class Room:
-    """How much memory and disk an arrangement may still take.
+    """How much memory and disk an arrangement may still use.
 
     Attributes:
-        level: the pressure, as it was last measured.
-        machine: that measures.
+        level: the memory pressure when it was last measured.
+        machine: measures memory and disk.
     """
 
     def __init__(self, config: ArrangementConfig, machine: Machine, directory: str) -> None:
@@ -69,7 +69,7 @@ class Room:
         self._directory = directory
 
     def measure(self, used: int) -> Pressure:
-        """The pressure when so many bytes of the arrangement's budget are used."""
+        """Update the pressure, given the used bytes of the arrangement's budget."""
         config = self._config
         share = used / config.memory_budget_bytes
         if config.process_budget_bytes is not None:
@@ -78,7 +78,7 @@ class Room:
         return self.level
 
     def on_disk(self, size: int, used: int) -> bool:
-        """Whether a batch of so many bytes is to be kept on disk while so many are used."""
+        """Whether a batch of `size` bytes is kept on disk when `used` bytes of the budget are in use."""
         config = self._config
         return size >= MEMORY_BATCH_BYTES_MAX or to_disk(
             size,
@@ -90,6 +90,6 @@ class Room:
         )
 
     def admits(self, size: int, promised: int) -> bool:
-        """Whether a merge may write so many bytes to disk when others are still going to write some."""
+        """Whether a merge may write `size` bytes to disk, when others are still going to write `promised`."""
         free = self.machine.free_bytes(self._directory) - self._config.disk_reserve_bytes
         return size + promised <= free

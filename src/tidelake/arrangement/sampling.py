@@ -1,8 +1,8 @@
-"""Keys drawn at random, all equally likely, without reading all of them.
+"""A uniform random sample of keys, without reading all of them.
 
-Owns the draw; must not know cursors. Rows are drawn evenly from all batches. One stands for its key if it
-is the key's first row in its batch and no earlier batch has the key: so each key is stood for by one row,
-however many it has. Keys whose rows cancel out are left out.
+Owns the draw; must not know cursors. Rows are drawn uniformly from all batches. A row represents its key if
+it is the first row of the key in its batch and no earlier batch has the key; other rows are rejected. So one
+row represents each key, however many rows it has. Keys whose rows cancel out are left out.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tidelake.arrangement.view import View
 from tidelake.arrangement.windows import Windows
 from tidelake.data.order import group_starts
 
-# When a quarter of all rows would be drawn, all are read instead, block after block.
+# If more than this share of all rows would be drawn, all rows are read instead, block after block.
 _DRAWN_MAX = 0.25
 _SAMPLE_MIN = 1024
 
@@ -33,7 +33,7 @@ def sample_keys(batches: Sequence[Batch], view: View, n: int, random: np.random.
     while count < n:
         if len(drawn) + step > total * _DRAWN_MAX:
             return _of_all(batches, view, n, random)
-        # What is drawn again is no news.
+        # Rows that were drawn before do not count again.
         fresh = np.setdiff1d(random.integers(0, total, step), drawn)
         drawn = np.union1d(drawn, fresh)
         keys = _live(_standing(batches, ends, fresh, layout), batches, view)
@@ -51,7 +51,7 @@ def partition_keys(batches: Sequence[Batch], view: View, n: int, random: np.rand
 
 
 def _standing(batches: Sequence[Batch], ends: Ints, drawn: Ints, layout: Layout) -> Keys:
-    """The keys for which the rows with these numbers, over all batches, stand; `drawn` ascends."""
+    """The keys that the drawn rows represent; `drawn` has row numbers over all batches, ascending."""
     of_batch = np.searchsorted(ends, drawn, "right")
     found: list[pa.RecordBatch] = []
     for i, batch in enumerate(batches):
@@ -65,7 +65,7 @@ def _standing(batches: Sequence[Batch], ends: Ints, drawn: Ints, layout: Layout)
 
 
 def _first_rows(batch: Batch, rows: Ints, layout: Layout) -> Keys:
-    """The keys of those rows that are the first of their key in a batch; `rows` ascend."""
+    """The keys that begin at one of the given rows of a batch; `rows` is ascending."""
     width, starts = layout.key_width, batch.block_starts
     of_block = np.searchsorted(starts, rows, "right") - 1
     found = [layout.empty.select(range(width))]
@@ -94,7 +94,7 @@ def _live(keys: Keys, batches: Sequence[Batch], view: View) -> Keys:
 
 
 def _of_all(batches: Sequence[Batch], view: View, n: int, random: np.random.Generator) -> pa.Table:
-    """A draw from all keys, of which no more than some times `n` are held."""
+    """A sample of `n` keys by reading all of them; holds at most `n` keys beside those of one window."""
     layout = view.layout
     held = pa.schema(list(layout.arrow)[: layout.key_width]).empty_table()
     tickets = np.zeros(0)
@@ -105,14 +105,14 @@ def _of_all(batches: Sequence[Batch], view: View, n: int, random: np.random.Gene
         held = pa.concat_tables([held, pa.Table.from_batches([keys])])
         tickets = np.append(tickets, random.random(window.key_count))
         if len(tickets) > n:
-            # Those with the least tickets, in their order.
+            # Keep the n least tickets, in key order.
             kept = np.sort(np.argpartition(tickets, n)[:n])
             held, tickets = held.take(pa.array(kept)), tickets[kept]
     return held
 
 
 def _chosen(keys: pa.Table, n: int, random: np.random.Generator, layout: Layout) -> pa.Table:
-    """`n` of distinct keys, sorted."""
+    """`n` random ones of distinct keys, sorted."""
     places = random.choice(keys.num_rows, min(n, keys.num_rows), replace=False)
     rows = keys.take(pa.array(places)).combine_chunks().to_batches()
     return pa.Table.from_batches([Keys.sorted_from(batch, layout).rows for batch in rows], keys.schema)

@@ -1,6 +1,6 @@
-"""What a checkpoint says about itself: the value that its list file holds, and its bytes.
+"""The contents of a checkpoint's list file.
 
-Owns the fields; must not know directories. docs/formats.md describes the bytes.
+Owns the fields and their encoding; must not know directories. docs/formats.md describes the bytes.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tidelake.model.time import TimeDomain
 from tidelake.state.codec import decode_record, encode_record, learn
 
 _KIND = "arrangement"
-# Which arrangements of collections have the same rows, and may go on from each other's checkpoints.
+# Arrangements of collections that agree in these fields have the same rows and may share checkpoints.
 _FOLLOWED = ("collection_id", "columns", "where", "keeps_history")
 
 
@@ -20,10 +20,10 @@ class SavedBatch:
     """One batch file of a checkpoint.
 
     Attributes:
-        name: of the file, in the folder of batch files. It is the batch's own, so equal names are equal rows.
-        rows: updates in it.
-        negative_rows: of these with a negative diff.
-        size_bytes: of the file.
+        name: name of the file in the folder of batch files. It is unique: equal names mean equal rows.
+        rows: number of updates.
+        negative_rows: number of updates with a negative diff.
+        size_bytes: size of the file.
     """
 
     name: str
@@ -37,15 +37,15 @@ class Followed:
     """What an arrangement was following when it was saved.
 
     Attributes:
-        lake_url: of the collection's lake.
-        collection_id: of the collection, whatever it is called.
-        name: that it had, for messages.
-        schema_id: that it was read under.
-        columns: value columns that were read, None: all.
-        where: condition on rows, None: all rows.
-        position: all updates before it are in.
+        lake_url: URL of the collection's lake.
+        collection_id: id of the collection, which stays when it is renamed.
+        name: name of the collection at that time, for messages.
+        schema_id: id of the schema under which it was read.
+        columns: value columns that were read; None: all.
+        where: condition on rows; None: all rows.
+        position: all updates before it are applied.
         hold: id of the hold on the history from the position on.
-        keeps_history: whether the frontier stays where its owner puts it, rather than follow the position.
+        keeps_history: whether the owner sets the frontier; otherwise it follows the position.
     """
 
     lake_url: str
@@ -59,7 +59,7 @@ class Followed:
     keeps_history: bool
 
     def differences(self, other: "Followed") -> list[tuple[str, object, object]]:
-        """Where two do not follow the same: what it is called, and both values."""
+        """The fields in which two differ: name of the field, and both values."""
         each = ((name, getattr(self, name), getattr(other, name)) for name in _FOLLOWED)
         return [(name, ours, theirs) for name, ours, theirs in each if ours != theirs]
 
@@ -69,16 +69,16 @@ class Checkpoint:
     """An arrangement as it was saved.
 
     Attributes:
-        number: ascending in a directory; 0 says that nothing was saved there yet.
-        content: id of the contents: two checkpoints with the same one have the same updates and frontier.
+        number: ascending in a directory; 0: the empty list that is written before the first checkpoint.
+        content: id of the contents: checkpoints with the same id have the same updates and frontier.
         saved_ms: wall clock, in milliseconds since 1970 UTC.
         schema: key and value columns.
         domain: unit of the times.
         frontier: times before it are folded.
         batches: newest last.
-        followed: None: nobody was followed.
-        arrangement: id of the arrangement, which those that are restored from it have too; empty if somebody
-            was followed, or before there were such ids.
+        followed: the collection that was followed, and how far; None: none.
+        arrangement: id of the arrangement, which a restored one keeps; empty if a collection was followed,
+            or if an older version saved it.
     """
 
     number: int
@@ -93,18 +93,18 @@ class Checkpoint:
 
     @property
     def owner(self) -> str:
-        """The id of the arrangement that follows nobody; before there were such ids, that of its contents."""
+        """The id of the arrangement if it follows no collection; older versions saved only `content`."""
         return self.arrangement or self.content
 
     def same_arrangement(self, other: "Checkpoint") -> bool:
-        """Whether both are of one arrangement, or of ones that follow the same."""
+        """Whether both are of one arrangement, or of arrangements of the same rows of one collection."""
         if self.followed is None or other.followed is None:
             return self.followed == other.followed and self.owner == other.owner
         return not self.followed.differences(other.followed)
 
     @property
     def title(self) -> str:
-        """What it is a checkpoint of, for messages."""
+        """A description of the arrangement, for messages."""
         followed = self.followed
         if followed is None:
             return "an arrangement that follows no collection"
@@ -136,5 +136,4 @@ class Checkpoint:
         return decode_record(_KIND, data, cls, name)
 
 
-# As the module is imported: all that it is made of is of this module, or learned by the codec.
 learn(Checkpoint)

@@ -1,7 +1,7 @@
-"""Between a live arrangement and its checkpoints: which files make one up, and back.
+"""Saves an arrangement as a checkpoint, and restores it.
 
-Owns what is captured and how batches in memory get into files; the order of it all on disk is
-`tidelake.arrangement.checkpoint`.
+Owns what is captured, and how batches in memory get into files; `tidelake.arrangement.checkpoint` owns the
+directory and the order of writes.
 """
 
 import os
@@ -27,14 +27,14 @@ from tidelake.model.frontier import Frontier
 
 @dataclass(frozen=True)
 class Captured:
-    """What a checkpoint is made of.
+    """The state of an arrangement that a checkpoint saves.
 
     Attributes:
-        batches: all; whoever has this has a user of each.
-        frontier: of the arrangement.
-        content: id of just these contents.
-        followed: who was followed, and how far.
-        arrangement: its id, if nobody was followed.
+        batches: all batches; this object is a user of each, until `let_go`.
+        frontier: the frontier of the arrangement.
+        content: id of these contents.
+        followed: the collection that is followed, and how far; None: none.
+        arrangement: id of the arrangement, if it follows no collection.
     """
 
     batches: Sequence[Batch]
@@ -44,20 +44,18 @@ class Captured:
     arrangement: str = ""
 
     def let_go(self) -> None:
-        """Give up the users of the batches."""
+        """Release the batches."""
         let_go(self.batches)
 
 
 def save(captured: Captured, path: str | os.PathLike[str], spine: Spine, env: Env) -> Saved:
-    """Save what was captured, and let go of it.
+    """Save what was captured, and release it. Raises as `CheckpointDirectory.save`.
 
     Args:
-        captured: of a spine.
-        path: of the directory of checkpoints.
-        spine: says what rows look like, and where files may be written.
+        captured: the state to save.
+        path: the directory of checkpoints.
+        spine: layout of the rows, and a directory for temporary files.
         env: the clock.
-
-    Errors as `CheckpointDirectory.save`.
     """
     layout = spine.layout
     wanted = Checkpoint(
@@ -82,28 +80,28 @@ def save(captured: Captured, path: str | os.PathLike[str], spine: Spine, env: En
 
 
 class _Files:
-    """The files of some batches. Those of batches in memory are written when they are asked for."""
+    """The files of some batches. A batch in memory is written to a temporary file when it is needed."""
 
     def __init__(self, batches: Sequence[Batch], spine: Spine) -> None:
         self._spine = spine
         self._batches = {batch.id + SUFFIX: batch for batch in batches}
         self._written: dict[str, FileBatch] = {}
-        # A fork may be writing the very same batches.
+        # A folder of its own: a forked arrangement may be writing the same batches.
         self._folder = tempfile.mkdtemp(prefix="save-", dir=spine.directory)
 
     def listed(self, known: Mapping[str, SavedBatch]) -> list[SavedBatch]:
-        """All of them; those that are known need no file any more."""
+        """All batches. No file is written for a batch that the directory has already."""
         return [
             known.get(name) or SavedBatch(name, batch.rows, batch.negative_rows, self._file(name).size_bytes)
             for name, batch in self._batches.items()
         ]
 
     def path_of(self, name: str) -> str:
-        """Where a file is."""
+        """The path of the file with a name."""
         return self._file(name).path
 
     def close(self) -> None:
-        """Remove what was written."""
+        """Remove the temporary files."""
         let_go(list(self._written.values()))
         os.rmdir(self._folder)
 
@@ -139,7 +137,7 @@ def restored(
     env: Env,
     machine: Machine | None = None,
 ) -> tuple[Spine, Home, Checkpoint]:
-    """What an arrangement is made of, from a checkpoint; arguments and errors as `Arrangement.restore`."""
+    """The parts of an arrangement, from a checkpoint; arguments and errors as `Arrangement.restore`."""
     home = Home(directory, env.ids.fresh())
     try:
         found, files = CheckpointDirectory(path).restore(home.path, number)
@@ -160,6 +158,6 @@ def restored(
 
 
 def let_go(batches: Sequence[Batch]) -> None:
-    """Give up a user of each."""
+    """Release each batch."""
     for batch in batches:
         batch.release()

@@ -1,16 +1,16 @@
-"""What the merger is to do next: which batch is at which level, which merges run, whose turn it is.
+"""The schedule of a spine: which batch is at which level, which merges run, which are due.
 
-Owns the bookkeeping of a spine; must not know threads, files or how rows are merged. Its caller sees to it
-that one thread at a time is in here, and carries out what is handed out.
+Owns the bookkeeping of batches and sweeps; must not know threads, files or how rows are merged. Its caller
+holds a lock, and carries out the tasks.
 
-INVARIANT: every batch that was put in is loose or an input of exactly one merge, until a merge that ended
-puts one batch in the place of its inputs. `batches` is therefore at any moment the whole contents.
+INVARIANT: every batch is either loose or an input of exactly one merge, until the result of that merge
+replaces its inputs. So `batches` is the whole contents at any moment.
 
-A *sweep* makes one batch of all that is there, level by level: merges that run at the level are waited for,
-what is loose is merged, whatever its number, and goes one level up. A batch that is alone moves up as it is.
-While a sweep is at a level, no other merges begin there or above, and results do not fall below. Batches
-that come in after a sweep passed their level are not its concern; so it ends, however many come. Requests
-that come in meanwhile are one request for another sweep.
+A *sweep* merges all batches into one, level by level: it waits for the merge that runs at the level, merges
+all loose batches, however few, and moves the result one level up. A single batch moves up as it is. While a
+sweep is at a level, no other merge begins there or above, and their results do not go below. A sweep ignores
+batches that are inserted after it passed their level; so it ends, however many come. Requests during a sweep
+become one further sweep.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,13 +26,13 @@ _TOP = LEVELS - 1
 
 @dataclass(frozen=True)
 class Task:
-    """A merge that is to run.
+    """A merge to run.
 
     Attributes:
         level: the level whose batches it merges.
-        inputs: those batches.
-        swept: whether a sweep asks for it; its result then goes up.
-        rules: what is done to the rows.
+        inputs: the batches to merge.
+        swept: whether it is part of a sweep; its result then goes one level up.
+        rules: frontier and filters to apply.
     """
 
     level: int
@@ -43,12 +43,12 @@ class Task:
 
 @dataclass
 class _Sweep:
-    """Where a sweep is.
+    """The progress of a sweep.
 
     Attributes:
-        level: that is being swept.
-        waiting: batches of the level that are still to be merged; None: it was just reached.
-        again: whether another sweep was asked for.
+        level: the level that is being swept.
+        waiting: batches of the level that are still to be merged; None: the level was just reached.
+        again: whether another sweep was requested.
     """
 
     level: int = 0
@@ -62,13 +62,13 @@ class Schedule:
 
     Attributes:
         fans: how many batches a merge takes.
-        first_rows: up to which size a batch is of level 0.
+        first_rows: the greatest size of a batch of level 0.
         retraction_weight: see `merged_size`.
-        fuel: what is owed to the levels.
-        loose: by level the batches that are in no merge, oldest first.
-        running: by level the merge that was begun there.
-        counts: by level the merges that ended.
-        sweeps: how many sweeps came to their end.
+        fuel: how much work each level may do.
+        loose: for each level, the batches that are in no merge, oldest first.
+        running: the running merge of each level.
+        counts: counts of finished merges of each level.
+        sweeps: number of finished sweeps.
     """
 
     fans: Fans
@@ -84,37 +84,37 @@ class Schedule:
 
     @property
     def batches(self) -> list[Batch]:
-        """All, those that are being merged included."""
+        """All batches, including those that are being merged."""
         merging = (batch for task in self.running.values() for batch in task.inputs)
         return [*(batch for level in self.loose for batch in level), *merging]
 
     @property
     def count(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return sum(map(len, self.loose)) + sum(len(task.inputs) for task in self.running.values())
 
     @property
     def sweeping(self) -> bool:
-        """Whether a sweep was asked for and has not come to its end."""
+        """Whether a sweep is pending."""
         return self._sweep is not None
 
     def put(self, batch: Batch) -> None:
-        """Take in a batch that is new to the spine."""
+        """Add a batch that is new to the spine."""
         self.loose[level_of(batch.rows, self.first_rows)].append(batch)
         self.fuel = self.fuel.arrived(batch.rows)
 
     def withdraw(self, batches: Sequence[Batch]) -> None:
-        """Undo `put`, as far as it came; none of them may have become part of a merge meanwhile."""
+        """Undo `put` for those of the batches that were added; none of them may be part of a merge yet."""
         gone = {batch.id for batch in batches}
         self.loose = [[batch for batch in level if batch.id not in gone] for level in self.loose]
         if self._sweep is not None and self._sweep.waiting is not None:
             self._sweep.waiting = [batch for batch in self._sweep.waiting if batch.id not in gone]
 
     def sweep(self) -> int:
-        """Ask for all that is there to become one batch.
+        """Request that all current batches are merged into one.
 
         Returns:
-            What `sweeps` will be when that is done.
+            The value of `sweeps` when that is done.
         """
         if self._sweep is None:
             self._sweep = _Sweep()
@@ -123,11 +123,11 @@ class Schedule:
         return self.sweeps + 2
 
     def due(self, rules: Rules, *, spill: bool) -> Iterator[Task]:
-        """Merges that are due and may begin, one for a level at most.
+        """Merges that are due, at most one for each level.
 
         Args:
-            rules: what a merge that begins now is to do to rows.
-            spill: whether what is in memory is to be brought to disk, however little it is.
+            rules: frontier and filters for merges that begin now.
+            spill: whether batches in memory are to be merged to disk, however few there are.
         """
         swept = self._swept(rules)
         for level in range(LEVELS):
@@ -142,7 +142,7 @@ class Schedule:
                 yield Task(level, tuple(held[: self.fans.most[level]]), False, rules)
 
     def begin(self, task: Task) -> None:
-        """A candidate becomes a merge that runs."""
+        """Mark a due merge as running."""
         taken = {batch.id for batch in task.inputs}
         self.loose[task.level] = [batch for batch in self.loose[task.level] if batch.id not in taken]
         self.running[task.level] = task
@@ -150,14 +150,14 @@ class Schedule:
             self._sweep.waiting = [batch for batch in self._sweep.waiting if batch.id not in taken]
 
     def give_up(self, task: Task) -> None:
-        """A merge did not come to its end: its inputs are what they were, and still the oldest."""
+        """Return the inputs of a failed merge to their level, as the oldest batches."""
         del self.running[task.level]
         self.loose[task.level][:0] = task.inputs
         if task.swept and self._sweep is not None:
             self._sweep.waiting = [*task.inputs, *(self._sweep.waiting or [])]
 
     def end(self, task: Task, result: Batch | None, counts: MergeCounts) -> None:
-        """A merge came to its end; its result takes the place of its inputs."""
+        """Replace the inputs of a finished merge by its result."""
         del self.running[task.level]
         self.counts[task.level] = self.counts[task.level].plus(counts)
         for batch in task.inputs:
@@ -169,15 +169,15 @@ class Schedule:
         level = level_of(size, self.first_rows)
         sweep = self._sweep
         if sweep is not None and task.swept:
-            # What comes of the last level is all there was: it goes to the level of its size.
+            # The result of the last level is the result of the sweep: it goes to the level of its size.
             level = sweep.level + 1 if sweep.level < _TOP else level
         elif sweep is not None and task.level >= sweep.level:
-            # It held what the sweep has to take along.
+            # Its inputs are part of the sweep, so the result must not go below the level being swept.
             level = max(level, min(sweep.level + 1, _TOP))
         self.loose[level].append(result)
 
     def _swept(self, rules: Rules) -> tuple[Batch, ...]:
-        """Move the sweep on as far as it goes without a merge; the inputs of the one that it waits for."""
+        """Advance the sweep as far as it goes without a merge; returns the inputs of its next merge."""
         while (sweep := self._sweep) is not None and sweep.level not in self.running:
             if sweep.waiting is None:
                 sweep.waiting = list(self.loose[sweep.level])
@@ -198,5 +198,5 @@ class Schedule:
         return ()
 
     def _stale(self, batches: list[Batch], rules: Rules) -> bool:
-        """Whether the batches, one at most, would be others if they were merged now."""
+        """Whether a merge under the current rules could change the batch; `batches` has at most one."""
         return any(b.id not in self._made or not self._made[b.id].same(rules) for b in batches)

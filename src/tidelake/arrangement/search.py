@@ -1,7 +1,7 @@
-"""Where keys stand in sorted rows.
+"""Search for keys in sorted rows in memory.
 
-Owns the search for keys in rows that are in memory; must not know batches or files. Invariant: what
-`rows_of` gives are all rows with one of the keys, in order, and no others.
+Owns the search; must not know batches or files. Invariant: `rows_of` returns all rows that have one of the
+keys, in order, and no others.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,17 +18,17 @@ from tidelake.data import order
 from tidelake.data.order import Comparable
 
 Ints = npt.NDArray[np.int64]
-# So many keys are searched for one by one; for more it pays to encode all rows.
+# Up to this many keys are searched for one by one; for more it is faster to encode all rows.
 _FEW = 8
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A key that rows are cut at.
+    """A key at which a range of rows begins or ends.
 
     Attributes:
-        key: encoded, of all key columns or only the first of them.
-        row: the key as a tuple, which is found sooner; None where it is not known.
+        key: the encoding of all key columns, or of the first ones.
+        row: the key as a tuple, which is faster to search for; None if it is not known.
     """
 
     key: bytes
@@ -42,13 +42,13 @@ class Bound:
 
 
 def position(rows: pa.RecordBatch, bound: Bound, layout: Layout, *, after: bool) -> int:
-    """How many rows have a key less than the bound, or with `after` less or equal.
+    """The number of rows whose key is less than the bound, or with `after` less or equal.
 
     Args:
         rows: sorted by key; the key columns come first.
         bound: the key.
-        layout: of the rows.
-        after: whether rows with that very key count.
+        layout: layout of the rows.
+        after: whether rows with exactly that key count.
     """
     key = bound.key
     if layout.number is not None:
@@ -65,13 +65,13 @@ def position(rows: pa.RecordBatch, bound: Bound, layout: Layout, *, after: bool)
 
 
 def rows_of(rows: pa.RecordBatch, keys: Keys, first: int, end: int) -> pa.RecordBatch:
-    """The rows whose key is among those at [first, end); a view of `rows` where they stand together.
+    """The rows that have one of the keys at [first, end); a view of `rows` if they are adjacent.
 
     Args:
-        rows: sorted by key, at least one; has the key columns first.
-        keys: of the same layout.
-        first: of `keys`.
-        end: of `keys`, exclusive.
+        rows: sorted by key, not empty; the key columns come first.
+        keys: keys of the same layout.
+        first: position of the first key.
+        end: position after the last key.
     """
     if keys.layout.number is not None:
         return _by_numbers(rows, keys, first, end)
@@ -98,7 +98,7 @@ def _by_numbers(rows: pa.RecordBatch, keys: Keys, first: int, end: int) -> pa.Re
 
 
 def _ranges(rows: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBatch:
-    """The rows at [start, end) of ascending ranges, one after the other."""
+    """The rows of ascending ranges [start, end), concatenated."""
     if len(starts) == 1:
         return rows.slice(int(starts[0]), int(ends[0] - starts[0]))
     counts = ends - starts

@@ -1,4 +1,4 @@
-"""Settings of an arrangement, with units and limits. Plain values: nothing here reads a file."""
+"""Settings of an arrangement, with units and limits."""
 
 from dataclasses import dataclass, field
 
@@ -17,28 +17,28 @@ def _by_level(small: int, middle: int, large: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ArrangementConfig:
-    """What can be set when an arrangement is made.
+    """The settings of an arrangement; they are fixed when it is created.
 
     Attributes:
-        memory_budget_bytes: what the arrangement may hold in memory: rows, filters and indexes, the cache,
-            and the buffers of merges.
-        process_budget_bytes: what the whole process may hold in memory (its resident set); None: whatever it
-            likes. The greater of both shares counts.
+        memory_budget_bytes: memory that the arrangement may use: rows, filters, indexes, the cache, and the
+            buffers of merges.
+        process_budget_bytes: memory that the whole process may use (its resident set); None: no limit. The
+            budget of which the greater share is used determines the pressure.
         shares: at which shares of the budget the levels of pressure begin.
         large_share: a batch of at least this share of the memory budget is kept on disk at any pressure.
-        cache_bytes: of blocks read from disk that are kept in memory, counted in the budget; a quarter of the
-            budget if that is less.
+        cache_bytes: size of the cache for blocks on disk, counted in the budget; at most a quarter of the
+            budget is used.
         disk_reserve_bytes: disk space that merges leave free.
-        level_rows: up to so many rows a batch is of level 0. It should exceed what one insert brings.
+        level_rows: the greatest number of rows of a batch of level 0. It should exceed the size of an insert.
         fans: how many batches a merge takes, by level.
-        retraction_weight: for how many rows a row with a negative diff counts in addition, in the result of a
-            merge; 0: it is a row like others.
-        batches_max: an insert waits while there are so many batches, those that are being merged included.
-        merge_workers: threads that merge; an insert that waits is one more. With more of them merges end
-            sooner, and inserts get less of the interpreter.
+        retraction_weight: how many additional rows a row with a negative diff counts for, in the size of a
+            merge result; 0: none.
+        batches_max: an insert waits while there are this many batches, including those that are being merged.
+        merge_workers: number of merge threads; an insert that waits merges too. More threads finish merges
+            sooner, and leave inserts a smaller share of the interpreter.
         merge_chunk_rows: rows, over all inputs, that a merge sorts at once; the least that a step does.
-        merge_chunk_bytes: the same in bytes; a thirty-second of the memory budget if that is less.
-        idle_s: how long a merging thread that found nothing to do pauses, unless it is woken.
+        merge_chunk_bytes: the same in bytes; at most 1/32 of the memory budget is used.
+        idle_s: how long a merge thread without work sleeps, unless it is woken.
     """
 
     memory_budget_bytes: int = 1024 * MIB
@@ -84,24 +84,24 @@ class ArrangementConfig:
 
     @property
     def cache_bytes_held(self) -> int:
-        """What the cache may really hold: it must not fill the budget, since pressure does not empty it."""
+        """The size of the cache: limited to a part of the budget, since pressure does not empty it."""
         return min(self.cache_bytes, self.memory_budget_bytes // 4)
 
     @property
     def merge_chunk_bytes_held(self) -> int:
-        """What a chunk may really take."""
+        """The size of a chunk: limited to a part of the budget."""
         return min(self.merge_chunk_bytes, self.memory_budget_bytes // 32)
 
     def _check_fans(self) -> None:
         least, most = self.fans.least, self.fans.most
         if len(least) != LEVELS or len(most) != LEVELS:
-            raise UsageError(f"setting fans must have {LEVELS} numbers least and as many most")
+            raise UsageError(f"setting fans must have {LEVELS} numbers in least and in most")
         if not all(2 <= low <= high for low, high in zip(least, most, strict=True)):
             raise UsageError(
-                f"setting fans={self.fans} must have least of at least 2, and most not below them"
+                f"setting fans={self.fans}: each number in least must be at least 2, and at most that in most"
             )
         if (resting := resting_batches_max(self.fans)) >= self.batches_max:
             raise UsageError(
-                f"setting batches_max={self.batches_max} must exceed {resting}, how many batches the fans "
-                "leave unmerged: raise it, or lower the fans"
+                f"setting batches_max={self.batches_max} must exceed {resting}, the number of batches that "
+                "the fans leave unmerged: raise it, or lower the fans"
             )

@@ -1,11 +1,10 @@
-"""A consistent view of an arrangement: what its batches held when it was taken, for as long as it is open.
+"""A consistent snapshot of an arrangement: its batches at one moment, held until it is closed.
 
-Owns reads of many keys at once; must not know how batches come and go. Invariant: every answer is the
+Owns reads of many keys at once; must not know how batches are merged. Invariant: every result is the
 multiset of rows as of one time, each row once with its multiplicity, whatever merges do meanwhile.
 
-An answer is the caller's: it holds no batch alive. It has the key and value columns and `_diff`, sorted by
-key and value. Multiplicities are positive if the updates say so: a row that was retracted more often than it
-came has a negative one.
+A result keeps no batch alive. It has the key and value columns and `_diff`, sorted by key and value. `_diff`
+is the multiplicity; it is negative if a row was retracted more often than it was inserted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,21 +29,21 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 
-# Of a fetch this many keys are looked up at a time, so that no answer outgrows one record batch.
+# `fetch` looks up this many keys at a time, so that the rows found fit into one record batch.
 _FETCH_KEYS = 16_384
-# More than there are.
+# A limit that no result reaches; larger ones would not fit into an int64.
 _ROWS_MAX = 1 << 62
 
 KeyPrefix = tuple[object, ...]
 
 
 class Snapshot:
-    """Batches, and what is seen of them. Reads are safe from several threads; closing ends them all.
+    """Reads over a fixed set of batches. Thread-safe; a read after `close` is refused.
 
     Attributes:
-        layout: of the rows.
-        frontier: times before it are folded, so as-of reads begin there.
-        retention: what is seen.
+        layout: layout of the rows.
+        frontier: times before it are folded, so reads as of earlier times are refused.
+        retention: the filters.
     """
 
     def __init__(
@@ -57,10 +56,10 @@ class Snapshot:
         """Hold batches until `close`.
 
         Args:
-            layout: of all of them.
-            batches: becomes one more user of each; nobody may let go of them meanwhile.
+            layout: layout of the rows.
+            batches: the snapshot becomes a user of each; the caller must be a user until this returns.
             retention: filters; None for none.
-            frontier: of the arrangement; None for the minimum.
+            frontier: frontier of the arrangement; None for the least time.
         """
         self.layout = layout
         self.retention = retention if retention is not None else Retention(layout)
@@ -83,7 +82,7 @@ class Snapshot:
             self.close()
 
     def close(self) -> None:
-        """Let go of the batches. May be repeated."""
+        """Release the batches. May be repeated."""
         was_open, self._open = self._open, False
         for batch in self._batches if was_open else ():
             batch.release()
@@ -93,21 +92,21 @@ class Snapshot:
         """The batches.
 
         Raises:
-            Closed: it is closed.
+            Closed: the snapshot was closed.
         """
         if not self._open:
             raise Closed("the snapshot is closed: take another one")
         return self._batches
 
     def __len__(self) -> int:
-        """How many updates the batches hold, those included that cancel out or that a filter hides."""
+        """The number of updates in all batches, including those that cancel out or that a filter hides."""
         return sum(batch.rows for batch in self.batches)
 
     def view(self, as_of: Time | None) -> View:
-        """What is seen as of a time.
+        """The view as of a time.
 
         Raises:
-            UsageError: it is no time of this unit.
+            UsageError: it is not a time of this unit.
             HistoryCompacted: it is before the frontier.
         """
         if as_of is not None:
@@ -121,17 +120,18 @@ class Snapshot:
         """The rows of some keys.
 
         Args:
-            keys: a table in any Arrow form with the key columns, each key as often as it comes; or `Keys`.
+            keys: a table in any Arrow form with the key columns, which may have duplicates; or `Keys`.
             as_of: the time; None for all updates.
-            columns: those to give, before `_diff`; None for all. Rows equal in them stay apart.
+            columns: the columns to return, before `_diff`; None for all. Rows that are equal in these columns
+                are not combined.
 
         Returns:
-            Keys without rows give none. Of each batch on disk the blocks are read that may hold a key and
-            are not in the cache, each once.
+            A table; keys without rows are left out. Of each batch on disk, each block that may hold a key and
+            is not cached is read once.
 
         Raises:
-            InvalidUpdates: the table is none of keys; names the column and the row.
-            UsageError: there is no such column or time.
+            InvalidUpdates: it is not a table of keys; names the column and the row.
+            UsageError: a column does not exist, or `as_of` is not a time.
             HistoryCompacted: `as_of` is before the frontier.
             CorruptionError: a file is damaged.
         """
@@ -156,14 +156,14 @@ class Snapshot:
         """The rows of a range of keys, in batches, in bounded memory.
 
         Args:
-            lower: values of the key columns, or of the first of them; keys that are not less are in.
-            upper: likewise; keys that are less are in.
+            lower: the least key, inclusive: values of all key columns, or of the first ones. None: no bound.
+            upper: the greatest key, exclusive, in the same form. None: no bound.
             reverse: whether rows come in descending order.
             as_of: as `fetch`.
             columns: as `fetch`.
 
         Yields:
-            Batches that are not empty; errors as `fetch`.
+            Batches that are not empty. Raises as `fetch`.
         """
         windows, names = Windows(self.batches, self.view(as_of)), self._names(columns)
         begin = Edge() if lower is None else Edge(self._bound(lower), inside=True)
@@ -199,40 +199,41 @@ class Snapshot:
         """A cursor at the first key, which must not be used after the snapshot is closed.
 
         Raises:
-            UsageError: there is no such time.
+            UsageError: it is not a time of this unit.
             HistoryCompacted: `as_of` is before the frontier.
         """
         return Cursor(self.batches, self.view(as_of))
 
     def key_count(self, as_of: Time | None = None) -> int:
-        """How many keys have rows. Reads everything; errors as `fetch`."""
+        """The number of keys that have rows. Reads everything; raises as `fetch`."""
         return sum(window.key_count for window in Windows(self.batches, self.view(as_of)).upwards())
 
     def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """Some keys that have rows, all equally likely, each once, sorted; all of them if there are no more.
+        """A uniform random sample of `n` distinct keys that have rows, sorted; all keys if there are fewer.
 
         Reads some blocks for each key; or everything, if that is less.
 
         Args:
-            n: how many.
-            seed: the same keys again for the same batches; None for others each time.
+            n: number of keys.
+            seed: with equal batches, the same seed gives the same keys; None: random.
             as_of: as `fetch`, and so are the errors.
         """
         return sample_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 
     def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
-        """Keys that cut all keys into `n` ranges of about as many keys: at most n - 1 of them, ascending.
+        """At most n - 1 keys, ascending, that split all keys into `n` ranges of about equal size.
 
-        A range begins with a bound and ends before the next one. Made of a sample; arguments as there.
+        Each range begins with one of these keys and ends before the next one. Computed from a sample;
+        arguments as for `sample_keys`.
         """
         return partition_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 
     def _bound(self, prefix: KeyPrefix) -> Bound:
-        """Where keys begin whose first columns have these values."""
+        """The bound before all keys whose first columns have these values."""
         if not isinstance(prefix, tuple):
-            raise UsageError(f"a bound is a tuple of values of the first key columns, and not {prefix!r}")
+            raise UsageError(f"a bound is a tuple of values of the first key columns, not {prefix!r}")
         if not 0 < len(prefix) <= self.layout.key_width:
-            raise UsageError(f"a key has {self.layout.key_width} columns, and not {len(prefix)}: {prefix!r}")
+            raise UsageError(f"a key has {self.layout.key_width} columns, not {len(prefix)}: {prefix!r}")
         return Bound(prefix_bytes(prefix, self.layout))
 
     def _names(self, columns: Sequence[str] | None) -> list[str]:
@@ -240,7 +241,7 @@ class Snapshot:
         chosen = names if columns is None else given.names("columns", columns)
         unknown = [name for name in chosen if name not in names]
         if unknown or len(set(chosen)) < len(chosen):
-            raise UsageError(f"columns={columns!r} are not distinct names of columns: there are {names}")
+            raise UsageError(f"columns={columns!r} are not distinct column names: there are {names}")
         return [*chosen, DIFF]
 
     def _table(self, found: Iterable[pa.RecordBatch], columns: Sequence[str] | None) -> pa.Table:

@@ -1,10 +1,10 @@
-"""The spine: an indexed multiset of updates that somebody inserts into and others read, merging meanwhile.
+"""The spine: an indexed multiset of updates, merged in the background while it is written and read.
 
-Owns how updates become batches, the frontier and the filters, and what callers are told. Must not know
+Owns how updates become batches, the frontier and the filters, and errors raised to callers. Must not know
 where updates come from, nor how merges are chosen and carried out.
 
-INVARIANT: the batches of a snapshot are, in sum, all that was inserted before it, with times below the
-frontier folded into it and without what filters dropped; whatever merges, spills or waits meanwhile.
+INVARIANT: the batches of a snapshot are, in sum, all updates inserted before it, with times before the
+frontier folded into it and without the rows that filters dropped, whatever merges or spills meanwhile.
 """
 
 import os
@@ -32,7 +32,7 @@ from tidelake.env import Env
 from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 
-# Temporary directories of closed spines with files that readers still hold; removed when the process ends.
+# Temporary directories of closed spines whose files are still read; removed at exit.
 _IN_USE: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -40,11 +40,11 @@ class Spine:
     """Batches by level, merged in the background. Thread-safe; to be closed.
 
     Attributes:
-        layout: of the rows.
+        layout: layout of the rows.
         config: the settings.
-        directory: where files are.
-        cache: of blocks read from them.
-        machine: what measures memory and disk.
+        directory: directory of batch files.
+        cache: cache of their blocks.
+        machine: measures memory and disk.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Spine:
         """An empty spine; threads start with the first merge that is due.
 
         Args:
-            layout: of the rows.
+            layout: layout of the rows.
             config: the settings.
-            directory: where files are to be; is there already. None: a temporary one, removed by `close`.
-            env: clock, names of batches, and who starts threads.
-            machine: what measures memory and disk.
-            cache: of blocks, to be shared with another spine; None for one of its own.
-            frontier: to begin with; None for the least.
-            retention: filters to begin with; None for none.
+            directory: an existing directory for batch files. None: a temporary one, removed by `close`.
+            env: clock, ids of batches, and spawner of threads.
+            machine: measures memory and disk.
+            cache: a cache of blocks to share with another spine; None for a new one.
+            frontier: initial frontier; None for the least time.
+            retention: initial filters; None for none.
         """
         self.layout = layout
         self.config = config if config is not None else ArrangementConfig()
@@ -98,18 +98,18 @@ class Spine:
         """Insert updates, and wait if there are too many batches or memory runs out.
 
         Args:
-            updates: canonical rows of `layout.arrow`, in any order, equal ones as often as they come.
+            updates: canonical rows of `layout.arrow`, in any order, with duplicates.
 
         Raises:
-            InvalidUpdates: a sum of diffs does not fit into an int64. Nothing was inserted.
-            StoreUnavailable: the disk took them not. Nothing was inserted.
-            TidelakeError: what went wrong in the background before. Nothing was inserted.
+            InvalidUpdates: a sum of diffs overflows int64. Nothing was inserted.
+            StoreUnavailable: the disk refused the write. Nothing was inserted.
+            TidelakeError: a background merge failed before. Nothing was inserted.
         """
         if self.insert_nowait(updates):
             self._merger.wait()
 
     def insert_nowait(self, updates: pa.Table | pa.RecordBatch) -> bool:
-        """Insert updates as `insert` does; whether the caller is asked to `wait` before the next insert."""
+        """Insert without waiting; returns whether the caller should `wait` before the next insert."""
         table = updates if isinstance(updates, pa.Table) else pa.Table.from_batches([updates])
         rows = consolidate(table, self.layout.schema, self.layout.domain).to_batches()
         rows = [batch for batch in rows if batch.num_rows]
@@ -126,14 +126,14 @@ class Spine:
     def load(self, rows: Iterable[pa.RecordBatch], plan: FilterPlan) -> bool:
         """Insert updates that are sorted and consolidated already, as one batch, in bounded memory.
 
-        They are held in memory until they take more than may be kept there, and go to disk then.
+        The batch begins in memory, and moves to disk when it becomes too large.
 
         Args:
-            rows: batches of `layout.arrow`, each after the one before.
-            plan: what is known of all of them.
+            rows: record batches of `layout.arrow`, each greater than the one before.
+            plan: what is known about all rows.
 
         Returns:
-            Whether the caller is asked to `wait`.
+            Whether the caller should `wait` before the next insert.
 
         Raises:
             InternalError: rows are not in order. Nothing was inserted.
@@ -165,25 +165,25 @@ class Spine:
             raise
 
     def adopt(self, batches: Sequence[Batch]) -> None:
-        """Take in batches that another spine or a checkpoint has, and one user of each."""
+        """Add batches of another spine or of a checkpoint, taking over the caller's use of each."""
         self._merger.put(batches)
 
     def wait(self) -> None:
-        """Wait until inserts are welcome again, merging meanwhile. At once if they are."""
+        """Wait until there are few enough batches and enough memory for the next insert; merges meanwhile."""
         self._merger.wait()
 
     # Frontier and filters
 
     @property
     def frontier(self) -> Frontier:
-        """From where on the contents are exact as of any time."""
+        """Reads as of times at or after the frontier are exact."""
         return self._merger.rules.frontier
 
     def set_frontier(self, frontier: Frontier) -> None:
-        """Let times before a frontier be folded into it, by merges that begin from now on.
+        """Let merges that begin from now on fold times before a frontier into it.
 
         Raises:
-            UsageError: it is not at or after the one before.
+            UsageError: it is before the current frontier.
         """
 
         def moved(rules: Rules) -> Rules:
@@ -199,21 +199,21 @@ class Spine:
         return self._merger.rules.retention
 
     def retain_keys(self, predicate: pc.Expression) -> None:
-        """Drop all keys that do not satisfy a condition, from now on and for every read.
+        """Keep only keys that satisfy a condition; see `Arrangement.retain_keys`.
 
         Raises:
-            UsageError: it is no condition over key columns.
+            UsageError: it is not a condition over key columns.
         """
         self._retain(lambda retention: retention.with_keys(predicate))
 
     def retain_values(self, rule: pc.Expression | Ranked) -> None:
-        """Drop all values that do not satisfy a condition, or that a rank leaves out, from now on.
+        """Keep only values that satisfy a condition or rank; see `Arrangement.retain_values`.
 
         Args:
             rule: a condition over key and value columns, `last_n`, `top_n` or `bottom_n`.
 
         Raises:
-            UsageError: it is no such condition, or ranks by columns that are not there.
+            UsageError: it is not such a condition, or ranks by columns that do not exist.
         """
         self._retain(lambda retention: retention.with_values(rule))
 
@@ -223,63 +223,61 @@ class Spine:
     # Reading
 
     def held(self) -> tuple[list[Batch], Rules]:
-        """All batches, with one user more for each, and the frontier and filters of the same moment.
+        """All batches, which the caller must release, and the frontier and filters of the same moment.
 
         Raises:
             Closed: the spine was closed.
-            TidelakeError: what went wrong in the background before.
+            TidelakeError: a background merge failed before.
         """
         self._merger.check()
         return self._merger.held()
 
     @property
     def contents(self) -> int:
-        """A number that changes with every insert and with the frontier, and not by merges."""
+        """A number that changes with every insert and with the frontier, but not with merges."""
         return self._merger.contents
 
     # Merging
 
     def step(self) -> bool:
-        """Do one step of one merge in the calling thread; whether there was one to do."""
+        """Do one step of one merge in the calling thread; returns whether a merge was due."""
         return self._merger.step()
 
     def pause(self) -> None:
-        """Merge nothing from now on; ends when nothing is being merged. Inserts do not wait meanwhile."""
+        """Stop merging; returns when no step is running. Inserts do not wait while merging is paused."""
         self._merger.pause()
 
     def resume(self) -> None:
-        """Merge again."""
+        """Merge again after `pause`."""
         self._merger.resume()
 
     def compact(self) -> None:
-        """Ask for all that is there to become one batch; returns at once.
-
-        Of several requests, those that come in while one is carried out are one more.
+        """Ask for all batches to be merged into one; returns at once. Requests coalesce.
 
         Raises:
-            TidelakeError: what went wrong in the background before. Nothing was asked for.
+            TidelakeError: a background merge failed before. The request was not made.
         """
         self._merger.check()
         self._merger.sweep()
 
     @property
     def is_compact(self) -> bool:
-        """Whether there is at most one batch, nothing is being merged, and no request is left.
+        """Whether there is at most one batch, no merge is running, and no `compact` request is pending.
 
         Raises:
-            StoreUnavailable: the disk has no room for what was asked for.
-            TidelakeError: what else went wrong in the background; it is tried again.
+            StoreUnavailable: the disk has no room for the compaction that was requested.
+            TidelakeError: a background merge failed before; it is tried again.
         """
         self._merger.check()
         return self._merger.compact
 
     def consolidate(self) -> None:
-        """Make one batch of all that is there, merging in the calling thread too.
+        """Merge all batches into one, and wait until it is done; the calling thread merges too.
 
         Raises:
-            UsageError: merging is paused, or was paused meanwhile.
+            UsageError: merging is paused, or was paused before it was done.
             StoreUnavailable: the disk has no room for it.
-            TidelakeError: what else went wrong in a merge.
+            TidelakeError: a merge failed.
         """
         if self._merger.paused:
             raise UsageError("merging is paused: resume it before you consolidate")
@@ -291,7 +289,7 @@ class Spine:
         return self._merger.at_rest
 
     def report(self) -> SpineReport:
-        """What is held, merged and waited for at this moment."""
+        """Batches, merges, memory and waits at this moment."""
         merger = self._merger
         used, pressure = merger.measured()
         batches, _ = merger.held()
@@ -317,7 +315,7 @@ class Spine:
     # Life
 
     def close(self) -> None:
-        """Stop merging and let go of everything. May be repeated."""
+        """Stop merging and release everything. May be repeated."""
         self._merger.close()
         temporary, self._temporary = self._temporary, None
         if temporary is not None and os.listdir(temporary.name):

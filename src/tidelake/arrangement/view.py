@@ -1,6 +1,6 @@
-"""What the updates of some keys come to, as of a time and under the filters that are set.
+"""Sums the updates of some keys to their contents as of a time, under the filters that are set.
 
-Owns the sum; must not know batches. Invariant: the answer is the exact multiset of rows.
+Owns the sum; must not know batches. Invariant: the result is the exact multiset of rows.
 """
 
 from collections.abc import Sequence
@@ -23,26 +23,26 @@ def check_kept(as_of: Time, frontier: Frontier) -> None:
     """Refuse a time before the frontier of an arrangement.
 
     Raises:
-        HistoryCompacted: it is one.
+        HistoryCompacted: the time is before the frontier.
     """
     if not (frontier.closed or frontier.less_equal(as_of)):
         raise HistoryCompacted(
             as_of,
             frontier,
-            "that is the frontier of the arrangement, before which times are folded: ask for a time from "
-            "there on, or arrange(as_of=...) to keep history",
+            "that is the frontier of the arrangement, before which times are folded: read as of a time from "
+            "there on, or use arrange(as_of=...) to keep history",
         )
 
 
 @dataclass(frozen=True)
 class View:
-    """What a reader sees of updates.
+    """Time and filters of a read.
 
     Attributes:
-        layout: of the rows.
-        retention: what of them is kept.
-        frontier: below which times are folded.
-        as_of: the time; None for the sum of all updates.
+        layout: layout of the rows.
+        retention: the filters.
+        frontier: times before it are folded.
+        as_of: the time of the read; None for the sum of all updates.
     """
 
     layout: Layout
@@ -51,13 +51,13 @@ class View:
     as_of: Time | None
 
     def netted(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
-        """The contents that updates come to.
+        """The contents of some keys.
 
         Args:
-            pieces: all updates of some keys, each sorted and consolidated, none empty.
+            pieces: all updates of these keys; each piece is sorted, consolidated and not empty.
 
         Returns:
-            Key and value columns and `_diff`, sorted, no row twice; and the updates that they are made of.
+            Key and value columns and `_diff`, sorted, each row once; and the updates that were summed.
         """
         kept = list(pieces) if self.retention.empty else self._retained(pieces)
         if self.as_of is not None:
@@ -77,7 +77,7 @@ class View:
 
     @cached_property
     def _until(self) -> Updates:
-        """The times at or before `as_of`, as they are."""
+        """Selects updates at times at or before `as_of`."""
         domain = self.layout.domain
         last = self.as_of if self.as_of is not None else domain.minimum
         return Updates(Frontier.of(domain.minimum), Frontier.past(last))

@@ -1,11 +1,11 @@
-"""Windows: the rows of consecutive whole keys of several batches, netted.
+"""Windows: the contents of a range of consecutive keys, summed over several batches.
 
-Owns how a reader moves over the keys of all batches, both ways; must not know cursors. Invariant: a window
-has all rows of the keys that it covers, and windows that follow each other cover all keys.
+Owns how a reader moves over the keys of all batches, in both directions; must not know cursors. Invariant: a
+window has all rows of the keys that it covers, and consecutive windows cover all keys.
 
-Of all blocks, in the order of their last keys, as many are taken as fill a budget. The window ends at the
-last key of the last of them; of each batch one more block may have rows up to there. So one key whose rows
-fill more than the budget is held whole.
+A window takes as many blocks as fill a budget, from all batches, in the order of their last keys. It ends at
+the last key of the last of these blocks; up to there, each batch may add one more block. A key whose rows
+exceed the budget is read whole.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,10 +30,10 @@ BUDGET_BYTES_MAX = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Edge:
-    """Where a window ends: at a bound, or with all keys.
+    """Where a window begins or ends: at a key, or at the end of all keys.
 
     Attributes:
-        bound: a key; None for the end of all.
+        bound: the key; None for the end of all keys.
         inside: whether that key itself is in the window.
     """
 
@@ -42,11 +42,11 @@ class Edge:
 
     @property
     def beyond(self) -> "Edge":
-        """The same edge seen from the other side."""
+        """The same edge for the adjacent window."""
         return Edge(self.bound, inside=not self.inside)
 
 
-# Of no bound.
+# The edge of a range without bound.
 ALL = Edge()
 
 
@@ -56,10 +56,10 @@ class Window:
 
     Attributes:
         rows: key and value columns and `_diff`, sorted; may be empty.
-        updates: what they are made of, in pieces.
-        lower: no key before it is covered.
-        upper: no key after it is covered.
-        layout: of the updates.
+        updates: the updates that were summed, in pieces.
+        lower: where the window begins.
+        upper: where the window ends.
+        layout: layout of the updates.
     """
 
     rows: pa.RecordBatch
@@ -70,17 +70,17 @@ class Window:
 
     @cached_property
     def keys(self) -> Ints:
-        """The row at which each key begins, and the end of all."""
+        """The first row of each key, then the number of rows."""
         starts = np.flatnonzero(group_starts(self.rows, self.layout.key_width))
         return np.append(starts, self.rows.num_rows)
 
     @property
     def key_count(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self.keys) - 1
 
     def edge_at(self, key: int) -> Edge:
-        """The edge at one of the keys, that key outside."""
+        """The edge at one of the keys, without that key."""
         return Edge(Bound.at(self.rows, int(self.keys[key]), self.layout))
 
     @cached_property
@@ -91,7 +91,7 @@ class Window:
 
 
 class Windows:
-    """Windows over batches."""
+    """Reads windows of batches."""
 
     def __init__(self, batches: Sequence[Batch], view: View) -> None:
         self._batches, self.view = batches, view
@@ -102,8 +102,8 @@ class Windows:
 
         Args:
             lower: where it begins.
-            budget_bytes: about how much to read.
-            upper: where it ends at the latest; then this is the window's own `upper`.
+            budget_bytes: about how many bytes to read.
+            upper: where it ends at the latest. If it ends there, `window.upper` is this very object.
         """
         key = lower.bound.key if lower.bound is not None else b""
         found = [(batch, batch.find_block(key, after=not lower.inside)) for batch in self._batches]
@@ -118,7 +118,7 @@ class Windows:
         return self._window(lower, upper)
 
     def before(self, upper: Edge, budget_bytes: int, lower: Edge = ALL) -> Window:
-        """The last window between two edges; arguments as `after`, the other way round."""
+        """The last window between two edges; arguments as `after`, in the other direction."""
         found = [(batch, self._last_block(batch, upper)) for batch in self._batches]
         live = [(batch, block) for batch, block in found if block >= 0]
         count = _count(live, budget_bytes)
@@ -130,7 +130,7 @@ class Windows:
         return self._window(lower, upper)
 
     def upwards(self, lower: Edge = ALL, upper: Edge = ALL) -> Iterator[Window]:
-        """The windows between two edges, ascending: small ones first, for those who need few rows."""
+        """The windows between two edges, ascending; they begin small, for readers that need few rows."""
         budget = BUDGET_BYTES_MIN
         while True:
             window = self.after(lower, budget, upper)
@@ -150,7 +150,7 @@ class Windows:
             upper, budget = window.lower.beyond, min(2 * budget, BUDGET_BYTES_MAX)
 
     def only(self, bound: Bound, pieces: Iterable[pa.RecordBatch]) -> Window:
-        """The window of one key, whose updates are given."""
+        """The window of one key, given its updates."""
         edge = Edge(bound, inside=True)
         rows, updates = self.view.netted([piece for piece in pieces if piece.num_rows])
         return Window(rows, updates, edge, edge, self.layout)
@@ -161,7 +161,7 @@ class Windows:
         return Window(rows, updates, lower, upper, self.layout)
 
     def _between(self, batch: Batch, lower: Edge, upper: Edge) -> Iterable[pa.RecordBatch]:
-        """The rows of a batch between two edges, as one piece, if there are any."""
+        """The rows of a batch between two edges: a list of one piece, or empty."""
         first = 0
         if lower.bound is not None:
             first = batch.find_block(lower.bound.key, after=not lower.inside)
@@ -179,7 +179,7 @@ class Windows:
         return [pa.concat_batches(rows) if len(rows) > 1 else rows[0]] if rows else []
 
     def _last_block(self, batch: Batch, upper: Edge) -> int:
-        """The last block with a key within an edge; -1 if there is none."""
+        """The last block with a key below an upper edge; -1 if there is none."""
         if upper.bound is None:
             return batch.blocks - 1
         key = upper.bound.key
@@ -191,18 +191,18 @@ class Windows:
 
 
 def _count(live: list[tuple[Batch, int]], budget_bytes: int) -> int:
-    """How many blocks of some batches a budget is enough for."""
+    """How many blocks fit into a budget, by the average size of a block; at least one."""
     size = sum(batch.size_bytes for batch, _ in live)
     return max(1, budget_bytes * sum(batch.blocks for batch, _ in live) // max(1, size))
 
 
 def _lasts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
-    """The last keys of the blocks from one on."""
+    """The last key of each block from `block` on."""
     return ((batch.last_key(i), batch, i) for i in range(block, batch.blocks))
 
 
 def _firsts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
-    """The first keys of the blocks up to one, descending."""
+    """The first key of each block from `block` down to the first."""
     return ((batch.first_key(i), batch, i) for i in range(block, -1, -1))
 
 
