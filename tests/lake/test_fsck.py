@@ -65,7 +65,7 @@ def test_rows_that_are_there_less_than_no_times_are_counted_and_noted(world, mer
     assert c.negative_rows() == 2
     (found,) = world.fsck().findings
     assert (found.kind, found.collection, found.note) == ("negative-rows", "c", True)
-    assert "2 rows are there less than no times" in found.message and "'id': 7077" in found.message
+    assert "2 rows have a negative multiplicity" in found.message and "'id': 7077" in found.message
     assert world.fsck().clean and world.fsck(deep=False).findings == ()
     c.append(table(7077, 7078, _diff=[1, 1]))
     assert c.negative_rows() == 0

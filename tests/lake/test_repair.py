@@ -445,4 +445,4 @@ def test_the_catalog_gives_up_no_name_by_itself(world, c):
     entries[-1] = replace(entries[-1], data=bytes(data))
     report = world.fsck(repair=True)
     assert "log-unreadable" in {f.kind for f in report.left}
-    assert any("others count on" in f.message for f in report.findings)
+    assert any("other collections depend on" in f.message for f in report.findings)

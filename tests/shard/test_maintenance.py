@@ -752,7 +752,7 @@ def test_a_merge_that_fails_after_an_append_only_warns():
     c.append(rows(0))
     (name,) = stored(place, c)
     damage(place, name)
-    with pytest.warns(TidelakeWarning, match="a merge beside an append failed"):
+    with pytest.warns(TidelakeWarning, match="a merge after an append failed"):
         answers = [c.append(rows(n)) for n in range(1, 5)]
     assert not any(answer.already for answer in answers)
     assert c.upper == Frontier.of(5)

@@ -155,7 +155,7 @@ class History:
         """
         head = self._stores.log.head(self.shard_id)
         if head is not None and head.seqno < seqno:
-            message = f"its log ends at entry {head.seqno}, and entry {seqno} was there: the rest is lost"
+            message = f"its log ends at entry {head.seqno}, but entry {seqno} was there: the rest is lost"
             raise CorruptionError(self.shard_id, message)
 
     def _reopened(self, known: Known) -> Known:

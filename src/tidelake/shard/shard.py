@@ -393,8 +393,8 @@ def check_group(state: ShardState, group: ShardState) -> None:
 def _lost(state: ShardState, seqno: int) -> CorruptionError:
     return CorruptionError(
         state.group,
-        f"the log of the group ends at state {seqno}, and collection {state.shard_id} came in at state "
-        f"{state.joined}: what the group has decided since is lost",
+        f"the log of the group ends at state {seqno}, but collection {state.shard_id} joined at state "
+        f"{state.joined}: later decisions of the group are lost",
     )
 
 
@@ -409,7 +409,7 @@ def _check_orphan(state: ShardState) -> None:
     """
     if state.group and next(state.staged.awaiting(), None) is not None:
         raise CorruptionError(
-            state.group, "the log of the group is gone, and transactions await its decision"
+            state.group, "the log of the group is gone, and transactions wait for its decision"
         )
 
 

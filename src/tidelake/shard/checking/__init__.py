@@ -1,1 +1,1 @@
-"""A whole shard looked at: is everything there and as it says; and a copy of it."""
+"""Checks, repairs, copies and forks a whole shard."""

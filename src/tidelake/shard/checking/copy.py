@@ -1,11 +1,11 @@
-"""Copying a shard, as it is at one moment, into a shard of another lake.
+"""Copies one version of a shard into a shard of another lake.
 
-Owns the hold on the source, the copies of its parts and the state that names them; must not know names of
-collections. While it runs a leased hold pins the state that is copied, so that no part of it is collected;
-appends, merges and collections of the source go on.
+Owns the hold on the source, the copies of its parts, and the state that names them; must not know names of
+collections. While it runs, a leased hold pins the state that is copied, so that no part of it is collected.
+Appends, merges and garbage collection of the source go on.
 
-INVARIANT: the new shard is one write, after all of its parts: there is no half of it. What a crash leaves
-are objects of a shard without a log.
+INVARIANT: the log of the new shard is created by one write, after all of its parts are stored, so it is never
+incomplete. A crash leaves objects of a shard without a log.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,22 +30,22 @@ from tidelake.state.taken import indexed
 from tidelake.store.url import Stores
 
 Watch = Callable[[int, int], None]
-"""Takes the bytes of the parts that were copied, and of all of them."""
+"""Called with the bytes of the parts that were copied so far, and the bytes of all parts."""
 
-# So often within one lease the hold is renewed; that is a log write.
+# The hold is renewed this many times within one lease; each is a log write.
 _RENEWALS = 3
 _TRIES = 8
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied.
+    """The result of a copy.
 
     Attributes:
-        state: the first one of the new shard.
-        seqno: of the state of the source that it was made from.
-        parts: that were copied.
-        size_bytes: theirs.
+        state: the first state of the new shard.
+        seqno: seqno of the state of the source that was copied.
+        parts: number of stored parts that were copied.
+        size_bytes: size of these parts in bytes.
     """
 
     state: ShardState
@@ -58,13 +58,13 @@ class ShardCopy:
     """Copies one shard into other stores."""
 
     def __init__(self, source: Shard, stores: Stores, env: Env, agreed: Agreed) -> None:
-        """Prepare to copy.
+        """Prepare a copy; reads and writes nothing yet.
 
         Args:
-            source: of the copy.
-            stores: where the copy is to be.
-            env: clock and ids of whoever copies.
-            agreed: settings of the lake where the copy is to be.
+            source: the shard to copy.
+            stores: the stores for the copy.
+            env: clock and ids of the caller.
+            agreed: settings of the lake of the copy.
         """
         self._source, self._stores, self._env = source, stores, env
         self._agreed = agreed
@@ -75,16 +75,16 @@ class ShardCopy:
         self._stored: list[str] = []
 
     def run(self, shard_id: str, purpose: str, watch: Watch | None = None) -> Copied:
-        """Make the shard `shard_id`. Costs a read and a put for each part, and some log writes.
+        """Create the copy. Costs a read and a put for each part, and some log writes.
 
         Args:
-            shard_id: fresh.
-            purpose: of the hold on the source.
-            watch: is told after each part.
+            shard_id: id of the copy, which must be fresh.
+            purpose: purpose of the hold on the source.
+            watch: called after each part.
 
         Raises:
-            CorruptionError: a part of the source is damaged; names it. Nothing is left of the copy.
-            LeaseExpired: this process slept for longer than its lease, and the source has moved on.
+            CorruptionError: a part of the source is damaged; names it. The copy was removed.
+            LeaseExpired: this process slept for longer than its lease, and parts were collected meanwhile.
             CollectionDropped: the source was dropped.
         """
         state = self._held(purpose)
@@ -104,15 +104,16 @@ class ShardCopy:
         return Copied(copy, state.seqno, len(stored), sum(part.size_bytes for part in stored))
 
     def _check_stored(self, shard_id: str) -> None:
-        """All copies are still there: of a shard without a log they would be removed when they are old."""
+        """Check that all copies still exist: old objects of a shard without a log are removed."""
         lost = set(self._stored) - {info.name for info in self._stores.blobs.list(names.parts(shard_id))}
         if lost:
             raise BlobNotFound(min(lost))
 
     def _check_young(self, shard_id: str) -> None:
-        """Give up if whoever removes old objects of shards without a log may be at these.
+        """Give up if the objects are so old that a collector may be removing them.
 
-        SUBTLE: it may have looked before the log was there, and stall; it takes only what is old by then.
+        SUBTLE: a collector removes old objects of shards without a log. It may have looked before this log
+        existed, and then stalled. It removes only objects that were old when it looked.
         """
         passed_s = max(now - then for now, then in zip(self._now_s(), self._stored_s, strict=True))
         if self._stored and passed_s >= self._upload_age_s / 2:
@@ -120,17 +121,17 @@ class ShardCopy:
             raise LeaseExpired(self._hold_id)
 
     def discard(self) -> None:
-        """Delete what was copied, as far as the store lets us: nothing names it."""
+        """Delete the copied parts, which no state names. Failures are counted."""
         for name in self._stored:
             try:
                 self._stores.blobs.delete(name)
             except TidelakeError:
-                # It is found by its shard, which has no log.
+                # It is found later, as an object of a shard without a log.
                 self._env.recorder.count("copy.discard.failed")
         self._stored.clear()
 
     def _held(self, purpose: str) -> ShardState:
-        """The newest state, held."""
+        """Take a hold on the newest state, and return the state."""
         for _ in range(_TRIES):
             state = self._source.version(with_writers=True).state
             command = partial(
@@ -144,13 +145,13 @@ class ShardCopy:
             try:
                 self._source.run(command)
             except (HistoryCompacted, LeaseExpired):
-                continue  # Others compacted or collected in between: copy what there is now.
+                continue  # History was compacted or garbage collected in between: copy the newest state.
             self._renewed_s = self._now_s()
             return state
         raise LeaseExpired(self._hold_id)
 
     def _heartbeat(self, *, force: bool = False) -> None:
-        # The wall clock decides about leases, and may be put right meanwhile.
+        # Look at both clocks: leases go by the wall clock, which may be corrected meanwhile.
         now_s = self._now_s()
         passed_s = max(now - then for now, then in zip(now_s, self._renewed_s, strict=True))
         if force or passed_s >= self._lease_ms / 1000 / _RENEWALS:
@@ -164,16 +165,16 @@ class ShardCopy:
         try:
             self._source.run(partial(holds.close_hold, hold_id=self._hold_id))
         except TidelakeError:
-            # The copy is made or not, whatever becomes of the hold: it ends by itself.
+            # The outcome of the copy does not depend on the hold, which expires by itself.
             self._env.recorder.count("copy.release.failed")
 
     def _copied(self, state: ShardState, shard_id: str, watch: Watch | None) -> dict[str, Part]:
-        """Copies of all parts of the spine, by the names of those that they were made from."""
+        """Copy all parts of the state. Returns the copies by the names of the originals."""
         total = sum(part.size_bytes for part in _parts(state) if part.inline is None)
         copies: dict[str, Part] = {}
         done = 0
         for part in _parts(state):
-            # Nobody knew any state of the new shard.
+            # The seqno in the name is 0, as the new shard has no state yet.
             name = names.part(shard_id, 0, self._env.ids.fresh())
             copies[part.name] = replace(part, name=name)
             if part.inline is not None:
@@ -190,7 +191,7 @@ class ShardCopy:
         try:
             data = self._source.stores.blobs.get(part.name)
         except BlobNotFound:
-            # Collected, if the hold is gone; then that is what is said.
+            # If the hold is gone, the part was collected, and this raises `LeaseExpired` instead.
             self._heartbeat(force=True)
             raise
         verify(data, part)
@@ -200,13 +201,13 @@ class ShardCopy:
 
 
 def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> ShardState:
-    """Make the shard `shard_id` of a state that somebody else has read; its first state. Nothing holds that.
+    """Copy a state that nothing holds into a new shard of the same lake. Returns the shard's first state.
 
     Costs a read and a put for each part.
 
     Raises:
-        BlobNotFound: a part of it was collected since. Nothing is left of the copy.
-        CorruptionError: one is damaged; likewise.
+        BlobNotFound: a part was collected since. The copy was removed.
+        CorruptionError: a part is damaged. The copy was removed.
     """
     copies: dict[str, Part] = {}
     stored: list[str] = []
@@ -231,7 +232,7 @@ def copy_state(state: ShardState, source: Stores, shard_id: str, env: Env) -> Sh
 
 
 def _parts(state: ShardState) -> Iterator[Part]:
-    """The parts of what readers may see."""
+    """All parts that readers may see."""
     for batch in state.batches():
         yield from batch.parts()
 
@@ -239,7 +240,7 @@ def _parts(state: ShardState) -> Iterator[Part]:
 def _renamed(
     state: ShardState, shard_id: str, parts: dict[str, Part], now_ms: int, agreed: Agreed
 ) -> ShardState:
-    """A first state with the contents of another one: without what belongs to its readers and its store."""
+    """A first state with the contents of another state, but without its holds, garbage, forks and tokens."""
 
     def batch(of: HollowBatch) -> HollowBatch:
         runs = tuple(Run(tuple(parts[part.name] for part in run.parts), run.truncated) for run in of.runs)
@@ -256,7 +257,7 @@ def _renamed(
         committed_ms=now_ms,
         spine=copied,
         staged=staged,
-        # Of no state of this shard; the newest one holds from its first.
+        # Schemas were registered in states of the source; here all of them hold from the first state.
         schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
         holds=pmap(),
         garbage=pmap(),
@@ -271,12 +272,12 @@ def _renamed(
         origin=None,
         group="",
         joined=0,
-        # They are counted from now on: the source may know some by its group.
+        # The copy begins without tokens: the source may have some in its group only.
         tokens=pmap(),
         # Nothing was uploaded for it.
         taken=pmap(),
         part_names=indexed(copied, staged, {}),
         let_in=pmap(),
-        # Those of the lake where it is.
+        # The settings of the lake of the copy.
         agreed=replace(agreed, told=True),
     )

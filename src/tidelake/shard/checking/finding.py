@@ -1,23 +1,23 @@
-"""What a file-system check has to say, one value for each thing that is not as it should be."""
+"""The findings of a check of a lake (fsck): one value for each thing that is wrong or worth knowing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Worth knowing, and no damage: what is left goes by itself, and rows are what was written. What can be mended
-# stands beside what is to be mended, and what was set aside is kept for people.
+# Kinds that are worth knowing but not damage: garbage goes by itself, negative rows are what was written,
+# `mendable` accompanies the finding that it would repair, and `kept-aside` is kept for people.
 _NOTES = frozenset({"old-garbage", "negative-rows", "mendable", "kept-aside"})
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One thing that is wrong or worth knowing.
 
     Attributes:
-        kind: one of those that docs/guide.md lists, such as `part-damaged`.
-        collection: its name; empty for the lake itself, or where the name is not known.
+        kind: one of the kinds that docs/guide.md lists, such as `part-damaged`.
+        collection: name of the collection; empty for the lake itself, or if the name is not known.
         object: the blob, log entry or shard.
         message: what is wrong, for people, and what it means for reads.
-        repaired: whether it was put right.
+        repaired: whether it was repaired.
     """
 
     kind: str
@@ -37,4 +37,4 @@ class Finding:
 
 
 Tell = Callable[[str, str, str], None]
-"""Takes the kind, the object and the message of a finding."""
+"""Called with the kind, the object and the message of a finding."""

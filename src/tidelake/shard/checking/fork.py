@@ -1,11 +1,11 @@
-"""Beginning a shard as a version of another one of the same lake, without copying anything.
+"""Creates a fork: a shard that begins as a version of another shard of the lake, without copying parts.
 
-Owns the order of the three writes: the origin notes the fork, and from then on keeps what that version names;
-then the fork gets its log, which is one write; then the origin is looked at again. Only a fork that its
-origin still knew after the fork had its log is given out: had it been settled before (see
-`tidelake.shard.upkeep.lending`), the origin would know it no more, and afterwards it cannot be.
+Owns the order of the steps. The origin notes the fork, and from then on keeps the objects of that version;
+then the fork gets its log, by one write; then the origin is read again. The fork is returned only if the
+origin still knows it after the fork has its log. If the origin had forgotten it as never created (see
+`tidelake.shard.upkeep.lending`), it would not know it any more; and it cannot forget it so later.
 
-A crash leaves a pin, which the origin settles, or a shard without a name, which is collected like any other.
+A crash leaves a pin, which the origin forgets, or a shard without a name, which is collected like any other.
 """
 
 from functools import partial
@@ -22,38 +22,38 @@ _TRIES = 8
 
 
 def fork_shard(source: Shard, shard_id: str, env: Env, as_of: Time | None = None) -> ShardState:
-    """Make the shard `shard_id` of the newest version of another one; its first state. Four store calls.
+    """Create a fork of the newest version of a shard, and return its first state. Four store calls.
 
     Args:
-        source: to be the origin.
-        shard_id: fresh.
-        env: clock and recorder of whoever forks.
-        as_of: the last closed time of the fork; None: all that is closed.
+        source: the origin.
+        shard_id: id of the fork, which must be fresh.
+        env: clock and recorder of the caller.
+        as_of: the last closed time of the fork; None: that of the source.
 
     Raises:
         HistoryCompacted, NotYetClosed: the time cannot be read; nothing was written.
         CollectionDropped: the source was dropped.
-        ForkExpired: this process slept between two writes, or others collect faster than it looks.
+        ForkExpired: this process slept between two steps, or others collect garbage faster than it reads.
     """
     first = _noted(source, shard_id, env, as_of)
     known = History(shard_id, source.stores, env).create(first)
     if known.state != first:
         raise ForkExpired(source.title)
     if shard_id not in source.state().forks:
-        # Nobody knows of it yet.
+        # The fork has no name yet, so it may be deleted.
         source.stores.log.delete(shard_id)
         raise ForkExpired(source.title)
     return first
 
 
 def _noted(source: Shard, shard_id: str, env: Env, as_of: Time | None) -> ShardState:
-    """The first state of the fork, of a version whose parts are kept for it."""
+    """Let the origin note the fork, and return the first state of the fork."""
     for _ in range(_TRIES):
         state = source.version().state
         first = forking.forked(state, shard_id, env.clock.now_ms(), as_of)
         try:
             source.run(partial(forking.note_fork, fork_id=shard_id, seqno=state.seqno))
         except LeaseExpired:
-            continue  # Others collected in between: take what there is now.
+            continue  # Garbage was collected in between: take the newest version.
         return first
     raise ForkExpired(source.title)

@@ -1,8 +1,7 @@
-"""Checking one shard: its log, its rollups, its parts and what is left beside them; and mending it.
+"""Checks one shard: its log, its rollups, its parts and leftover objects; and repairs it.
 
-Owns the order of the checks. Reads only, until it is told to mend; and mends only what can be made again
-from what is there, or what no state can ever name. May run beside writers, readers and collectors: what
-they removed meanwhile is looked for in a newer state before it is called missing.
+Owns the order of the checks. Writes nothing unless it is told to repair. May run beside writers, readers and
+collectors: before an object is reported as missing, a newer state is asked whether it still needs it.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobInfo
 from tidelake.store.url import Stores
 
-# What is past once a shard was brought back.
+# Kinds of findings that are settled by a repair of the state.
 _MENDED = frozenset(
     {"rule-broken", "log-damaged", "log-misfit", "log-gap", "log-unreadable", "rollup-damaged"}
     | {"rollup-missing", "rollup-differs", "set-aside"}
@@ -49,11 +48,11 @@ class Checked:
     """What a check of a shard found.
 
     Attributes:
-        findings: in the order of the checks.
-        state: the newest one; None if it cannot be read.
-        parts: that were looked at.
-        rows: that were read.
-        size_bytes: of the parts that were looked at.
+        findings: the findings, in the order of the checks.
+        state: the newest state; None if it cannot be read.
+        parts: number of parts that were checked.
+        rows: number of rows in these parts.
+        size_bytes: size of these parts in bytes.
     """
 
     findings: tuple[Finding, ...]
@@ -77,37 +76,37 @@ class ShardCheck:
         config: Config,
         deep: bool = True,
     ) -> None:
-        """Prepare to look.
+        """Prepare a check; reads nothing yet.
 
         Args:
-            shard_id: of the shard.
-            name: of the collection, for the findings.
-            stores: where it is.
-            url: of the lake.
+            shard_id: id of the shard.
+            name: name of the collection, for the findings.
+            stores: the stores that hold it.
+            url: URL of the lake.
             env: clock and ids.
-            config: says how old leftovers may be.
-            deep: read the bytes of the parts, too.
+            config: settings, for a repair and for reads.
+            deep: read the bytes of the parts too.
         """
         self._id, self._name, self._stores, self._env, self._config = shard_id, name, stores, env, config
         self._url, self._deep = url, deep
         self._found: list[Finding] = []
 
     def run(self, *, repair: bool = False, watch: Watch | None = None) -> Checked:
-        """Look at everything. Costs a read of the log, two listings, and of each part two reads if deep.
+        """Check everything. Costs a read of the log and two listings; if deep, also two reads of each part.
 
         Args:
-            repair: mend what can be mended safely.
-            watch: is told of each part.
+            repair: repair what can be repaired safely.
+            watch: called after each part.
         """
         try:
             return self._looked(repair=repair, watch=watch)
         except SymbolicLink as error:
-            # Nothing is lost: it is behind the link.
+            # Nothing is lost: the data is behind the link.
             self._tell("symbolic-link", error.name, error.reason)
             return Checked(tuple(self._found), None)
         except (StoreUnavailable, OutcomeUnknown) as error:
-            # Said of this shard, so that the others are looked at all the same.
-            self._tell("unavailable", self._id, f"the store refuses it, and the rest is not known: {error}")
+            # A finding rather than an error, so that the other shards are checked nevertheless.
+            self._tell("unavailable", self._id, f"the store refuses it, so the rest is unchecked: {error}")
             return Checked(tuple(self._found), None)
 
     def _looked(self, *, repair: bool, watch: Watch | None) -> Checked:
@@ -115,7 +114,7 @@ class ShardCheck:
         try:
             replayed = replay(self._id, self._stores, self._tell)
         except FormatTooNew as error:
-            # What a newer version wrote is not for this one to mend.
+            # This version must not repair what a newer version wrote.
             self._tell("format-too-new", error.name, str(error))
             return Checked(tuple(self._found), None)
         tell_aside(listed, self._tell)
@@ -142,9 +141,9 @@ class ShardCheck:
         return Checked(tuple(self._found), state, parts.parts, parts.rows, parts.size_bytes)
 
     def _brought_back(self, replayed: Replayed, lost: frozenset[str], *, repair: bool) -> Replayed:
-        """Say how a shard that breaks rules or lacks parts is brought back, and do it if that is wanted.
+        """Report how a shard that breaks rules or lacks parts can be repaired; with `repair`, repair it.
 
-        What is looked at further is the state that is, or would be, made of it.
+        Returns the state to check further: the repaired one, or the one that a repair would make.
         """
         mending = Mending(self._id, self._stores, self._env)
         plan = mending.plan(replayed, lost)
@@ -164,20 +163,18 @@ class ShardCheck:
         if refusal:
             self._tell("mendable", self._id, f"--repair leaves it as it is: {refusal}")
             return replayed
-        would = f"--repair would bring it back with the upper {plan.after.upper}"
+        would = f"--repair would restore it with the upper {plan.after.upper}"
         aside = [f"{one.what} ({one.rule})" for one in plan.aside]
         if not repair:
-            told = (
-                f"{would}, set aside {len(aside)} things and {plan.rows} updates of them: {'; '.join(aside)}"
-            )
+            told = f"{would}, and set aside {len(aside)} things and {plan.rows} updates: {'; '.join(aside)}"
             self._tell("mendable", self._id, told if aside else f"{would}, and keep everything")
-            # Of a broken state nothing else can be said.
+            # A broken state cannot be checked further, so go on with the one that a repair would make.
             return Replayed(plan.after, True) if broken and not plan.own else replayed
         if not mending.carry_out(plan):
-            self._tell("mendable", self._id, "somebody has written to it meanwhile: repair it again")
+            self._tell("mendable", self._id, "another process wrote to it meanwhile: repair it again")
             return replayed
         for one in plan.aside:
-            kept = "it is there once more, and that stays" if one.doubled else f"{one.rows} updates of it"
+            kept = "but its part stays in use" if one.doubled else f"with {one.rows} updates"
             object_ = self._id if one.part is None else one.part.name
             self._tell("set-aside", object_, f"{one.what} breaks {one.rule}: set aside, {kept}")
         self._found = [
@@ -188,10 +185,10 @@ class ShardCheck:
         return Replayed(state, True)
 
     def _refusal(self, plan: Plan, lost: frozenset[str]) -> str:
-        """Why a plan is not carried out; empty: it is."""
+        """Why a plan must not be carried out; empty if it may be."""
         loses = plan.rows or plan.left_out
         if loses and (plan.before.memberships or plan.before.decisions or self._id == "catalog"):
-            return "others count on what would be set aside: restore a copy"
+            return "other collections depend on what would be set aside: restore a copy"
         stored = {part.name for part in all_parts(plan.before) if part.inline is None}
         if len(stored) > 1 and stored <= lost:
             return "all of its objects are missing, so they may be somewhere else: is their folder mounted?"
@@ -210,7 +207,7 @@ class ShardCheck:
         check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
         for batch in state.batches():
             check.batch(batch)
-        # In any case: their group may have let them in, and waits for nobody to write it down here.
+        # Check these too: their group may have committed them, although this shard does not say so yet.
         for staged, _ in state.staged.awaiting():
             for run in staged.batch.runs:
                 check.run(run)
@@ -221,22 +218,22 @@ class ShardCheck:
         return check
 
     def _negative(self, state: ShardState) -> None:
-        """Tell of rows that are there less than no times. Of parts that are whole."""
+        """Report rows with a negative multiplicity. Only if all parts are whole."""
         schemas = {id_: version.schema for id_, version in state.schemas.items()}
         spec = ShardSpec(self._url, self._id, state.domain, state.schema_id, schemas, self._config)
         try:
             found = negatives(spec, self._stores.blobs, state)
         except BlobNotFound:
-            return  # A newer state needs it no more, for it was looked at a moment ago.
+            return  # It existed a moment ago, so a newer state needs it no more.
         if found is not None and found.rows:
             message = (
-                f"as of {found.as_of} {found.rows} rows are there less than no times, such as "
-                f"{found.example}: they were taken away more often than they came"
+                f"as of {found.as_of}, {found.rows} rows have a negative multiplicity, such as "
+                f"{found.example}: they were deleted more often than they were added"
             )
             self._tell("negative-rows", self._id, message)
 
     def _lent(self, state: ShardState) -> list[BlobInfo]:
-        """The parts of the shards that this one has borrowed from. A listing each."""
+        """The stored parts of the shards that this one has borrowed from. A listing each."""
         owners = {names.owner(part.name) for part in forking.borrowed_parts(state)}
         return [
             info
@@ -245,7 +242,7 @@ class ShardCheck:
         ]
 
     def _lasting(self, found: list[Finding], state: ShardState) -> list[Finding]:
-        """Without the parts that are missing because the newest state needs them no more."""
+        """The findings without missing parts that the newest state needs no more."""
         if not any(finding.kind == "part-missing" for finding in found):
             return found
         newest = self._history().refresh(Known(state, 0)).state
@@ -253,11 +250,11 @@ class ShardCheck:
         return [one for one in found if one.kind != "part-missing" or one.object in named]
 
     def _readable(self, unlisted: set[str], state: ShardState) -> None:
-        """Tell of what readers or forks need and is not there. A listing may be older than what it lacks."""
+        """Report objects that readers or forks need and that are gone. Asks again, as the listing is old."""
         gone = [name for name in sorted(unlisted) if not any(True for _ in self._stores.blobs.list(name))]
         if not gone:
             return
-        # Only what a state has given up is deleted: this one, read after the deletion, knows of it.
+        # An object is deleted only after a state has condemned it, which a state read now shows.
         newest = self._history().refresh(Known(state, 0)).state
         for name in pinned(newest, self._env.clock.now_ms()).intersection(gone):
             self._tell(
@@ -265,14 +262,14 @@ class ShardCheck:
             )
 
     def mend_log(self) -> tuple[Finding, ...]:
-        """Take back of a damaged log what is sound, and tell what is lost. Reads the log."""
+        """Let the store recover the sound entries of a damaged log; report what is lost. Reads the log."""
         try:
             listed = self._stores.blobs.list(names.rollups(self._id))
             found = (names.rolled_up_at(info.name) for info in listed)
             starts = sorted(seqno for seqno in found if seqno is not None)
             mended = self._stores.log.mend(self._id, starts)
         except (CorruptionError, FormatTooNew, StoreUnavailable, OutcomeUnknown):
-            return ()  # as the next who reads it says
+            return ()  # The next read of the log raises the same error.
         if mended is None:
             return ()
         self._tell("log-damaged", self._id, f"{mended.reason}; what was damaged is kept in {mended.kept}")
@@ -287,21 +284,21 @@ class ShardCheck:
         return History(self._id, self._stores, self._env)
 
     def _mend(self, replayed: Replayed, left: list[Leftover]) -> None:
-        """Write a rollup that is damaged anew, and remove what no state can name."""
+        """Replace a damaged rollup, and remove objects that no state can name."""
         state = replayed.state
         if state is None or state.dropped:
             return
         if not replayed.rollup_ok:
             self._new_rollup(state)
         if not left or any(one.kind == "log-behind" for one in left):
-            # In the latter case what looks left over may be all that is left.
+            # With a log that lost entries, objects that look left over may be all that is left of the data.
             return
         Collector(Shard.open(self._stores, self._env, self._url, self._id, self._config)).run(thorough=True)
         there = {info.name for info in self._stores.blobs.list(f"{self._id}/")}
         self._repaired(("leaked-part", "leaked-rollup"), {one.name for one in left} - there)
 
     def _new_rollup(self, state: ShardState) -> None:
-        # Not by opening the shard: that would need the rollup.
+        # Not by opening the shard, which would need the rollup.
         machine = Machine(self._history(), self._config, self._env)
         machine.adopt(Known(state, 0))
         bad = state.rollup

@@ -1,7 +1,7 @@
-"""What lies in the store beside what a shard's state names, and is older than it should be.
+"""Finds leftover objects of a shard: objects in the store that its state does not name, and that are too old.
 
 Owns the judgement of a listing; must not delete. The listing is older than the state that it is compared
-with, so what a collector removed meanwhile is looked for again before anything is said of it.
+with, so each object is looked up again before it is reported: a collector may have removed it.
 """
 
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ class Leftover:
     """An object that no state names.
 
     Attributes:
-        kind: of the finding.
-        name: of the object.
-        message: for people.
-        removable: whether no state can name it any more.
+        kind: kind of the finding.
+        name: name of the object.
+        message: text for people.
+        removable: whether no later state can name it.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Leftover:
 
 
 def leftovers(state: ShardState, listed: Iterable[BlobInfo], blobs: BlobStore, now_ms: int) -> list[Leftover]:
-    """The objects of a shard that should be gone. A listing of one name for each of them."""
+    """The leftover objects of a shard. A listing of one name for each of them."""
     named = {part.name for part in named_parts(state)}
     named |= {*state.garbage, *state.doomed}
     if state.rollup != FIRST:
@@ -50,23 +50,23 @@ def _judged(info: BlobInfo, state: ShardState, before_ms: int) -> Leftover | Non
     uploaded = names.uploaded_at(info.name)
     if uploaded is not None:
         if uploaded > state.seqno:
-            message = f"its name knows state {uploaded}, and the log ends at {state.seqno}: entries were lost"
+            message = f"its name says state {uploaded}, but the log ends at {state.seqno}: entries were lost"
             return Leftover("log-behind", info.name, message, False)
         if uploaded < state.sweep.floor:
-            return Leftover("leaked-part", info.name, f"{age}, of an upload that was given up", True)
+            return Leftover("leaked-part", info.name, f"{age}, of an abandoned upload", True)
         return Leftover("leaked-part", info.name, f"{age}, of an old upload", False) if old else None
     rolled_up = names.rolled_up_at(info.name)
     if rolled_up is not None and rolled_up <= state.rollup.seqno:
-        return Leftover("leaked-rollup", info.name, f"{age}, and it came too late", True)
+        return Leftover("leaked-rollup", info.name, f"{age}, and a newer rollup exists", True)
     if rolled_up is not None:
         return Leftover("leaked-rollup", info.name, age, False) if old else None
     if names.is_aside(info.name):
         return None
-    return Leftover("unknown-object", info.name, "Tidelake gives no object such a name", False)
+    return Leftover("unknown-object", info.name, "Tidelake gives no object a name like this", False)
 
 
 def tell_aside(listed: Iterable[BlobInfo], tell: Tell) -> None:
-    """What repairs have set aside, which stays until the collection is dropped or somebody removes it."""
+    """Report what repairs have set aside. It stays until the collection is dropped or a user removes it."""
     found: dict[str, int] = {}
     for info in listed:
         if names.is_aside(info.name):
@@ -85,10 +85,10 @@ def pinned(state: ShardState, now_ms: int) -> set[str]:
 
 
 def tell_garbage(state: ShardState, listed: Iterable[BlobInfo], now_ms: int, tell: Tell) -> None:
-    """How much garbage could be gone and is there."""
+    """Report garbage that is old enough to be deleted and still exists."""
     needed = pinned(state, now_ms)
     before_ms = now_ms - state.agreed.garbage_ms(now_ms)
     aged = {name for name, lost in state.garbage.items() if lost.removed_ms < before_ms}
     if old := (aged - needed) & {info.name for info in listed}:
-        message = f"{len(old)} objects that nobody needs could be removed: tidelake maintain does it"
+        message = f"{len(old)} objects that are no longer needed could be removed: tidelake maintain does it"
         tell("old-garbage", state.shard_id, message)

@@ -1,9 +1,9 @@
-"""Bringing a shard back whose newest states break rules, whose parts are gone, or whose log has bad entries.
+"""Repairs a shard whose newest states break rules, whose parts are gone, or whose log has bad entries.
 
-Owns the plan (which state is taken, what is set aside) and its order: first everything that is set aside is
-stored once more, under names that nothing collects, then the mended state, and last one entry of the log,
-which goes on from it. Until that entry is in nothing has changed. What a state is made of is
-`tidelake.state.mending`.
+Owns the plan (which state is used, what is set aside) and its order: first copies of everything that is set
+aside are stored, under names that are never collected; then the repaired state; last one entry of the log,
+from which the log continues. Nothing has changed until that entry is in. `tidelake.state.mending` makes the
+repaired state.
 """
 
 from collections.abc import Iterator
@@ -27,15 +27,15 @@ from tidelake.store.url import Stores
 
 @dataclass(frozen=True)
 class Plan:
-    """How a shard can be brought back.
+    """How a shard can be repaired.
 
     Attributes:
         before: the newest state that could be read, perhaps without some entries.
-        after: what is made of it; None: nothing that keeps the rules.
-        aside: what is not kept.
-        left_out: entries of the log that are not.
+        after: the repaired state; None if no state that keeps the rules can be made of `before`.
+        aside: things that the repair sets aside.
+        left_out: log entries that are left out.
         sound: seqno of the last state that kept the rules; None: there is none.
-        own: parts that are copied for the shard to keep, and the names of the copies.
+        own: names of parts of other shards that are copied for this one, with the names of the copies.
     """
 
     before: ShardState
@@ -47,23 +47,23 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Updates that are no longer in, as far as the parts say."""
+        """Number of updates that are set aside, as far as the descriptions of parts tell."""
         return sum(one.rows for one in self.aside)
 
 
 class Mending:
-    """Plans and carries out how one shard is brought back."""
+    """Plans and carries out the repair of one shard."""
 
     def __init__(self, shard_id: str, stores: Stores, env: Env) -> None:
         self._id, self._stores, self._env = shard_id, stores, env
 
     def plan(self, replayed: Replayed, lost: frozenset[str]) -> Plan | None:
-        """How to bring the shard back; None if no state at all can be read. Writes nothing.
+        """Plan the repair; None if no state at all can be read. Writes nothing.
 
-        Reads the log once more, and checks each state whole.
+        Reads the log once more, and checks each whole state.
 
         Args:
-            replayed: what its log says.
+            replayed: the result of the replay of its log.
             lost: names of parts that are gone.
         """
         leaving_out = salvaged(self._id, self._stores, keeping_rules=False)
@@ -74,7 +74,7 @@ class Mending:
         found = self._made(state, lost, left_out, leaving_out.sound)
         if found.after is not None:
             return found
-        # Nothing finer is possible: the last sound state, and what came later and keeps the rules.
+        # A finer repair is not possible: take the last sound state, and later entries that keep the rules.
         fallback = salvaged(self._id, self._stores, keeping_rules=True)
         if fallback.state is None or not fallback.keeps_rules:
             return found
@@ -100,7 +100,7 @@ class Mending:
         return any(info.name == name for info in self._stores.blobs.list(name))
 
     def _of_entries(self, entries: tuple[Entry, ...], made: Mended) -> Iterator[SetAside]:
-        """What entries that are left out would have brought."""
+        """The things to set aside because entries are left out: the entries, and the parts that they add."""
         named = {part.name for part in made.state.parts()}
         for entry in entries:
             name = f"{self._id}@{entry.seqno}"
@@ -111,12 +111,12 @@ class Mending:
                 yield SetAside("log-entry", what, part, part.name in named)
 
     def carry_out(self, plan: Plan) -> bool:
-        """Put a plan into effect; False if somebody has written to the shard since it was made.
+        """Carry out a plan; False if the shard was written to since the plan was made.
 
-        Stores what is set aside, and the new state, and then writes the one entry.
+        Stores copies of what is set aside, and the repaired state, and then writes one log entry.
 
         Raises:
-            InternalError: the new state breaks a rule. Nothing is changed.
+            InternalError: the repaired state breaks a rule. Nothing was changed.
         """
         after = plan.after
         if after is None:
@@ -138,7 +138,7 @@ class Mending:
         return True
 
     def bring_back(self) -> bool:
-        """Mend a shard so that it opens, whatever is set aside by that; False if it cannot be done."""
+        """Repair a shard so that it opens, whatever that sets aside; False if this is not possible."""
         replayed = replay(self._id, self._stores, lambda *_: None)
         if replayed.state is not None and replayed.keeps_rules and replayed.rollup_ok:
             return True
@@ -146,7 +146,7 @@ class Mending:
         return plan is not None and self.carry_out(plan)
 
     def _keep(self, plan: Plan, id_: str) -> None:
-        """Store what is set aside, with the state that it was in."""
+        """Store copies of what is set aside, and the state before the repair."""
 
         def name(what: str) -> str:
             return names.aside(self._id, plan.before.seqno, id_, what)
@@ -164,11 +164,11 @@ class Mending:
         try:
             self._stores.blobs.put(target, self._stores.blobs.get(source))
         except (BlobNotFound, BlobExists):
-            return  # Gone, which is why it is set aside; or copied before.
+            return  # It is gone, which is why it is set aside; or it was copied before.
 
 
 def _arriving(entry: Entry, name: str) -> list[Part]:
-    """The parts that an entry brings, if it can be read."""
+    """The parts that an entry adds, if the entry can be read."""
     try:
         delta = codec.decode_delta(entry.data, name)
     except CorruptionError:

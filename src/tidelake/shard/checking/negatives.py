@@ -1,7 +1,7 @@
-"""Rows that are there less than no times: what was taken away more often than it came.
+"""Counts rows with a negative multiplicity: they were deleted more often than they were added.
 
-That is no damage, and reads give such rows with their multiplicity. Most often a writer took back what it
-had not written, so a check counts them.
+This is not damage, and reads return such rows with their multiplicity. Most often a writer deleted rows that
+it had not written, so a check reports them.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from tidelake.store.protocols import BlobStore
 
 @dataclass(frozen=True)
 class Negatives:
-    """How many rows have a negative multiplicity.
+    """The number of rows with a negative multiplicity.
 
     Attributes:
         as_of: the time of the contents that were counted.
-        rows: that are there less than no times, equal ones counted once.
+        rows: number of distinct rows with a negative multiplicity.
         example: one of them as text; empty if there is none.
     """
 
@@ -35,15 +35,15 @@ class Negatives:
 
 
 def negatives(spec: ShardSpec, blobs: BlobStore, state: ShardState) -> Negatives | None:
-    """Count them at the last closed time. Costs a read of the contents, none if nothing was ever taken away.
+    """Count them at the last closed time. Costs a read of the contents; none if nothing was ever deleted.
 
     Args:
-        spec: of the shard, with all schemas of the state.
-        blobs: where its parts are.
-        state: as readers see it; its parts have to stay for as long as this takes.
+        spec: the spec of the shard, with all schemas of the state.
+        blobs: the store that holds its parts.
+        state: the state as readers see it; its parts must exist for as long as this takes.
 
     Returns:
-        None if no time is closed, or times are tuples, of which none is the last.
+        The count; None if no time is closed, or times are tuples, which have no last one.
 
     Raises:
         BlobNotFound: a part is gone.

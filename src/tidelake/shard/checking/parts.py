@@ -1,7 +1,7 @@
-"""Whether the parts of a shard's state are there, and are what the state says of them.
+"""Checks that the parts of a shard's state exist and match their descriptions in the state.
 
-Owns the way from a state to its objects; what is compared within one part is `tidelake.data.check`. Reads
-one row group after the other, so memory does not grow with the parts. Writes nothing.
+Owns the way from a state to its objects; `tidelake.data.check` has the checks within one part. Reads one row
+group after the other, so memory does not grow with the parts. Writes nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from tidelake.state.state import ShardState
 from tidelake.store.protocols import BlobStore
 
 Watch = Callable[[int, int], None]
-"""Takes the bytes of the parts that were looked at, and of all of them."""
+"""Called with the bytes of the parts that were checked so far, and the bytes of all parts."""
 
 _PIECE_BYTES = 1024 * 1024
 _BATCH_ROWS = 65_536
@@ -30,12 +30,12 @@ _BATCH_BYTES = 8 * 1024 * 1024
 
 
 class PartsCheck:
-    """Looks at the parts that a state names, and counts what it looked at.
+    """Checks the parts that a state names.
 
     Attributes:
-        parts: that were looked at.
-        rows: that were read.
-        size_bytes: of the parts that were looked at.
+        parts: number of parts that were checked.
+        rows: number of rows in these parts.
+        size_bytes: size of these parts in bytes.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class PartsCheck:
         deep: bool,
         watch: Watch | None = None,
     ) -> None:
-        """Prepare to look.
+        """Prepare a check; reads nothing yet.
 
         Args:
-            state: whose parts.
-            blobs: where they are.
-            sizes: of the objects of the shard by name, from a listing.
-            tell: takes what is found.
-            deep: whether the bytes are read, too.
-            watch: is told of each part.
+            state: the state whose parts are checked.
+            blobs: the store that holds them.
+            sizes: size of each object of the shard by name, from a listing.
+            tell: called with each finding.
+            deep: whether to read the bytes too.
+            watch: called after each part.
         """
         self._watch = watch
         self._total = sum(part.size_bytes for part in named_parts(state))
@@ -65,14 +65,14 @@ class PartsCheck:
         self.parts = self.rows = self.size_bytes = 0
 
     def batch(self, batch: HollowBatch) -> None:
-        """Look at a batch of the spine."""
+        """Check a batch of the spine."""
         for run in batch.runs:
             if not run.truncated:
                 self._check_bounds(run, batch)
             self.run(run)
 
     def run(self, run: Run) -> None:
-        """Look at a run: its parts one by one, and that each begins after the one before."""
+        """Check the parts of a run one by one, and that each begins after the end of the one before."""
         before: tuple[Part, Edges | None] | None = None
         for part in run.parts:
             edges = self._part(part)
@@ -108,9 +108,9 @@ class PartsCheck:
         return check.edges
 
     def _stored(self, part: Part, schema: Schema, check: PartCheck) -> bool:
-        """Look at an object; whether its rows were looked at."""
+        """Check the object of a part. Returns whether its rows were checked."""
         if not self._deep:
-            # Stored after the listing, or gone.
+            # If it is not in the listing, it was stored since, or is gone.
             size = self._sizes.get(part.name) or len(self._blobs.get(part.name))
             if size != part.size_bytes:
                 self._told("part-size", part, f"it has {size} bytes instead of {part.size_bytes}")
@@ -139,15 +139,15 @@ class PartsCheck:
         return "part-damaged", part, "its checksum does not match"
 
     def _check_bounds(self, run: Run, batch: HollowBatch) -> None:
-        """The times of a run lie in the bounds of its batch, or were advanced by `since` from there."""
+        """Check that the times of a run lie in the bounds of its batch, or were advanced from there."""
         bounds = batch.bounds
         for part in run.parts:
             first, last = part.seen_times
             total = self._state.domain.total_order
             late = bounds.upper.less_equal(last) and total
-            # Of tuples the extremes, taken component by component, need not be times.
+            # If times are tuples, the extremes are taken per component and need not be times of rows.
             early = not bounds.lower.less_equal(first if total else last)
-            # Where some runs of a batch are merged, they may be advanced further than the batch says.
+            # If some runs of a batch were merged, their times may be advanced past the upper of the batch.
             if early or (late and not _advanced(last, self._state.since)):
                 self._told("batch-times", part, f"its times {first} to {last} lie outside of {bounds}")
 
@@ -155,7 +155,7 @@ class PartsCheck:
         self._tell(kind, part.name, f"{message}; {self._meaning(part)}")
 
     def _meaning(self, part: Part) -> str:
-        """What a part held, and who needs it."""
+        """A text that says what the part holds, and which reads need it."""
         first, last = part.seen_times
         version = self._state.schemas.get(part.schema_id)
         schema = version.schema if version is not None else self._state.schema
@@ -172,12 +172,12 @@ def named_parts(state: ShardState) -> Iterable[Part]:
 
 
 def _advanced(last: Time, since: Frontier) -> bool:
-    """Whether a fold may have advanced a time that far."""
+    """Whether a fold to `since` may have advanced a time this far."""
     return any(times.less_equal(last, time) for time in since)
 
 
 def _overlap(before: Part, ends: Edges | None, part: Part, edges: Edges | None) -> bool:
-    """Whether a part begins before its neighbour has ended, as far as is known of both."""
+    """Whether a part begins before the end of its neighbour, by their rows if known, else by key bounds."""
     if ends is None or edges is None or before.schema_id != part.schema_id:
         return before.key_lower > part.key_lower
     return ends.last >= edges.first

@@ -1,11 +1,11 @@
-"""The log of a shard, read again from the oldest state that it still starts from.
+"""Replays the log of a shard from the oldest state that it still starts from.
 
-Owns the check that every entry decodes, fits the state before it and keeps the rules, and that every
-rollup is the very state of its seqno. Must not know parts. Where an entry cannot be used it goes on from
-the next good rollup, so that one damaged byte hides nothing else. Where there is none, `salvaged` leaves the
-entry out. Writes nothing.
+Owns the check that every entry decodes, fits the state before it and keeps the rules, and that every rollup
+equals the state of its seqno. Must not know parts. If an entry cannot be used, the replay continues from the
+next good rollup, so that one damaged byte hides nothing else; if there is none, `salvaged` leaves the entry
+out. Writes nothing.
 
-What a repair has mended is past: nothing is told of the log before it.
+A repair settles all damage before it, so findings about earlier entries are dropped.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _TRIES = 8
 
 
 class _Stuck(Exception):
-    """The log cannot be followed past this seqno."""
+    """The replay cannot get past this seqno."""
 
     def __init__(self, seqno: int) -> None:
         super().__init__(seqno)
@@ -34,19 +34,19 @@ class _Stuck(Exception):
 
 
 class _Truncated(Exception):
-    """Somebody removed the start of the log meanwhile."""
+    """Another process removed the start of the log meanwhile."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a log says.
+    """The result of a replay.
 
     Attributes:
-        state: the newest one; None if no good start leads there.
-        rollup_ok: whether the rollup that readers start from is there, and is right.
-        keeps_rules: whether the state does.
-        left_out: entries that could not be used, if that was asked for.
-        sound: seqno of the last state that keeps the rules, if that was asked for.
+        state: the newest state; None if it cannot be reached from any whole state.
+        rollup_ok: whether the rollup that readers start from exists and is right.
+        keeps_rules: whether the state keeps the rules.
+        left_out: entries that could not be used and were left out, if this was asked for.
+        sound: seqno of the last state that keeps the rules, if this was asked for.
     """
 
     state: ShardState | None
@@ -57,10 +57,10 @@ class Replayed:
 
 
 def replay(shard_id: str, stores: Stores, tell: Tell) -> Replayed:
-    """Read a whole log. Costs one listing, a scan for 256 entries and a read for each rollup.
+    """Replay a whole log. Costs one listing, a scan for every 256 entries, and a read for each rollup.
 
     Raises:
-        FormatTooNew: a newer version wrote some of it.
+        FormatTooNew: a newer version of Tidelake wrote some of it.
     """
     reading, answer = _read(lambda: _Replay(shard_id, stores), shard_id)
     for finding in reading.found:
@@ -69,21 +69,21 @@ def replay(shard_id: str, stores: Stores, tell: Tell) -> Replayed:
 
 
 def salvaged(shard_id: str, stores: Stores, *, keeping_rules: bool) -> Replayed:
-    """The newest state without the entries that cannot be used, and the last one that keeps the rules.
+    """The newest state without the entries that cannot be used, and the last state that keeps the rules.
 
-    Costs a read as `replay`, and a check of the whole state for each entry.
+    Costs as `replay`, and a check of the whole state for each entry.
 
     Args:
-        shard_id: of the shard.
-        stores: where it is.
-        keeping_rules: leave out entries as well that break a rule.
+        shard_id: id of the shard.
+        stores: the stores that hold it.
+        keeping_rules: also leave out entries that lead to a state which breaks a rule.
     """
     how = _How(leave_out=True, judge=True, keeping_rules=keeping_rules)
     return _read(lambda: _Replay(shard_id, stores, how), shard_id)[1]
 
 
 def state_at(shard_id: str, stores: Stores, seqno: int) -> ShardState | None:
-    """The state of a seqno, as far back as the log goes; None if no good start leads there."""
+    """The state of a seqno; None if the log does not go back so far, or no whole state leads there."""
     if seqno < 0:
         return None
     found = _read(lambda: _Replay(shard_id, stores, _How(until=seqno)), shard_id)[1].state
@@ -95,10 +95,10 @@ class _How:
     """How a log is read.
 
     Attributes:
-        leave_out: entries that cannot be used, where no rollup leads past them.
-        judge: each state whole.
-        keeping_rules: leave out entries that lead to a state which breaks rules.
-        until: the last seqno to read.
+        leave_out: leave out entries that cannot be used, if no rollup leads past them.
+        judge: check each whole state.
+        keeping_rules: leave out entries that lead to a state which breaks a rule.
+        until: the last seqno to read; None: all.
     """
 
     leave_out: bool = False
@@ -122,7 +122,7 @@ class _Replay:
         self._id, self._stores, self._how = shard_id, stores, how or _How()
         self._left_out: list[Entry] = []
         self._sound: int | None = None
-        # Rollups and first entries that break rules: nobody can open the shard from them.
+        # Rollups and first entries that break rules: the shard cannot be opened from them.
         self._broken: dict[str, str] = {}
         self.found: list[tuple[str, str, str]] = []
         self._bad: dict[str, tuple[str, str]] = {}
@@ -137,9 +137,7 @@ class _Replay:
         try:
             entries = self._scan(0, 1)
             if not entries:
-                self._tell(
-                    "log-missing", self._id, "there is no log of this shard, and so nothing can be read"
-                )
+                self._tell("log-missing", self._id, "this shard has no log, so nothing of it can be read")
                 return Replayed(None, True)
             first, state = entries[0].seqno, self._start(entries[0])
             if state is not None:
@@ -162,15 +160,15 @@ class _Replay:
         try:
             return self._stores.log.scan(self._id, start, limit)
         except SymbolicLink:
-            raise  # nothing is known to be damaged
+            raise  # not damage: the data may be intact behind the link
         except CorruptionError as error:
-            if limit > 1:  # up to the one that is damaged
+            if limit > 1:  # one by one, up to the damaged entry
                 return self._scan(start, 1)
             self._tell("log-damaged", error.name, error.reason)
             raise _Stuck(start) from error
 
     def _start(self, entry: Entry) -> ShardState | None:
-        """The first state that the log leads on from."""
+        """The state to start from: that of the first entry, or else of a rollup."""
         if not codec.is_state(entry.data):
             return self._from_rollup(entry.seqno - 1)
         name = f"{self._id}@{entry.seqno}"
@@ -185,7 +183,7 @@ class _Replay:
         return state
 
     def _from_rollup(self, least: int) -> ShardState | None:
-        """The state of the oldest good rollup of at least this seqno."""
+        """The state of the oldest good rollup whose seqno is at least `least`."""
         found: ShardState | None = None
         for seqno in sorted(seqno for seqno in self._rollups if seqno >= least):
             if self._how.until is not None and seqno > self._how.until:
@@ -198,7 +196,7 @@ class _Replay:
         return found
 
     def _decoded(self, data: bytes, name: str) -> ShardState:
-        """A whole state, also one that breaks rules, which is noted."""
+        """Decode a whole state. If it breaks rules, note this in `_broken`."""
         state = codec.decode_unchecked(data, name)
         try:
             check_state(state)
@@ -207,7 +205,7 @@ class _Replay:
         return state
 
     def _judge(self, state: ShardState) -> bool:
-        """Whether a state keeps the rules, if that is asked for."""
+        """Whether a state keeps the rules. True without a check unless the check was asked for."""
         if self._how.judge or self._how.keeping_rules:
             try:
                 check_state(state)
@@ -217,7 +215,7 @@ class _Replay:
         return True
 
     def _rollup(self, name: str, seqno: int) -> ShardState | None:
-        """The state in a rollup, or None, with the reason in `_bad`."""
+        """The state in a rollup; None if it is bad, with the reason in `_bad`."""
         try:
             state = self._decoded(self._stores.blobs.get(name), name)
         except BlobNotFound:
@@ -232,7 +230,7 @@ class _Replay:
         return state
 
     def _followed(self, state: ShardState, first: int) -> ShardState:
-        """The newest state, from an older one."""
+        """The newest state, replayed from an older one."""
         while True:
             try:
                 entries = self._scan(state.seqno + 1, _ENTRIES)
@@ -252,7 +250,7 @@ class _Replay:
                     self._compare(name, state)
 
     def _past(self, state: ShardState) -> ShardState:
-        """The state without an entry that the store itself cannot read."""
+        """The state with its seqno advanced past an entry that the store itself cannot read."""
         seqno = state.seqno + 1
         if not self._how.leave_out or self._leads_on(seqno):
             raise _Stuck(seqno)
@@ -270,11 +268,11 @@ class _Replay:
             raise _Stuck(end - 1)
 
     def _leads_on(self, least: int) -> bool:
-        """Whether a rollup leads past what cannot be used."""
+        """Whether a rollup leads past an entry that cannot be used."""
         return self._from_rollup(least) is not None
 
     def _after_any(self, state: ShardState, entry: Entry) -> ShardState:
-        """The state after an entry, or without it."""
+        """The state after an entry, or without the entry if it is left out."""
         if not self._how.leave_out:
             return self._after(state, entry)
         try:
@@ -295,7 +293,7 @@ class _Replay:
             self._tell("log-damaged", name, error.reason)
             raise _Stuck(entry.seqno) from error
         if self._left_out:
-            # It may name a rollup that an entry which was left out has added.
+            # The delta may name a rollup that was added by an entry that is left out: name the one known.
             newest = next((edits.rollup for edits in reversed(delta.steps) if edits.rollup), state.rollup)
             delta = replace(delta, base=newest)
         if delta.mended:
@@ -313,9 +311,9 @@ class _Replay:
         return done[-1].after
 
     def _mended(self, delta: Delta, entry: Entry) -> ShardState:
-        """What a repair has made of the state before; it has settled what was wrong until then."""
+        """The state that a repair wrote. It settles all damage before it, so drop the findings so far."""
         name = names.rollup(self._id, delta.base.seqno, delta.base.id)
-        # It differs from the log before it, as it should.
+        # The repair's rollup is meant to differ from the log before it.
         self._bad.pop(name, None)
         state = self._rollup(name, delta.base.seqno)
         if state is None:
@@ -327,20 +325,20 @@ class _Replay:
     def _compare(self, name: str, state: ShardState) -> None:
         stored = None if name in self._bad else self._rollup(name, state.seqno)
         if stored is not None and stored != state:
-            self._bad[name] = ("rollup-differs", f"it is not the state that the log makes of {state.seqno}")
+            self._bad[name] = ("rollup-differs", f"it differs from the state {state.seqno} of the log")
 
     def _judged(self, state: ShardState) -> Replayed:
         last = names.rollup(self._id, state.rollup.seqno, state.rollup.id)
         if state.rollup != FIRST and last not in self._rollups.get(state.rollup.seqno, ()):
-            # Missing, or added since the listing.
+            # It is missing, or was added since the listing.
             self._rollup(last, state.rollup.seqno)
-        # Others are garbage, or came too late: nobody starts from them.
+        # Report only the newest rollup: others are garbage or came too late, and no open starts from them.
         self._tell_bad({last} & self._bad.keys())
         if state.rollup == FIRST:
             last = f"{self._id}@{FIRST.seqno}"
         ahead = max(self._rollups, default=0)
         if ahead > state.seqno and not self._stores.log.scan(self._id, ahead, 1):
-            self._tell("log-behind", f"{self._id}@{state.seqno}", f"a rollup knows the later state {ahead}")
+            self._tell("log-behind", f"{self._id}@{state.seqno}", f"a rollup holds the later state {ahead}")
         keeps_rules = True
         try:
             check_state(state)

@@ -1,12 +1,12 @@
-"""Parts that look-ups decode again and again, unpacked on local disk.
+"""The look-up cache: parts that look-ups decode again and again are unpacked on local disk.
 
-To find a row, its page is decoded whole, so keys that lie anywhere decode whole parts. Once look-ups have
-decoded as many rows of a part as it has, the next one that needs most of it unpacks it: what that costs has
-been spent before, so a few look-ups never pay for it, and many hardly anything else. Owns which parts that
-are.
+To find a row, its whole page is decoded, so look-ups of scattered keys decode whole parts. Once look-ups have
+decoded as many rows of a part as it has, the next look-up that needs most of the part unpacks it. Unpacking
+costs as much as has been spent already, so a few look-ups never pay for it, and many pay little. Owns the
+choice of the parts.
 
-INVARIANT: a part never changes, so neither does what was unpacked of it. Files together, of whatever lakes,
-are not larger than the cache may be, and it works without any: who is refused reads the part itself.
+INVARIANT: a part never changes, and neither do its unpacked rows. The files of all lakes together are at most
+as large as the cache may be. The cache is optional: without it, look-ups read the part itself.
 """
 
 import os
@@ -32,33 +32,33 @@ from tidelake.store.unnamed import spare_bytes, unnamed
 Decode: TypeAlias = Callable[..., Iterator[pa.RecordBatch]]
 """Decodes a part, with more arguments of `tidelake.data.scan.read_part`."""
 
-# To decode fewer row groups costs less than to remember them.
+# Smaller parts are not kept: decoding so few row groups costs less than keeping them.
 _ROW_GROUPS_MIN = 4
-# Larger batches are searched faster, and fill more of the memory while they are written.
+# Larger batches are searched faster, but take more memory while they are written.
 _BATCH_ROWS, _BATCH_BYTES = 1 << 20, 32 * MIB
-# Names of parts, of which most have been merged away.
+# The most missed parts to remember; most of them have been merged away since.
 _NAMES_MAX = 10_000
 
 Identity: TypeAlias = tuple[str, str, str]
-"""Of a part, in any lake: what is in a lake's place, once it was deleted, may use its names again."""
+"""Identifies a part in any lake: URL, name and checksum, since a new lake at the same URL may reuse names."""
 
 
 def identity(spec: ShardSpec, part: Part) -> Identity:
-    """Of a part of a shard: the lake's url, the name, and the checksum of the bytes."""
+    """The identity of a part: the lake's URL, its name, and the checksum of its bytes."""
     return spec.url, part.name, part.checksum
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A part, and how to unpack it.
+    """A part, and the functions to unpack it.
 
     Attributes:
-        id: of the part.
+        id: identity of the part.
         part: its description.
-        schema: the one that it was written under.
+        schema: the schema that it was written under.
         decode: decodes all its rows.
-        rows_among: of the row groups that may hold one of some keys.
-        bytes_max: how large all files together may be.
+        rows_among: the number of rows in the row groups that may hold one of some keys.
+        bytes_max: the most bytes that all files together may have.
     """
 
     id: Identity
@@ -71,9 +71,13 @@ class Whole:
 
 @dataclass
 class _Missed:
-    """What look-ups decoded of a part that is not here: rows, and how large they are.
+    """What look-ups decoded of a part that is not in the cache.
 
-    Counted since a question; `before` is the one since which it was counted the time before.
+    Attributes:
+        since: the number of the question since which this counts.
+        before: `since` of the count before this one; 0: there was none.
+        rows: rows that were decoded.
+        size_bytes: their size in memory.
     """
 
     since: int
@@ -89,38 +93,38 @@ class _Kept:
 
 
 class LookupCache:
-    """The parts that a process has unpacked, of all lakes, so that one bound is for them all. Thread-safe."""
+    """The parts of all lakes that a process has unpacked. One size limit holds for all. Thread-safe."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        # What was asked for last is at the end.
+        # Least recently used first.
         self._kept: OrderedDict[Identity, _Kept] = OrderedDict()
         self._missed: OrderedDict[Identity, _Missed] = OrderedDict()
-        # How large files may get that are being written.
+        # Size limits of files that are being written.
         self._begun: dict[Identity, int] = {}
         self._questions = count(1)
 
     def size_bytes(self, url: str | None = None) -> int:
-        """Of all files that are here, or of those of one lake."""
+        """Total size of the files, of all lakes or of one."""
         with self._turn:
             return sum(kept.unpacked.size_bytes for id_, kept in self._kept.items() if url in (None, id_[0]))
 
     def has(self, id_: Identity) -> bool:
-        """Whether a part is here now."""
+        """Whether a part is in the cache now."""
         with self._turn:
             return id_ in self._kept
 
     def rows(
         self, whole: Whole, among: KeySet, asked: Decode, *, batch_rows: int, batch_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a part that have one of some keys, in the stored order, none empty.
+        """The rows of a part that have one of some keys, in stored order, in batches that are not empty.
 
         Args:
             whole: the part.
             among: the keys.
-            asked: decodes these rows; called if the part is not here.
-            batch_rows: most rows of a batch.
-            batch_bytes: about how large a batch may be in memory.
+            asked: decodes these rows from the part; called if the part is not in the cache.
+            batch_rows: the most rows of a batch.
+            batch_bytes: the size of a batch in memory, at most about this.
         """
         unpacked = self._found(whole, among)
         if unpacked is None:
@@ -129,10 +133,10 @@ class LookupCache:
         return unpacked.rows(among, batch_rows, batch_bytes)
 
     def catch_up(self, parts: Sequence[Whole]) -> None:
-        """Unpack what is new of a collection, if look-ups have had most of it unpacked.
+        """Unpack new parts of a collection, if most of it is in the cache.
 
         Args:
-            parts: all of the collection that are not too small.
+            parts: all parts of the collection that are large enough for the cache.
         """
         with self._turn:
             here = [(whole.part, self._kept[whole.id]) for whole in parts if whole.id in self._kept]
@@ -143,13 +147,13 @@ class LookupCache:
         size = sum(kept.unpacked.size_bytes for _, kept in here)
         oldest = min(kept.asked for _, kept in here)
         for whole in parts:
-            # Its rows may be wider, or are packed less.
+            # Estimate the size by rows and by stored bytes: rows may be wider, or compress less, than others.
             part = whole.part
             about = max(size * part.rows // rows, size * part.size_bytes // stored)
             self._unpacked(whole, _promised(about), oldest)
 
     def _found(self, whole: Whole, among: KeySet) -> Unpacked | None:
-        """A part that is here, or is due to be; None: it is to be decoded."""
+        """The unpacked part, if it is in the cache or is due and gets unpacked now; None: decode it."""
         with self._turn:
             now = next(self._questions)
             kept = self._kept.get(whole.id)
@@ -165,17 +169,17 @@ class LookupCache:
                 return None
             size = missed.size_bytes * whole.part.rows // missed.rows
             size = _promised(unpacked_bytes(size, whole.part.rows, whole.schema))
-            # Whatever comes of it: next time it has to be paid for again.
+            # Restart the count even if unpacking fails, so that each try is paid for by look-ups.
             self._missed[whole.id] = _Missed(now, missed.since)
             if not self._fits(whole, size, missed.before):
                 return None
         if 2 * whole.rows_among(among) <= whole.part.rows:
-            # A look-up of keys that lie together reads the row groups that hold them, and no others.
+            # Not worth it: the keys are close together, so this look-up reads few row groups.
             return None
         return self._unpacked(whole, size, missed.before)
 
     def _unpacked(self, whole: Whole, size: int, since: int) -> Unpacked | None:
-        """Unpack a part of at most that size, if there is room without what was asked for since then."""
+        """Unpack a part of at most this size, if that evicts only parts that were not used `since`."""
         with self._turn:
             if whole.id in self._kept or whole.id in self._begun or not self._makes_room(whole, size, since):
                 return None
@@ -203,16 +207,16 @@ class LookupCache:
         return True
 
     def _fits(self, whole: Whole, size: int, since: int) -> bool:
-        # What is in use stays, or parts that do not all fit would replace one another.
+        # Parts in use stay; otherwise parts that do not all fit would evict each other for ever.
         held = self._held_bytes() - sum(self._unused(since).values())
         return held + size <= whole.bytes_max and sum(self._begun.values()) + size <= spare_bytes()
 
     def _held_bytes(self) -> int:
-        """What the files take, and may that are being written."""
+        """Size of the files; a file that is being written counts with its limit."""
         return sum(kept.unpacked.size_bytes for kept in self._kept.values()) + sum(self._begun.values())
 
     def _unused(self, since: int) -> dict[Identity, int]:
-        """How large the files are that were not asked for since then."""
+        """The sizes of files that were not used since a question."""
         return {id_: kept.unpacked.size_bytes for id_, kept in self._kept.items() if kept.asked < since}
 
     def _note(self, id_: Identity, rows: int, size_bytes: int) -> None:
@@ -224,7 +228,7 @@ class LookupCache:
 
 
 def _promised(size: int) -> int:
-    """Room for a file of about that size: some rows may be larger than others."""
+    """The size limit for a file of an estimated size: it has a margin, as some rows may be larger."""
     return size + size // 8 + MIB
 
 
@@ -236,7 +240,7 @@ def _written(whole: Whole, bytes_max: int) -> Unpacked | None:
     try:
         return unnamed(write, Unpacked)
     except CorruptionError:
-        # Who needs the rows that are damaged decodes them next, and is told; the others need not know.
+        # Damaged rows are reported to the look-up that decodes them; look-ups of other rows still work.
         return None
 
 
@@ -244,16 +248,16 @@ _here: dict[int, LookupCache] = {}
 
 
 def cache_of(spec: ShardSpec) -> LookupCache | None:
-    """Where look-ups find parts in this process (a forked child has its own); None: nowhere."""
+    """The cache of this process (a forked child has its own); None if the settings give it no space."""
     if not spec.config.lookup_cache_bytes:
         return None
     pid = os.getpid()
     if pid not in _here:
-        # A fork would keep on disk what its parent has let go of.
+        # In a fork: drop the parent's cache, whose files would stay on disk after the parent evicts them.
         _here.clear()
     return _here.get(pid) or _here.setdefault(pid, LookupCache())
 
 
 def worth_keeping(part: Part, config: Config) -> bool:
-    """Whether a part is of the size that a cache is for."""
+    """Whether a part is large enough for the cache."""
     return part.inline is None and part.rows >= _ROW_GROUPS_MIN * config.row_group_rows

@@ -1,7 +1,7 @@
-"""What changes the rows of some runs into others: two sorted streams, netted.
+"""Computes the updates that change the rows of some runs into given rows: merges two sorted streams.
 
-Owns the way from a full dump to updates; must not know who asks. Invariant: the rows that are there and the
-updates, summed, are the rows that are to be there; rows that are both are in no update.
+Owns the way from a full dump to updates; must not know what they are for. Invariant: old rows plus updates
+are the new rows, and rows that are both old and new are in no update.
 """
 
 from collections.abc import Generator, Iterable
@@ -30,15 +30,15 @@ def differences(
     at: Time,
     keys: KeyRange | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """What changes some rows into others: updates at one time, sorted and consolidated.
+    """The updates that change the old rows into the new rows: at one time, sorted and consolidated.
 
     Args:
-        spec: of the shard.
-        blobs: with its parts.
-        old: runs that hold the rows that are there, at times up to `at`.
-        new: the rows that are to be there, at `at`; sorted, consolidated.
-        at: the time.
-        keys: of the old rows; default: all.
+        spec: the spec of the shard.
+        blobs: the store that holds its parts.
+        old: runs that hold the old rows, at times up to `at`.
+        new: the new rows, at `at`; sorted, consolidated.
+        at: the time of the updates.
+        keys: the key range of the old rows; default: all keys.
     """
     everything = Updates(Frontier.of(spec.domain.minimum), Frontier())
     with closing(rows(spec, blobs, old, AsOf(at), keys)) as there:
@@ -50,5 +50,5 @@ def _negated(batch: pa.RecordBatch) -> pa.RecordBatch:
     try:
         diffs = pc.negate_checked(batch.column(batch.num_columns - 1))
     except pa.ArrowInvalid as error:
-        raise InvalidUpdates("a row is there -2^63 times, and cannot be added as often") from error
+        raise InvalidUpdates("a row has the multiplicity -2^63, whose negation does not fit") from error
     return pa.RecordBatch.from_arrays([*batch.columns[:-1], diffs], schema=batch.schema)

@@ -1,7 +1,7 @@
-"""The rows of some keys: mostly few of each run, however large it is.
+"""Look-ups: reads the rows of some keys, usually a few of each run, however large the run is.
 
-Owns how they are brought together, and which parts look-ups of this process have unpacked; must not know what
-is looked up for.
+Owns how the rows of the runs are merged, and the use of the look-up cache; must not know what a look-up is
+for.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 _READERS_MAX = 2
-# Of the memory of a merge, what is gathered and then sorted once.
+# Up to this fraction of a merge's memory, rows are gathered and sorted once instead of merged.
 _GATHERED_SHARE = 8
 
 
@@ -43,7 +43,7 @@ def gathered(
     for source in runs:
         (here if all(map(is_here, source.run.parts)) else others).append(source)
     with ExitStack() as stack:
-        # Read ahead, but for what need not be read at all.
+        # Read ahead, except for runs that are inline or in the cache.
         ahead = stack.enter_context(
             prefetch_all(streams(spec, blobs, others, scope, len(runs)), _READERS_MAX)
         )
@@ -62,7 +62,7 @@ def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query)
             batches.append(select(batch, query, spec.domain))
             held_bytes += batches[-1].nbytes
     if held_bytes > bytes_max:
-        # Selecting what was selected changes nothing.
+        # Too many rows: merge. The merge selects the held rows again, which changes nothing.
         left = [chain(_let_go(batches), run) for batches, run in zip(held, runs, strict=True)]
         return merge(left, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
     table = pa.Table.from_batches(chain(*held), update_schema(spec.schema, spec.domain))
@@ -71,15 +71,15 @@ def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query)
 
 
 def _let_go(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is held, but no longer than it is needed."""
+    """Yield the held batches, and drop each one when it is yielded."""
     while held:
         yield held.popleft()
 
 
 def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> None:
-    """Unpack what is new of a shard, if look-ups of this process have had most of it unpacked.
+    """Unpack new parts of a shard, if most of it is in the look-up cache of this process.
 
-    The next ones would do it. Costs an `open` and some reads for each part that is new.
+    Otherwise the next look-ups unpack them. Costs an `open` and some reads for each new part.
     """
     cache = cache_of(spec)
     if cache is not None:

@@ -1,11 +1,10 @@
-"""Cutting a read or a merge into tasks by key range.
+"""Cuts a read or a merge into tasks by key range.
 
-A task is bytes: a reference to the shard, the runs that it needs, a query and a key range. Tasks of a
-plan have disjoint key ranges in ascending order, so their answers, one after the other, are the answer
-to the whole: sorted and consolidated, without a shuffle. `tidelake.shard.runs.shares` says
-where they are cut.
+A task is bytes: a spec of the shard, the runs that it needs, a query and a key range. The tasks of a plan
+have disjoint key ranges in ascending order, so their answers, concatenated, are the whole answer: sorted and
+consolidated, without a shuffle. `tidelake.shard.runs.shares` chooses the cuts.
 
-A caller that reads Parquet faster than a task does is told which parts it may read as they are.
+A caller that reads Parquet files faster than a task does can ask which parts it may read as they are stored.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -36,7 +35,7 @@ from tidelake.store.protocols import BlobStore
 from tidelake.store.url import file_url
 
 _TASK_BYTES_MIN = 1024 * 1024
-# A part is held whole while it is written, beside the chunks of the kernel.
+# A part is at most this fraction of a merge's memory: it is held whole while written, beside the chunks.
 _PART_SHARE = 12
 _ALL = Selection()
 _SELECTED = "selected"
@@ -48,10 +47,10 @@ class Task:
 
     Attributes:
         spec: the shard.
-        needed: its runs, with the parts that reach into the key range.
-        keys: the range.
-        as_of, changes, updates, fold: the query; exactly one of them is set, so that a decoder
-            knows which it is.
+        needed: its runs, reduced to the parts that overlap the key range.
+        keys: the key range.
+        as_of, changes, updates, fold: the query. Exactly one of them is set, so that a decoder knows the
+            kind of query.
     """
 
     spec: ShardSpec
@@ -86,11 +85,11 @@ class Task:
 
 @dataclass(frozen=True)
 class SelectedTask:
-    """A task of a read that asks for some rows or columns only.
+    """A task of a read that selects rows or columns.
 
     Attributes:
-        task: that reads all.
-        selection: what it is to give.
+        task: the task that reads everything.
+        selection: the rows and columns to return.
     """
 
     task: Task
@@ -102,12 +101,12 @@ class ReadPlan:
     """A read, cut into tasks.
 
     Attributes:
-        schema: of the rows that the tasks yield: key and value columns, times and `_diff`.
-        tasks: encoded, in ascending order of their key ranges; at least one, unless all is `as_stored`.
-        rows: stored updates that are looked at, an upper bound on the answer.
-        size_bytes: of the parts that are looked at.
-        seqno: of the state that the tasks read; None if they hold all rows themselves.
-        as_stored: what the tasks leave to a caller that asked for it; None: nothing.
+        schema: schema of the rows that the tasks yield: key and value columns, times and `_diff`.
+        tasks: encoded tasks, in ascending order of key ranges; at least one, unless all is `as_stored`.
+        rows: number of stored updates that are read, an upper bound on the answer.
+        size_bytes: size of the parts that are read.
+        seqno: seqno of the state that the tasks read; None if they hold all rows themselves.
+        as_stored: parts that the tasks leave to the caller, who asked for it; None: there are none.
         version: equal for states that name the same stored parts; empty without a seqno.
     """
 
@@ -134,14 +133,14 @@ def plan_read(
     """Cut a read into tasks. Reads the index of every part, unless it is small.
 
     Args:
-        spec: to read with.
-        blobs: where the parts are.
+        spec: the spec to read with.
+        blobs: the store that holds the parts.
         needed: the runs.
-        query: to answer.
-        parallelism: tasks at most.
-        selection: rows and columns to give.
-        task_bytes_max: more tasks than that, if one would read more stored bytes than about this.
-        as_stored: leave out of the tasks what the caller may read from files as it is.
+        query: the query to answer.
+        parallelism: the most tasks, unless `task_bytes_max` needs more.
+        selection: the rows and columns to return.
+        task_bytes_max: make more tasks if one would read more than about this many stored bytes.
+        as_stored: leave parts that the caller may read as they are stored out of the tasks.
     """
     size_bytes = sum(source.run.size_bytes for source in needed)
     rows_ = sum(source.run.rows for source in needed)
@@ -157,14 +156,14 @@ def plan_read(
 def _as_stored(
     spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, selection: Selection
 ) -> tuple[AsStored | None, list[Source]]:
-    # What prunes by a predicate is in the tasks.
+    # Only tasks skip rows by a predicate.
     if selection.where is not None or not isinstance(query, AsOf):
         return None, needed
     parts, left = divided(spec, needed, query)
     files = [url for part in parts if (url := file_url(spec.url, part.name)) is not None]
     if not parts or len(files) < len(parts):
         return None, needed
-    # Other readers know neither the seal of the footer nor how long the object is to be.
+    # Check size and footer here: other readers do not know Tidelake's checksum of the footer.
     for part in parts:
         group_sizes(blobs, part)
     schema = update_schema(spec.schema, spec.domain)
@@ -181,7 +180,7 @@ def run_task(task: bytes) -> Iterator[pa.RecordBatch]:
     """Carry out one task of a `ReadPlan`, in any process.
 
     Raises:
-        LeaseExpired: a part was collected meanwhile: nothing held it, or no longer.
+        LeaseExpired: a part was collected meanwhile, as nothing held it, or the hold expired.
     """
     if task.startswith(f"tidelake-{_SELECTED} ".encode()):
         selected = decoded(_SELECTED, task, SelectedTask, "task")
@@ -199,14 +198,14 @@ def _explained(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None = None) -> bytes:
-    """Carry out one task of a merge: store its rows as parts, and describe them; `b""` without rows.
+    """Carry out one task of a merge: store its rows as parts, and return an encoded run; `b""` without rows.
 
-    In another process the store is opened from the task's URL, in this one it may be handed in.
+    Without `blobs`, as in another process, the store is opened from the task's URL.
     """
     todo = decoded("task", task, Task, "task")
     store = stores_of(todo.spec).blobs if blobs is None else blobs
     part_bytes = todo.spec.config.merge_memory_bytes // _PART_SHARE
-    # The kernel and the statistics run ahead in a thread while this one encodes and writes.
+    # A thread merges and computes statistics ahead, while this one encodes and writes.
     ahead = partial(prefetch, depth=1)
     with lean_memory(), closing(todo.rows(store)) as merged:
         run = write_run(todo.spec, store, env or Env(), merged, part_bytes=part_bytes, ahead=ahead)
@@ -214,7 +213,7 @@ def run_merge_task(task: bytes, blobs: BlobStore | None = None, env: Env | None 
 
 
 def decode_run(data: bytes) -> Run:
-    """Read what `run_merge_task` returned (not `b""`)."""
+    """The run that `run_merge_task` returned; `data` is not `b""`."""
     return decoded("run", data, Run, "run")
 
 
@@ -227,12 +226,12 @@ def cut(
     *,
     within: KeyRange | None = None,
 ) -> list[Task]:
-    """At most `parallelism` tasks of about equal size, none much below a mebibyte or a part."""
+    """At most `parallelism` tasks of about equal size, none much smaller than 1 MiB or a part."""
     return between(spec, needed, query, cut_keys(spec, blobs, needed, parallelism, within))
 
 
 def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[bytes]) -> list[Task]:
-    """The tasks of the key ranges between some keys, one more than there are keys."""
+    """The tasks of the key ranges that `cuts` separate: one more than there are cuts."""
     edges: list[bytes | None] = [None, *cuts, None]
     ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
     return [Task.of(spec, _within(needed, keys), keys, query) for keys in ranges]
@@ -245,9 +244,9 @@ def cut_keys(
     parallelism: int,
     within: KeyRange | None = None,
 ) -> tuple[bytes, ...]:
-    """Keys, encoded and ascending, between at most `parallelism` tasks. Reads the index of every part.
+    """Encoded keys, ascending, that separate at most `parallelism` tasks. Reads the index of every part.
 
-    With `within` only keys of that range, so that tasks read about equally many of its bytes.
+    With `within`, cut that range only, so that the tasks read about equal shares of its bytes.
     """
     total = sum(source.run.size_bytes for source in needed)
     count = max(1, min(parallelism, total // min(_TASK_BYTES_MIN, spec.config.part_target_bytes)))

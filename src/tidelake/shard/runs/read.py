@@ -1,8 +1,8 @@
-"""Bringing rows out: runs of parts become one sorted, consolidated stream.
+"""Reads rows: merges runs of parts into one sorted, consolidated stream.
 
-Skips parts that the query or key range cannot need, reads the tiniest runs together in memory, and
-leaves the k-way merge to `tidelake.data.merge`. Memory is bounded by `fold_rows`, `merge_chunk_rows` and
-one row group for each further run, not by the size of the collection.
+Skips parts that the query or key range cannot need, reads the smallest runs together in memory, and leaves
+the k-way merge to `tidelake.data.merge`. Memory is bounded by `fold_rows`, `merge_chunk_rows` and one row
+group for each further run, not by the size of the collection.
 """
 
 from collections.abc import Generator, Iterable
@@ -32,11 +32,11 @@ from tidelake.store.protocols import BlobStore
 
 __all__ = ["KeyRange", "Source", "rows", "shown", "sources"]
 
-# Every thread keeps memory of its own, so that more of them cost more than they bring.
+# Each thread keeps its own memory, so more threads cost more than they gain.
 _READERS_MAX = 2
-# Chunks do not grow beyond what so many runs need.
+# Chunks grow with the number of runs, up to this many runs.
 _RUNS_MAX = 64
-# Runs of at most so small a share of what is folded are short.
+# Runs of at most this fraction of `fold_rows` are short.
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 _ALL = Selection()
@@ -54,7 +54,7 @@ def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
 
 
 def _may_match(part: Part, query: Query) -> bool:
-    """Whether a time of the part may be one that the query keeps."""
+    """Whether the part may have a time that the query needs."""
     first, last = part.seen_times
     match query:
         case AsOf(time):
@@ -77,11 +77,11 @@ def rows(
     selection: Selection = _ALL,
     among: KeySet | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """The answer to a query over some runs: sorted by (key, value, time), consolidated, then cut to columns.
+    """The answer to a query over some runs: sorted by (key, value, time), and consolidated.
 
-    Batches have the columns of `spec.schema`, or those that are selected, whatever the parts were written
-    under. With `among` only rows with one of these keys. Costs an `open` and a few range reads a part that
-    may hold such rows.
+    Batches have the columns of `spec.schema`, or the selected ones, whatever schema the parts were written
+    under. With `among`, only rows with one of these keys. Costs an `open` and a few range reads for each part
+    that may hold such rows.
     """
     scope = Scope(spec, keys, selection.where, among)
     runs = matching(needed, scope)
@@ -94,7 +94,7 @@ def rows(
 
 
 def shown(spec: ShardSpec, selection: Selection) -> pa.Schema:
-    """The schema of what `rows` yields."""
+    """The schema of the batches of `rows`."""
     schema = update_schema(spec.schema, spec.domain)
     return (
         schema if selection.columns is None else pa.schema([schema.field(n) for n in _names(spec, selection)])
@@ -112,20 +112,20 @@ def _cut(batches: Generator[pa.RecordBatch], names: list[str]) -> Generator[pa.R
 
 
 def _consolidated(spec: ShardSpec, runs: list[Source], query: Query) -> bool:
-    """Whether the rows of the answer stand in the runs as they are: no two of them are to be summed."""
+    """Whether the stored rows are the answer without consolidation: no two of them have to be summed."""
     if len(runs) != 1 or not spec.newest:
         return False
     parts = runs[0].run.parts
     if any(part.rewrite is not None or part.schema_id != spec.schema_id for part in parts):
         return False
-    # Within a run only rows of several times can be equal otherwise.
+    # Within a run, two rows can differ in their time alone only if there are several times.
     return isinstance(query, Updates) or len({t for p in parts for t in (p.time_lower, p.time_upper)}) == 1
 
 
 def _direct(
     spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, names: list[str]
 ) -> Generator[pa.RecordBatch]:
-    """Some columns of a run that needs no consolidation; of the others only what is asked is decoded."""
+    """Some columns of a run that needs no consolidation. Decodes others only for predicate and keys."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     asked = columns_of(scope.where) if scope.where is not None else frozenset()
     keyed = scope.keys != KeyRange()
@@ -157,32 +157,32 @@ def _merged(
     small, large = _divided(runs, spec.config.fold_rows)
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
     several = partial(streams, spec, blobs, scope=scope, runs=len(runs))
-    # Fetching and decoding ahead of the kernel, and beside the folding.
+    # Fetch and decode ahead of the merge, while the small runs are folded.
     with prefetch_all(several(large), _READERS_MAX) as ahead:
         folded = _folded(spec, blobs, small, query, scope)
         if folded is not None and not large:
-            # Nothing to merge it with: it is the answer.
+            # There is nothing to merge it with, so it is the answer.
             yield from folded
             return
         with prefetch_all(several(small if folded is None else []), _READERS_MAX) as others:
             runs_ = [*ahead, *others, *([folded] if folded else [])]
-            # With more runs than the bound on memory is for, each keeps its share: slices get tiny else.
+            # With many runs, let the chunk grow, since otherwise the slice of each run gets tiny.
             grown = chunk_bytes * max(1, min(len(runs_), _RUNS_MAX) // SHARES_MAX)
             cut = chunks(runs_, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=grown)
-            # The next chunk is cut and joined while this one is sorted and summed.
+            # Cut and join the next chunk in a thread while this one is sorted and summed.
             with closing(prefetch(cut, 1) if large else cut) as joined:
                 yield from sums(joined, chunk_rows)
 
 
 def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
-    """The smallest runs, together of at most `rows_max` rows if they are several; and the others."""
+    """Divide runs into the smallest, at least two with at most `rows_max` rows in all, and the others."""
     by_rows = sorted(runs, key=lambda source: source.run.rows)
     total = count = 0
     while count < len(by_rows) and total + by_rows[count].run.rows <= rows_max:
         total += by_rows[count].run.rows
         count += 1
     if count == len(by_rows) and by_rows and by_rows[-1].run.rows * _SHORT_SHARE > rows_max:
-        # It is sorted already: merging the others into it is cheaper than sorting it again with them.
+        # The largest run is sorted already: merging the others into it is cheaper than sorting all again.
         count -= 1
     count = count if count > 1 else 0
     return by_rows[:count], by_rows[count:]
@@ -191,10 +191,10 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
 def _folded(
     spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, scope: Scope
 ) -> list[pa.RecordBatch] | None:
-    """Small runs, read whole and consolidated in memory as one; None if that cannot be done.
+    """Small runs, read whole and consolidated in memory as one; None if that is not possible.
 
-    A shard of many tiny appends would otherwise be a merge of as many streams. It cannot be done if the
-    rows are wide, or if a sum over these runs does not fit where the sum over all runs may.
+    Without it, reading a shard of many tiny appends would merge as many streams. It is not possible if the
+    rows are too wide, or if a sum over these runs does not fit, as the sum over all runs may fit.
     """
     held: list[pa.RecordBatch] = []
     held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])

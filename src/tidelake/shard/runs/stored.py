@@ -1,7 +1,7 @@
-"""Which parts of a snapshot are its answer as they are stored, so that any reader of Parquet may read them.
+"""Finds the parts whose stored rows are rows of a snapshot, so that any Parquet reader may read them.
 
-Owns that decision, from descriptions alone. Invariant: the rows of these parts, at the time asked for, and
-the answer of the runs that are left, together are the snapshot: no row is in both, and no two are equal.
+Owns that decision, from descriptions of parts alone. Invariant: the rows of these parts, at the time asked
+for, plus the answer of the remaining runs, are the snapshot: no row is in both, and no two rows are equal.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from tidelake.shard.spec import ShardSpec
 
 @dataclass(frozen=True)
 class AsStored:
-    """Parts that nobody has to merge.
+    """Parts that need no merge.
 
     Attributes:
-        parts: each row of them is a row of the answer.
-        files: their URLs, in the same order.
-        schema: of all columns in the files.
-        time: that the rows are to be given, instead of the one that is stored.
+        parts: the parts, each row of which is a row of the answer.
+        files: URLs of their files, in the same order.
+        schema: schema of all columns in the files.
+        time: the time of the rows in the answer, in place of the stored time.
     """
 
     parts: tuple[Part, ...]
@@ -35,17 +35,17 @@ class AsStored:
     @property
     def ones(self) -> bool:
         """Whether every diff is 1."""
-        # None is 0, so that without a negative one none is less than 1.
+        # No diff is 0. If none is negative either, each is at least 1, so a sum of `rows` means all are 1.
         return all(part.negative_rows == 0 and part.diff_sum == part.rows for part in self.parts)
 
 
 def divided(spec: ShardSpec, needed: list[Source], query: Query) -> tuple[list[Part], list[Source]]:
-    """The parts whose rows are the answer for their keys, and what is left of the runs without them.
+    """The parts whose rows are the answer for their keys, and the runs without these parts.
 
     Args:
-        spec: to read with.
-        needed: runs without the parts whose times the query cannot see, as `sources` finds them.
-        query: only a snapshot, under the newest schema, has such parts.
+        spec: the spec to read with.
+        needed: the runs, without the parts whose times the query cannot see, as `sources` returns them.
+        query: the query. Only a snapshot under the newest schema has such parts.
     """
     if not isinstance(query, AsOf) or not spec.newest:
         return [], needed
@@ -65,7 +65,7 @@ def divided(spec: ShardSpec, needed: list[Source], query: Query) -> tuple[list[P
 
 
 def _groups(needed: list[Source]) -> Iterator[list[tuple[Source, Part]]]:
-    """All parts, ascending, cut where no key of a part before can be one of a part behind."""
+    """All parts, ascending by key, in groups such that parts of different groups have no key in common."""
     placed = [(source, part) for source in needed for part in source.run.parts]
     placed.sort(key=lambda item: item[1].key_lower)
     group: list[tuple[Source, Part]] = []
@@ -75,17 +75,17 @@ def _groups(needed: list[Source]) -> Iterator[list[tuple[Source, Part]]]:
             yield group
             group, end = [], b""
         group.append((source, part))
-        # Bounds may be truncated, and then are wider; None is without bound.
+        # A truncated bound is wider than the keys; None: no bound.
         end = None if end is None or part.key_upper is None else max(end, part.key_upper)
     if group:
         yield group
 
 
 def _is_answer(spec: ShardSpec, group: list[tuple[Source, Part]]) -> bool:
-    """Whether the rows of some parts, and of no others, are the answer for their keys.
+    """Whether the stored rows of a group of parts are the answer for their keys.
 
-    Of one run and one time, no two of them are equal but for the time. Of several times two may be,
-    whatever their diffs are.
+    They are if all parts are of one run and one time: then no two rows are equal. With several times two rows
+    may differ in their time alone, and would have to be summed.
     """
     source = group[0][0]
     return (

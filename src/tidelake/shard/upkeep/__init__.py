@@ -1,1 +1,1 @@
-"""What nobody waits for: merging, collecting what nobody needs, removing what was dropped."""
+"""Background work on a shard: merges, drains, garbage collection, and the removal of dropped shards."""

@@ -1,12 +1,12 @@
-"""Collection: deleting what no state names and nobody reads, in an order that may stop anywhere.
+"""Garbage collection: deletes objects that no state names and no reader needs. It may stop at any point.
 
-Garbage is doomed in the state, deleted, and buried in the state; log entries before the oldest rollup that
-is left go between the last two, so that whoever comes after a crash sees that they are still to go. Uploads
-that nobody appended are found by listing, once the state takes them in no more. What may be deleted, and
-why nobody can need it again, is said in `tidelake.state.garbage`.
+Garbage is condemned in the state (`doom`), deleted, and purged from the state (`bury`). Log entries before
+the oldest remaining rollup are removed between the last two steps, so that after a crash the state still
+shows that they must go. Uploads that were never appended are found by listing, once the state refuses them
+because of their age. `tidelake.state.garbage` says what may be deleted, and why it can never be needed again.
 
-INVARIANT: only what was doomed, or what no later state can name, is deleted. So runs may overlap, stall and
-die without harm.
+INVARIANT: only condemned objects, and objects that no later state can name, are deleted. So collections may
+overlap, stall and die without harm.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,26 +23,26 @@ from tidelake.state.forking import is_borrowed
 from tidelake.state.state import FIRST, ShardState
 from tidelake.store.protocols import BlobInfo
 
-# Names in one commit: it is an entry of the log like any other.
+# The most names in one commit, to keep the log entry small.
 _NAMES_MAX = 1_000
-# An append deletes so many blobs at most, and looks only if there are as many.
+# An append deletes at most this many blobs, and starts only if there are at least as many.
 _NAMES_BESIDE = 32
-# And forgets so many tokens at most.
+# An append forgets at most this many tokens.
 _TOKENS_BESIDE = 250
-# A handle looks for garbage so many times while it grows old, and lists uploads likewise.
+# A handle looks for garbage this many times within the age of garbage, and lists uploads likewise.
 _LOOKS = 4
 _PAUSE_S_MIN = 1.0
 
 
 @dataclass(frozen=True)
 class CollectReport:
-    """What a collection removed.
+    """What a garbage collection removed.
 
     Attributes:
-        blobs: objects that the state had named.
-        leaked: objects that no state has named: uploads that were given up, rollups that came too late.
-        leaked_bytes: theirs.
-        entries: of the log.
+        blobs: number of objects that a state had named.
+        leaked: number of objects that no state has named: abandoned uploads, and rollups that came too late.
+        leaked_bytes: size of the leaked objects in bytes.
+        entries: number of log entries.
     """
 
     blobs: int = 0
@@ -52,16 +52,16 @@ class CollectReport:
 
     @property
     def objects(self) -> int:
-        """All objects that were removed."""
+        """Number of all objects that were removed."""
         return self.blobs + self.leaked
 
     @property
     def total(self) -> int:
-        """These, and log entries."""
+        """Number of objects and log entries that were removed."""
         return self.objects + self.entries
 
     def plus(self, other: "CollectReport") -> "CollectReport":
-        """Both together."""
+        """The sum of both."""
         return CollectReport(
             self.blobs + other.blobs,
             self.leaked + other.leaked,
@@ -71,7 +71,7 @@ class CollectReport:
 
 
 class Collector:
-    """Collects what one shard no longer needs. Several may be at it."""
+    """Collects the garbage of one shard. Several collectors may run at once."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -79,29 +79,29 @@ class Collector:
 
     @property
     def _garbage_ms(self) -> int:
-        """How long garbage stays, as far as this handle knows."""
+        """How long garbage is kept, as of the newest known state."""
         return self._shard.known().agreed.garbage_ms(self._shard.env.clock.now_ms())
 
     @property
     def _upload_ms(self) -> int:
-        """How long an upload may take, as far as this handle knows."""
+        """How long an upload may take, as of the newest known state."""
         return self._shard.known().agreed.upload_ms(self._shard.env.clock.now_ms())
 
     def run(self, *, thorough: bool = False) -> CollectReport:
-        """Delete the garbage that is old enough, and what it kept in the log; look for leaked uploads.
+        """Delete garbage that is old enough, and log entries that it needed; look for leaked uploads.
 
-        A fork lets its origin go when it needs no part of it any more; of forks that were never made the
-        origin finds out where it looks for uploads.
+        Also release the origin of a fork that needs no part of it any more. An origin forgets forks that were
+        never created when it looks for leaked uploads.
 
-        Costs one log scan if there is nothing to do; otherwise two log writes for a thousand blobs, and a
-        call for each. Uploads are listed if it is some time since this handle did; then it is a listing.
+        Costs one log scan if there is nothing to do; otherwise two log writes for each thousand blobs, and a
+        call for each blob. If this handle has not listed the uploads for some time, also a listing.
 
         Args:
             thorough: list the uploads in any case.
 
         Raises:
-            StoreUnavailable, OutcomeUnknown: something could not be deleted. It is left for the next run;
-                what comes before it is done.
+            StoreUnavailable, OutcomeUnknown: an object could not be deleted. It is left to the next run;
+                everything before it is done.
         """
         try:
             report = self._garbage(self._shard.state(), _NAMES_MAX)
@@ -112,17 +112,17 @@ class Collector:
             self._forget()
             self._lending.let_go(self._shard)
         except CollectionDropped:
-            # Whoever dropped it deletes everything.
+            # The process that dropped it deletes everything.
             return CollectReport()
         self._shard.collected.tried_s = self._shard.env.clock.monotonic_s()
         return report
 
     def run_if_due(self) -> CollectReport:
-        """`run`, if it is some time since this handle did."""
+        """`run`, if this handle has not collected for some time."""
         return self.run() if self._due(self._shard.collected.tried_s, self._garbage_ms) else CollectReport()
 
     def beside_append(self) -> CollectReport:
-        """Delete a few blobs, if there is enough garbage and it is some time since this handle looked."""
+        """Delete a few blobs, if there is enough garbage and this handle has not looked for some time."""
         self._age()
         collected, state = self._shard.collected, self._shard.known()
         enough = len(state.garbage) + len(state.doomed) >= _NAMES_BESIDE
@@ -130,12 +130,12 @@ class Collector:
             return CollectReport()
         report = self._garbage(state, _NAMES_BESIDE, once=True)
         if report.blobs < _NAMES_BESIDE:
-            # With as many there may be more: the next append goes on at once.
+            # If the limit was reached there may be more, so the next append goes on at once.
             collected.tried_s = self._shard.env.clock.monotonic_s()
         return report
 
     def _age(self) -> None:
-        """Let what was taken, and tokens, be forgotten in time also where nobody lists uploads."""
+        """Forget names of taken uploads, and tokens, that are too old, even if uploads are never listed."""
         collected, state = self._shard.collected, self._shard.known()
         is_empty = state.dropped or not (state.taken or state.tokens)
         if is_empty or not self._due(collected.aged_s, self._upload_ms):
@@ -144,11 +144,11 @@ class Collector:
             self._wanted(state, partial(collection.raise_floor, beyond=None))
         forgotten = self._wanted(state, partial(forgetting.forget_tokens, names_max=_TOKENS_BESIDE))
         if forgotten < _TOKENS_BESIDE:
-            # With as many there may be more: the next append goes on at once.
+            # If the limit was reached there may be more, so the next append goes on at once.
             collected.aged_s = self._shard.env.clock.monotonic_s()
 
     def _forget(self) -> None:
-        """Forget all tokens that are old enough; those of earlier versions are counted from now on."""
+        """Forget all tokens that are old enough. Tokens without a date (earlier versions) age from now on."""
         collected, forget = self._shard.collected, partial(forgetting.forget_tokens, names_max=_NAMES_MAX)
         date = partial(forgetting.date_tokens, names_max=_NAMES_MAX)
         while not collected.dated and self._wanted(self._shard.known(), date):
@@ -158,12 +158,12 @@ class Collector:
             pass
 
     def pause_s(self) -> float:
-        """How long a shard at rest can be left alone: until something is old enough, or the next listing."""
+        """How long an idle shard can be left alone: until garbage is old enough or a listing is due."""
         state, now_ms = self._shard.known(), self._shard.env.clock.now_ms()
         ages = [(found.removed_ms, self._garbage_ms) for found in state.garbage.values()]
         ages += [(noted_ms, self._upload_ms) for _, noted_ms in state.sweep.marks]
         waits_s = [_pause_s(self._upload_ms)]
-        # What is old enough and still there is read, or could not be deleted.
+        # Garbage that is old enough and still there is being read, or could not be deleted.
         waits_s += [_pause_s(self._garbage_ms)] if state.doomed else []
         waits_s += [max((at_ms + age - now_ms) / 1000, _pause_s(age)) for at_ms, age in ages]
         return min(waits_s)
@@ -173,7 +173,7 @@ class Collector:
         return last_s is None or now_s - last_s >= _pause_s(age_ms)
 
     def _garbage(self, state: ShardState, names_max: int, *, once: bool = False) -> CollectReport:
-        """Doom, delete, truncate, bury; until nothing more is free."""
+        """Condemn, delete, truncate and purge, until nothing more may be deleted."""
         report = CollectReport()
         while state.garbage or state.doomed:
             doomed = self._wanted(state, partial(collection.doom, names_max=names_max))
@@ -192,32 +192,32 @@ class Collector:
         return report
 
     def _wanted(self, state: ShardState, command: Command[R]) -> R:
-        """The result of a command. A state that was just read says as well that there is nothing to do."""
+        """The result of a command. Not run if it is a no-op on `state`, which was read just before."""
         outcome = command(state, self._shard.env.clock.now_ms())
         return outcome.result if isinstance(outcome, NoOp) else self._shard.run(command)
 
     def _deleted(
         self, doomed: Iterable[str]
     ) -> tuple[tuple[str, ...], int, StoreUnavailable | OutcomeUnknown | None]:
-        """Delete blobs: their names, how many were there, and what kept it from going on."""
+        """Delete blobs. Returns the names that are done, how many existed, and the error that stopped it."""
         done: list[str] = []
         blobs, failed = 0, None
         for name in doomed:
             if is_borrowed(name, self._shard.spec.shard_id):
-                done.append(name)  # Whose it is deletes it.
+                done.append(name)  # The origin deletes it.
                 continue
             try:
                 blobs += self._shard.stores.blobs.delete(name)
                 done.append(name)
             except (StoreUnavailable, OutcomeUnknown) as error:
                 failed = error
-                # One that cannot be deleted must not keep the others for ever; a store that is away would.
+                # One blob that cannot be deleted must not block the others; but stop if the store is away.
                 if not isinstance(error, StoreUnavailable) or error.retryable:
                     break
         return tuple(done), blobs, failed
 
     def _truncate(self, deleted: Iterable[str]) -> int:
-        """Remove the log entries that only deleted rollups needed; how many."""
+        """Remove the log entries that only deleted rollups needed. Returns their number."""
         if not any(names.rolled_up_at(name) is not None for name in deleted):
             return 0
         state = self._shard.known()
@@ -233,16 +233,16 @@ class Collector:
             raise
 
     def _listing_due(self, state: ShardState) -> bool:
-        """Whether a listing may find something: the floor can rise or has risen, or it is long ago."""
+        """Whether a listing may find something: the floor can rise or has risen, or the last one is old."""
         collected, now_ms = self._shard.collected, self._shard.env.clock.now_ms()
         over = any(noted_ms + self._upload_ms <= now_ms for _, noted_ms in state.sweep.marks)
         return over or state.sweep.floor > collected.floor or self._due(collected.listed_s, self._upload_ms)
 
     def _leaked(self) -> CollectReport:
-        """Delete uploads and rollups that no state can name any more, and note when more of them will be.
+        """Delete uploads and rollups that no state can name any more, and note when others will be that old.
 
-        SUBTLE: what is listed, lies below the floor of a state, and is not in that state, is in none that
-        comes after. The state must have that floor: before it rose, others may have appended what was listed.
+        SUBTLE: an upload below the floor of a state that is not in that state is in no later state. The check
+        must use a state that has that floor: until the floor rose, others may have appended a listed upload.
         """
         shard, id_ = self._shard, self._shard.spec.shard_id
         listed_s = shard.env.clock.monotonic_s()
@@ -254,7 +254,7 @@ class Collector:
         state = shard.known()
         before_ms = shard.env.clock.now_ms() - self._upload_ms
         if any(info.modified_ms <= before_ms and _is_early(info.name, state) for info in rollups):
-            # Its writer may be asleep and add it still. Once there is a newer one, nobody can.
+            # Its writer may be asleep and add it later. Once there is a newer rollup, it cannot.
             shard.write_rollup()
             state = shard.known()
         lost = [info for at, info in _unnamed(parts, state) if at < state.sweep.floor]
@@ -271,7 +271,7 @@ def _pause_s(age_ms: int) -> float:
 
 
 def _unnamed(parts: Iterable[BlobInfo], state: ShardState) -> Iterator[tuple[int, BlobInfo]]:
-    """The stored parts that a state does not name, with the seqno that their uploaders knew."""
+    """The stored parts that a state does not name, each with the seqno that its uploader knew."""
     named = {part.name for part in state.parts()}
     named.update(part.name for chunk in state.chunks.values() for part in chunk)
     for info in parts:
@@ -282,13 +282,13 @@ def _unnamed(parts: Iterable[BlobInfo], state: ShardState) -> Iterator[tuple[int
 
 
 def _is_early(name: str, state: ShardState) -> bool:
-    """Whether it is a rollup that is not in the state, but could be: of a writer that did not come so far."""
+    """Whether it is a rollup that is not in the state but may still be added: its writer was interrupted."""
     seqno = names.rolled_up_at(name)
     return seqno is not None and state.rollup.seqno < seqno <= state.seqno
 
 
 def _came_too_late(name: str, state: ShardState) -> bool:
-    """Whether it is a rollup that is not in the state, and never will be: it takes in only newer ones."""
+    """Whether it is a rollup that is not in the state and never will be: a state adds only newer ones."""
     seqno, last = names.rolled_up_at(name), state.rollup
     if seqno is None or name in state.garbage or name in state.doomed:
         return False

@@ -1,8 +1,8 @@
-"""One physical merge: from a request to the result in its place.
+"""Carries out one merge, from the request to the result that replaces its inputs.
 
-A large merge is claimed first and done key range by key range; each finished one is recorded in the
-state, so a process that dies loses one. A small one is one key range and is just done. What was written
-in vain is deleted when it is certain that the state does not name it, and left otherwise.
+A large merge is claimed first and done key range by key range. Each finished key range is recorded in the
+state, so a process that dies loses at most one. A small merge is one key range and needs no claim. Parts that
+were written in vain are deleted if it is certain that no state names them, and left otherwise.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from tidelake.state.state import MergeClaim
 
 @dataclass(frozen=True)
 class Shape:
-    """How much a batch or several hold."""
+    """The size of one or several batches."""
 
     batches: int = 0
     runs: int = 0
@@ -39,7 +39,7 @@ class Shape:
 
     @classmethod
     def of(cls, batches: Sequence[HollowBatch]) -> "Shape":
-        """Add up some batches."""
+        """The total size of some batches."""
         runs = [run for batch in batches for run in batch.runs]
         return cls(
             len(batches),
@@ -55,13 +55,13 @@ class MergeReport:
     """What a merge did.
 
     Attributes:
-        applied: whether the result took the place of its inputs.
-        before: what went in.
-        after: what came out; equal to `before` if nothing was merged.
-        chunks: key ranges that were merged for it by this process.
-        resumed: key ranges that had been recorded before.
-        reason: why it was not applied; empty if it was.
-        unfinished: some key ranges are recorded, and the others are for another time.
+        applied: whether the result replaced its inputs.
+        before: size of the inputs.
+        after: size of the result; equal to `before` if nothing was merged.
+        chunks: number of key ranges that this process merged.
+        resumed: number of key ranges that had been recorded before.
+        reason: why the result was not applied; empty if it was.
+        unfinished: whether some key ranges are recorded, and the others are left for later.
     """
 
     applied: bool
@@ -75,11 +75,11 @@ class MergeReport:
 
 @dataclass(frozen=True)
 class Workers:
-    """Who carries out the tasks of a merge.
+    """The workers that carry out the tasks of a merge.
 
     Attributes:
-        run: carries out encoded tasks and gives their outputs in the same order.
-        width: tasks that it is given at once; what they have done is recorded together.
+        run: carries out encoded tasks and returns their outputs in the same order.
+        width: number of tasks that `run` is given at once; their results are recorded when all are done.
     """
 
     run: Callable[[Sequence[bytes]], Sequence[bytes]]
@@ -99,7 +99,7 @@ class Compactor:
         self.runner = shard.runner
         self._workers = workers or Workers.here(shard)
         self._config = shard.spec.config
-        # So few rows are merged here, without tasks and threads.
+        # At most this many rows are merged in this process, without tasks and threads.
         self._tiny_rows = 0 if workers else min(_TINY_ROWS, self._config.merge_claim_rows)
 
     def merge(
@@ -108,12 +108,12 @@ class Compactor:
         """Carry out a request, from reading its inputs to the commit of the result.
 
         Args:
-            request: found in the newest state; if it no longer fits, nothing is done.
-            rewrite: read and write even a single run, whose times have to be advanced; make stored parts.
-            chunk_rows: merge one key range of about so many rows, and leave the others for another time.
+            request: a request from a recent state; if its inputs have changed since, nothing is done.
+            rewrite: read and write even a single run, to advance its times; make stored parts.
+            chunk_rows: merge one key range of about this many rows, and leave the others for later.
 
         Raises:
-            InvalidUpdates: a sum does not fit an int64, also with times as they were. Nothing has changed.
+            InvalidUpdates: a sum does not fit an int64, even without advancing times. Nothing has changed.
         """
         state = self.shard.known()
         if state.spine.holder(request.id) is None or not state.spine.tiled(request.id):
@@ -126,7 +126,7 @@ class Compactor:
         try:
             return self._merge(request, members, runs, state.since, inline=not rewrite, chunk_rows=chunk_rows)
         except InvalidUpdates:
-            # What does not fit when it is summed at `since` may fit at the times that it has.
+            # Sums that do not fit with times advanced to `since` may fit at the present times.
             if len(runs) == 1 or _folded(members) == state.since:
                 raise
             return self._merge(request, members, runs, _folded(members), inline=False)
@@ -151,19 +151,19 @@ class Compactor:
             return self._apply(request, members, since, _parts(output), None, chunks=1)
         claimed = self._claim(request, cuts, since)
         if claimed.claim is None:
-            return _skipped("another process is at it, or its inputs are no longer there")
+            return _skipped("another process is merging it, or its inputs are no longer there")
         try:
             return self._merge_claimed(
                 request, members, needed, claimed.claim, dict(claimed.chunks), whole=chunk_rows is None
             )
         except InvalidUpdates:
-            # It would fail for whoever takes it over as well.
+            # Release the claim: the merge would fail for every process that takes it over.
             self._release(claimed.claim)
             raise
 
     def _tiny(self, needed: list[Source], since: Frontier) -> tuple[Part, ...]:
-        """Merge a few rows here and now. Inline rows stay inline if together they are no more bytes."""
-        # One spec for the rows and the parts: another thread may learn of another schema meanwhile.
+        """Merge a few rows in memory. Inline rows stay inline if the result takes no more bytes than they."""
+        # Use one spec for rows and parts: `shard.spec` changes if another thread sees a new schema.
         spec, blobs = self.shard.spec, self.shard.stores.blobs
         table = pa.Table.from_batches(
             rows(spec, blobs, needed, Fold(since)), update_schema(spec.schema, spec.domain)
@@ -219,7 +219,7 @@ class Compactor:
                 if not self._record(claim, i, parts):
                     # Refused on the newest state: neither this chunk nor the rest of the wave is recorded.
                     self._discard([part for parts in made[n:] for part in parts])
-                    return _skipped("another process took it over")
+                    return _skipped("another process took the merge over")
                 done[i] = parts
         if len(done) < len(tasks):
             return replace(UNFINISHED, chunks=len(todo), resumed=resumed)
@@ -261,7 +261,7 @@ class Compactor:
         return MergeReport(False, before, before, chunks, resumed, fit.value)
 
     def end_expired(self) -> None:
-        """End claims whose processes are gone. No store call if there is none."""
+        """End claims that have expired, as their processes are gone. No store call if there are no claims."""
         if self.shard.known().claims:
             self.shard.run(maintenance.end_expired)
 
@@ -269,21 +269,21 @@ class Compactor:
         self.shard.run(partial(maintenance.release_claim, claim=claim))
 
     def _discard(self, parts: Sequence[Part]) -> None:
-        """Delete parts that certainly no state names: a command said so on the newest one."""
+        """Delete parts that certainly no state names: a command was refused on the newest state."""
         if parts:
             discard(self.shard.stores.blobs, self.shard.env, [Run(tuple(parts))])
 
 
 def _folded(members: Sequence[Member]) -> Frontier:
-    """How far the rows of some members were folded at most; empty members have none."""
+    """The latest `since` that the rows of some members were folded to; members without runs do not count."""
     sinces = [member.batch.bounds.since for member in members if member.batch.runs]
     return reduce(Frontier.join, sinces or [members[0].batch.bounds.since])
 
 
-# So little is merged without tasks and threads.
+# At most this much is merged without tasks and threads.
 _TINY_ROWS = 65_536
 _TINY_BYTES = 4 * 1024 * 1024
-UNFINISHED = MergeReport(False, Shape(), Shape(), reason="it goes on later", unfinished=True)
+UNFINISHED = MergeReport(False, Shape(), Shape(), reason="the other key ranges follow later", unfinished=True)
 NOT_MERGED = MergeReport(False, Shape(), Shape(), reason="a sum does not fit")
 
 

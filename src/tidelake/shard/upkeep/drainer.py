@@ -1,9 +1,9 @@
-"""Draining: staged updates of closed times come into the spine.
+"""Draining: moves staged updates of closed times into the spine.
 
-A step that closes times moves whole staged batches into the spine itself. Left are batches that hold later
-times as well; they are read here and written in two: what lies before the upper, sorted and consolidated,
-for the spine, and the rest, staged again. Anyone may do it at any time; the first one wins, and what the
-others wrote in vain is deleted.
+A command that closes times moves staged batches into the spine if all of their times are closed. This module
+handles batches that also hold later times: it reads them and writes them as two parts, the updates before the
+upper, sorted and consolidated, for the spine, and the rest, which stays staged. Any process may drain at any
+time; the first one wins, and the parts that the others wrote in vain are deleted.
 """
 
 import warnings
@@ -35,10 +35,10 @@ from tidelake.state import staging
 from tidelake.state.staging import Split, splits, staged_parts
 from tidelake.state.state import ShardState
 
-# So little is brought together here and now, and may stay inline.
+# At most this much is split in memory, and may stay inline.
 _TINY_ROWS = 65_536
 _TINY_BYTES = 4 * 1024 * 1024
-# So many batches that are near each other in time become one, if there are too many.
+# This many batches that are close in time become one, if there are too many batches.
 _GATHERED = 16
 _TURN = "gather"
 
@@ -49,7 +49,7 @@ class Drained:
 
     Attributes:
         moves: how often the end of the spine moved.
-        rows_read: updates of staged batches that were read.
+        rows_read: number of updates of staged batches that were read.
     """
 
     moves: int = 0
@@ -63,9 +63,9 @@ class Drainer:
         self._shard = shard
 
     def run(self, rows_max: int | None = None) -> Drained:
-        """Drain until the spine has all times that are closed now, or over `rows_max` rows are to be read.
+        """Drain until the spine has all times that are closed now, but read at most `rows_max` rows.
 
-        What is closed meanwhile is for the next run: a busy shard would keep this one for ever.
+        Times that are closed meanwhile are left to the next run: with a busy shard this one would never end.
         """
         moves = rows_read = 0
         closed = self._shard.known().upper
@@ -81,13 +81,14 @@ class Drainer:
             rows_read += count
 
     def make_room(self) -> None:
-        """Bring staged batches together if there are too many, so that readers need not merge any number.
+        """Merge staged batches if there are too many, which bounds the number of runs that readers merge.
 
-        Too many are more runs than the setting `runs_max`, or inline parts of half the bytes that the state
-        takes; otherwise no store call. One thread of one process does it, and its other threads wait.
+        Too many means more runs than the setting `runs_max`, or inline parts that take half of the bytes
+        allowed in the state. Otherwise no store call. One thread of one process does it; the other threads of
+        the process wait.
 
         Raises:
-            StoreUnavailable: that could not be done.
+            StoreUnavailable: the merge was not possible.
         """
         if not self._crowded():
             return
@@ -95,10 +96,10 @@ class Drainer:
         try:
             shard.together.gathers.run(Request(), self._gather_for)
         except (BlobNotFound, CorruptionError) as error:
-            message = f"staged batches cannot be brought together: {error}"
+            message = f"staged batches cannot be merged: {error}"
             warnings.warn(TidelakeWarning(message), stacklevel=2)
         except OutcomeUnknown as error:
-            message = f"nothing was staged, since others had to be brought together first: {error}"
+            message = f"nothing was staged, since a merge that had to come first failed: {error}"
             raise StoreUnavailable(message) from error
         shard.env.recorder.count("shard.staged.gathered")
 
@@ -110,7 +111,7 @@ class Drainer:
 
     def _gather_for(self, asking: Sequence[Request]) -> None:
         try:
-            # Of several processes the others would read and write the same in vain.
+            # Only one process at a time: the others would read and write the same batches in vain.
             with self._shard.stores.turns.take(self._shard.spec.shard_id, _TURN) as is_ours:
                 if is_ours:
                     self._gather()
@@ -121,9 +122,9 @@ class Drainer:
             request.answered = True
 
     def _gather(self) -> None:
-        """Make one batch of each few that are near each other in time.
+        """Merge batches that are close in time, a few at a time.
 
-        The larger half is left as it is: each row is written again a few times only.
+        The larger half of the batches is left as it is, so that each row is rewritten only a few times.
         """
         state = self._shard.state()
         if not self._crowded():
@@ -135,7 +136,7 @@ class Drainer:
             group = few[start : start + _GATHERED]
             if len(group) > 1:
                 state = self._shard.known()
-                # Where a sum does not fit they stay as they are, for what puts it right may still come.
+                # If a sum does not fit, they stay as they are: later updates may make it fit.
                 with suppress(InvalidUpdates):
                     self._put(self._split(state, tuple(one.name for one in group), state.drained))
 
@@ -145,20 +146,22 @@ class Drainer:
             return False
         applied = self._shard.run(partial(staging.drain, split=split))
         if not applied:
-            # Said on the newest state: nothing names them.
+            # The command was refused on the newest state, so no state names the parts.
             discard(self._shard.stores.blobs, self._shard.env, (*split.below, *split.above))
         return applied
 
     def _split(
         self, state: ShardState, names: tuple[str, ...], upper: Frontier, *, apart: bool = False
     ) -> Split | None:
-        """Read staged batches and write them in two, each run `apart` or all together.
+        """Read staged batches and write them as two: updates before `upper`, and the rest.
+
+        With `apart`, each run is rewritten by itself; otherwise all runs are merged.
 
         Returns:
-            None if they are no longer there.
+            The result; None if the batches are no longer staged.
 
         Raises:
-            InvalidUpdates: a sum over all of them does not fit.
+            InvalidUpdates: a sum over the runs does not fit an int64.
         """
         if not _has(state, names):
             return None
@@ -172,7 +175,7 @@ class Drainer:
             return None
 
     def _drained(self, state: ShardState, names: tuple[str, ...]) -> Split | None:
-        """All that is closed, also where a sum does not fit: it does over each run."""
+        """Split at the upper, run by run if a sum over all runs does not fit: within a run every sum fits."""
         try:
             return self._split(state, names, state.upper)
         except InvalidUpdates:
@@ -181,7 +184,7 @@ class Drainer:
     def _written(
         self, groups: Sequence[Sequence[HollowBatch]], names: tuple[str, ...], end: Frontier, upper: Frontier
     ) -> Split:
-        """What each group of batches holds, as a run below `upper` and one above it."""
+        """Write each group of batches as a run before `upper` and a run of the rest."""
         below: list[Run] = []
         above: list[Run] = []
         try:
@@ -195,7 +198,7 @@ class Drainer:
         return Split(names, upper, tuple(below), tuple(above))
 
     def _run(self, batches: Sequence[HollowBatch], query: Updates) -> tuple[Run, ...]:
-        """One run of what some batches hold of an interval; none if that is nothing."""
+        """Write the updates of some batches in an interval as one run; no run if there are no updates."""
         spec, blobs, env = self._shard.spec, self._shard.stores.blobs, self._shard.env
         found = rows(spec, blobs, sources(batches, query), query)
         if (

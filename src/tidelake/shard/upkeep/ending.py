@@ -1,10 +1,11 @@
-"""The end of a shard: a tombstone, then its objects, then its log.
+"""Ends a shard: makes it a tombstone, then deletes its objects, then its log.
 
-The tombstone comes first, by compare-and-set: from then on no process can commit anything, so whatever is
-found may go, and whoever finds a tombstone may go on with it. The log goes last: until then it says so.
+The tombstone comes first, by compare-and-set: from then on no process can commit anything, so all objects may
+be deleted, and any process that finds a tombstone may continue its removal. The log is deleted last, since it
+tells that the shard is a tombstone.
 
-As long as there are forks, what these need stays, and the log with it. What the shard itself had borrowed is
-returned before its own objects and its log go, since only these tell of it.
+As long as the shard has forks, the objects that these need stay, and so does the log. If the shard is a fork
+itself, it releases its origin before its own objects and log are deleted, since only they name the origin.
 """
 
 from dataclasses import dataclass
@@ -25,13 +26,13 @@ from tidelake.store.url import Stores
 
 @dataclass(frozen=True)
 class Removed:
-    """What went with shards.
+    """What the removal of shards deleted.
 
     Attributes:
-        shards: whose logs were deleted.
-        blobs: their objects.
-        size_bytes: of these.
-        damaged: what was left as it is because its log cannot be used, and why, for people.
+        shards: number of shards whose logs were deleted.
+        blobs: number of objects that were deleted.
+        size_bytes: size of these objects in bytes.
+        damaged: messages about shards that were left alone because their logs cannot be used.
     """
 
     shards: int = 0
@@ -40,7 +41,7 @@ class Removed:
     damaged: tuple[str, ...] = ()
 
     def plus(self, other: "Removed") -> "Removed":
-        """Both together."""
+        """The sum of both."""
         return Removed(
             self.shards + other.shards,
             self.blobs + other.blobs,
@@ -53,7 +54,7 @@ class Ending:
     """Ends one shard.
 
     Attributes:
-        shard_id: of the shard.
+        shard_id: id of the shard.
     """
 
     def __init__(self, stores: Stores, env: Env, config: Config, shard_id: str) -> None:
@@ -64,10 +65,10 @@ class Ending:
         self._lending = Lending(stores, env, config)
 
     def drop(self, *, force: bool = False) -> bool:
-        """Make the shard a tombstone; False if it is one, or is gone. One log write.
+        """Make the shard a tombstone; False if it is one already, or is gone. One log write.
 
         Raises:
-            CollectionInUse: others hold it, and not `force`.
+            CollectionInUse: it has holds, and not `force`.
         """
         try:
             return self._machine.run(partial(dropping.drop_shard, force=force)).result
@@ -75,7 +76,7 @@ class Ending:
             return False
 
     def abandon(self, before_ms: int) -> bool:
-        """Make the shard a tombstone if it was made before a time, and nobody has committed since."""
+        """Make the shard a tombstone if it was created before a time and never written to since."""
         try:
             return self._machine.run(partial(dropping.abandon, before_ms=before_ms)).result
         except CollectionNotFound:
@@ -86,30 +87,31 @@ class Ending:
         return self.dropped_ms() is not None
 
     def is_alive(self) -> bool:
-        """Whether it is there, and no tombstone. One store call."""
+        """Whether the shard exists and is not a tombstone. One store call."""
         return self._history.is_alive()
 
     def is_newborn(self) -> bool:
-        """Whether it was dropped before anybody had written to it. One store call."""
+        """Whether the shard was dropped before its first write, by its first commit. One store call."""
         head = self._stores.log.head(self.shard_id)
         return head is not None and head.seqno <= 1
 
     def dropped_ms(self) -> int | None:
-        """When it was dropped; None: it was not, or is gone. One store call."""
+        """When the shard was dropped; None if it was not dropped, or is gone. One store call."""
         return self._history.dropped_ms()
 
     def remove(self) -> Removed:
         """Delete all objects of a tombstone, and then its log. A listing, and a call for each object.
 
-        What forks need stays, and so does the log: whoever comes when the last one is gone removes the rest.
+        Objects that forks need stay, and so does the log: the first call after the last fork is gone deletes
+        the rest.
 
         Raises:
-            InternalError: it is none. Nothing was deleted.
+            InternalError: the shard is not a tombstone. Nothing was deleted.
         """
         if not self.is_tombstone():
             if self._stores.log.head(self.shard_id) is None:
                 return Removed()
-            raise InternalError(f"shard {self.shard_id} was not dropped, and is to be removed")
+            raise InternalError(f"shard {self.shard_id} cannot be removed: it was not dropped")
         state = self._last()
         if state is not None and self._lending.settle(state):
             state = self._last()
@@ -118,12 +120,12 @@ class Ending:
         if state is not None:
             self._lending.return_borrowed(state)
         removed = self._deleted(keep=frozenset())
-        # Before the log: until that is gone, whoever comes next does it again.
+        # Before the log: as long as the log exists, an interrupted removal is repeated.
         self._stores.blobs.prune(self.shard_id)
         return removed.plus(Removed(int(self._stores.log.delete(self.shard_id))))
 
     def _last(self) -> ShardState | None:
-        """The tombstone; None if somebody is at deleting it, who has seen that nobody needs it."""
+        """The tombstone; None if another process is deleting it, which has checked that no fork needs it."""
         try:
             known = self._history.open()
         except CollectionDropped:
@@ -139,7 +141,7 @@ class Ending:
 
 
 def _lent(state: ShardState) -> frozenset[str]:
-    """What forks of a tombstone need, and what the tombstone is read from. It only ever gets less."""
+    """The objects that forks of a tombstone need, and its rollup. The set only shrinks over time."""
     pins = fork_pins(state)
     kept = {name for name, lost in state.garbage.items() if any(map(lost.read_by, pins))}
     return frozenset({*kept, names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)})

@@ -1,11 +1,11 @@
-"""What an origin keeps for its forks, and how that ends.
+"""Ends the pins that an origin keeps for its forks.
 
-Two ways. A fork that needs nothing more says so to its origin, and then to itself (`let_go`); one that is
-dropped says so before anything of it is deleted (`return_borrowed`). Of one that was noted and never made
-the origin finds out itself (`settle`).
+There are three ways. A fork that needs no part of its origin any more tells the origin, and then forgets it
+(`let_go`). A fork that is dropped tells the origin before any object of the fork is deleted
+(`return_borrowed`). The origin itself finds forks that were noted but never created (`settle`).
 
-INVARIANT: an origin forgets a fork only when no state of it needs anything more, or when none was made and
-none can be made any more that would be believed. So each step may be repeated, and a crash between any two
+INVARIANT: an origin forgets a fork only if no state of the fork needs a part of the origin, or if the fork
+was not created and a later creation would fail. So each step may be repeated, and a crash between two steps
 leaves at most a pin too many.
 """
 
@@ -23,15 +23,15 @@ from tidelake.store.url import Stores
 
 
 class Lending:
-    """Both sides of it, in the stores of one lake."""
+    """Ends fork pins, for origins and forks of one lake."""
 
     def __init__(self, stores: Stores, env: Env, config: Config) -> None:
         self._stores, self._env, self._config = stores, env, config
 
     def let_go(self, shard: Shard) -> bool:
-        """Let a fork and its origin forget each other, if nothing is borrowed; whether they did.
+        """Let a fork and its origin forget each other, if the fork borrows nothing. Returns whether they did.
 
-        No store call if there is nothing to do, otherwise a log write each.
+        No store call if there is nothing to do, otherwise a log write for each of the two.
         """
         state = shard.known()
         if state.dropped or state.origin is None or forking.is_borrower(state):
@@ -41,24 +41,26 @@ class Lending:
         return True
 
     def return_borrowed(self, state: ShardState) -> None:
-        """Let the origin of a state forget it. May be repeated; a log write of the origin, if it is there."""
+        """Let the origin of a fork forget it. May be repeated. A log write of the origin, if it exists."""
         if state.origin is None:
             return
         try:
             self._machine(state.origin.shard_id).run(partial(forking.forget_fork, fork_id=state.shard_id))
         except CollectionNotFound:
-            # It would be there if it kept anything.
+            # An origin that keeps parts for a fork would still exist.
             self._env.recorder.count("fork.origin.gone")
 
     def settle(self, state: ShardState) -> int:
-        """Forget forks that were noted long ago and not made; how many. A store call for each that is old.
+        """Forget forks that were noted long ago and never created; returns their number.
 
-        SUBTLE: whoever noted one may be asleep and make it still. So an empty shard takes its place first,
-        which no fork is equal to, and whose log goes only after the pin. Whoever makes the fork later than
-        that looks for the pin before anybody is told of the fork.
+        A store call for each fork that was noted long ago.
+
+        SUBTLE: the process that noted a fork may be asleep and create it later. So first create an empty
+        shard in its place, which equals no fork, and delete its log only after the pin. A process that
+        creates the fork after that checks the pin before it returns the fork.
 
         Args:
-            state: of the origin, which may be a tombstone.
+            state: the state of the origin, which may be a tombstone.
         """
         now_ms = self._env.clock.now_ms()
         before_ms = now_ms - state.agreed.upload_ms(now_ms)
@@ -72,7 +74,7 @@ class Lending:
         history = History(fork_id, self._stores, self._env)
         blank = forking.unmade(origin, fork_id, self._env.clock.now_ms())
         if history.create(blank).state != blank:
-            return False  # It is made after all, or somebody else is at this.
+            return False  # The fork was created after all, or another process does the same.
         self.return_borrowed(blank)
         self._stores.log.delete(fork_id)
         return True

@@ -1,8 +1,8 @@
-"""Maintenance: carrying out the merges that a shard needs, and collecting what they leave; whoever runs it.
+"""Maintenance: carries out the merges that a shard needs, and collects the garbage that they leave.
 
-Four runners use it: an append, for a moment afterwards; a worker in the background; `tidelake maintain`;
-and a Spark job. All find the work in the state, so none is lost with a process, and an idle shard
-needs no append to be looked after.
+Four runners use it: an append, briefly after its commit; a background worker; `tidelake maintain`; and a
+Spark job. All find the work in the state, so no work is lost with a process, and an idle shard is maintained
+without appends.
 """
 
 import warnings
@@ -42,14 +42,15 @@ from tidelake.state.space import has_tail, must_merge_all
 from tidelake.state.spine import SpineId
 from tidelake.state.state import ShardState
 
-# Merges that fail so fail whenever they are tried: a sum does not fit, or a part is lost or damaged.
+# A merge that raises one of these fails at every try: a sum does not fit, or a part is lost or damaged.
 SET_ASIDE = (InvalidUpdates, BlobNotFound, CorruptionError)
-# What an append counts on when it decides whether a merge fits into its budget.
+# The speed that an append assumes when it decides whether a merge fits into its budget.
 _ROWS_PER_S = 1_000_000
-# Appends merge something larger in so many chunks at most, one at a time; the rest is for other runners.
+# Appends merge a larger request chunk by chunk, if it takes at most this many; others are for other runners.
 _CHUNKS_MAX = 32
 _TURN = "merge"
-# Updates outside of the largest run may be one in so many: then a read is not much dearer than of one run.
+# At most one in this many updates may be outside the largest run, so that a read costs little more than one
+# of a single run.
 _TAIL_AT_REST, _TAIL_BUSY = 8, 5
 
 
@@ -58,16 +59,16 @@ class MaintenanceReport:
     """What maintenance did.
 
     Attributes:
-        merges: results that took the place of their inputs.
-        rows_read: updates that went into them.
-        rows_written: updates that came out.
-        bytes_read: stored bytes that went in.
-        bytes_written: stored bytes that came out.
-        refused: results that did not fit any more, or merges that others were at.
-        seconds: wall clock.
-        complete: nothing was left to do.
-        drained: updates that were read to bring staged ones of closed times into the spine.
-        collected: what was deleted.
+        merges: number of merges whose results replaced their inputs.
+        rows_read: updates in the inputs of these merges.
+        rows_written: updates in their results.
+        bytes_read: stored bytes of the inputs.
+        bytes_written: stored bytes of the results.
+        refused: merges whose inputs had changed, or that other processes were doing.
+        seconds: wall clock time.
+        complete: whether nothing is left to do.
+        drained: updates that were read to move staged updates of closed times into the spine.
+        collected: the garbage that was deleted.
     """
 
     merges: int = 0
@@ -82,7 +83,7 @@ class MaintenanceReport:
     collected: CollectReport = field(default_factory=CollectReport)
 
     def plus(self, merge: MergeReport) -> "MaintenanceReport":
-        """With one more merge."""
+        """This report with one more merge."""
         if not merge.applied:
             return replace(self, refused=self.refused + 1)
         return replace(
@@ -100,9 +101,9 @@ class Due:
     """A merge to carry out next.
 
     Attributes:
-        request: what goes in.
-        rewrite: also if it is a single run, whose times are to be advanced; the result is never inline.
-        chunk_rows: one key range of about so many rows now, the others later; None: all.
+        request: the inputs.
+        rewrite: merge even a single run, to advance its times; the result is never inline.
+        chunk_rows: merge only one key range of about this many rows now; None: merge all.
     """
 
     request: MergeRequest
@@ -119,9 +120,9 @@ class Maintainer:
     """Maintains one shard.
 
     Args:
-        shard: to maintain.
-        workers: who carries out the merges; default: this process.
-        watch: is told of each merge before it begins.
+        shard: the shard to maintain.
+        workers: carries out the merges; default: this process.
+        watch: called with each merge before it begins.
     """
 
     def __init__(self, shard: Shard, workers: Workers | None = None, watch: Watch | None = None) -> None:
@@ -130,16 +131,16 @@ class Maintainer:
         self._watch = watch
 
     def run(self, *, thorough: bool, seconds: float | None = None) -> MaintenanceReport:
-        """Merge what the levels ask for, and all if the space bound cannot be shown otherwise; then collect.
+        """Merge what the levels need, or everything if the space bound demands it; then collect garbage.
 
         Args:
-            thorough: merge small levels as well, and let no retraction linger that `since` has passed:
-                for a shard that is idle, or an explicit wish. Otherwise what is worth its while now.
-            seconds: begin no merge after so long.
+            thorough: also merge small levels, and remove all retractions that `since` has passed: for an idle
+                shard, or at a user's request. Otherwise merge only what is worth the cost now.
+            seconds: begin no merge after this time.
         """
         if thorough:
             self._shard.run(holds.end_expired_holds)
-        # What comes in meanwhile is for the next run: a busy shard would keep this one for ever.
+        # Later appends are left to the next run: with a busy shard this one would never end.
         if self._shard.state().dropped:
             return MaintenanceReport()
         self._settle()
@@ -147,7 +148,7 @@ class Maintainer:
         try:
             drained = Drainer(self._shard).run().rows_read
         except SET_ASIDE as error:
-            # It must not keep the merges of what is drained waiting.
+            # A drain that fails must not prevent the merges of the spine.
             failed = error
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
@@ -165,7 +166,7 @@ class Maintainer:
             if must and not _is_one(state, end, since):
                 yield from self._gathered(end)
             elif thorough and not taken and state.spine.merges and state.spine.next_id == end:
-                # Nobody appends, so nobody brings fuel.
+                # Without appends, no append brings fuel to the merges.
                 self._shard.run(partial(maintenance.exert_fuel, fuel=state.spine.totals.rows))
                 yield from map(Due, requests(self._shard.known().spine, policy))
 
@@ -179,14 +180,14 @@ class Maintainer:
         return replace(report, collected=collected, drained=drained)
 
     def _settle(self) -> None:
-        """Write down what transactions have decided for the shard."""
+        """Commit to the shard what transactions have decided for it."""
         view = self._shard.view()
         self._shard.state()
         if view is not None:
             self._shard.run(partial(transactions.catch_up, view=view))
 
     def merge_all(self) -> MaintenanceReport:
-        """Merge everything that is there into one run, its times advanced to `since`."""
+        """Merge everything into one run, with times advanced to `since`."""
         if self._shard.state().dropped:
             return MaintenanceReport()
         self._settle()
@@ -212,7 +213,7 @@ class Maintainer:
         return self._merge(find, None)
 
     def relieve(self, runs_max: int) -> MaintenanceReport:
-        """Merge until no more than so many runs are unmerged, or others are at the rest."""
+        """Merge until at most `runs_max` runs are unmerged, or other processes are merging the rest."""
         policy = settled(self._shard)
 
         def find(state: ShardState) -> Iterator[Due]:
@@ -222,7 +223,7 @@ class Maintainer:
         return self._merge(find, None)
 
     def within_budget(self, seconds: float) -> MaintenanceReport:
-        """What an append may do afterwards: merges that are short enough, or one chunk of a longer one."""
+        """Maintain after an append: do merges that are short enough, or one chunk of a longer one."""
         clock, policy = self._shard.env.clock, eager(self._shard)
         deadline_s = clock.monotonic_s() + seconds
         Drainer(self._shard).run(int(seconds * _ROWS_PER_S))
@@ -230,7 +231,7 @@ class Maintainer:
 
         def find(state: ShardState) -> Iterator[Due]:
             left_s, now_ms = deadline_s - clock.monotonic_s(), clock.now_ms()
-            # Own merges, and those of runners that are gone: a process that only appends may end at any time.
+            # Own merges, and those whose claims expired: a process that only appends may end at any time.
             begun = {
                 claim.id: request
                 for claim in state.claims.values()
@@ -258,20 +259,20 @@ class Maintainer:
         return self._merge(find, seconds)
 
     def _is_scattered(self, state: ShardState) -> bool:
-        """Whether a shard at rest has more beside its largest run than it may."""
+        """Whether an idle shard has too many updates outside its largest run."""
         totals = state.spine.totals
         whole = totals.rows <= self._shard.spec.config.merge_whole_rows
         return totals.runs > 1 if whole else has_tail(state.spine, _TAIL_AT_REST)
 
     def _gathered(self, end: int) -> Iterator[Due]:
-        """Make all members one spine batch, and ask for the merge of those before an id."""
+        """Put all members into one spine batch, and request the merge of the members before an id."""
         self._shard.run(maintenance.collapse_levels)
         found = everything(self._shard.known().spine, settled(self._shard), end)
         if found is not None:
             yield Due(found, rewrite=True)
 
     def _merge(self, find: Find, seconds: float | None) -> MaintenanceReport:
-        """Carry out what is found, one after the other, until there is nothing or no time is left."""
+        """Carry out merges that `find` finds, one after the other, until none or no time is left."""
         clock = self._shard.env.clock
         started_s = clock.monotonic_s()
         report, refused, late = MaintenanceReport(), set[str](), False
@@ -285,7 +286,7 @@ class Maintainer:
             try:
                 merge = self._compactor.merge(due.request, rewrite=due.rewrite, chunk_rows=due.chunk_rows)
             except SET_ASIDE as error:
-                # It must not keep the others waiting, and with some of these a sum may fit.
+                # It must not prevent the other merges; after some of these its sum may fit.
                 failed[due.request.inputs] = error
                 merge = NOT_MERGED
             if merge.unfinished:
@@ -300,7 +301,7 @@ class Maintainer:
             if inputs in failed:
                 raise failed[inputs]
         seconds_spent = clock.monotonic_s() - started_s
-        # What others are at is not done before they are: they may die.
+        # Merges of other processes are not done yet: the processes may die.
         complete = not late and not refused and not self._taken(self._shard.known())
         return replace(report, seconds=seconds_spent, complete=complete)
 
@@ -309,7 +310,7 @@ class Maintainer:
 
 
 def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, list[str]]:
-    """The first merge that was not refused, and the inputs of those before it."""
+    """The first merge that was not refused, and the inputs of the merges before it."""
     passed: list[str] = []
     for due in found:
         if due.request.inputs not in refused:
@@ -321,7 +322,7 @@ def _first(found: Iterator[Due], refused: Collection[str]) -> tuple[Due | None, 
 def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
     """Whether all members before an id are at most one run of the newest schema, advanced to `since`.
 
-    Parts that a fork has borrowed do not count: what is merged is its own.
+    A run with parts that a fork has borrowed does not count: a merge makes parts of the fork's own.
     """
     members = [member for member in state.spine if member.id.lo < end]
     runs = [(member.batch, run) for member in members for run in member.batch.runs]
@@ -338,9 +339,10 @@ def _is_one(state: ShardState, end: int, since: Frontier) -> bool:
 
 
 def unmerged(state: ShardState) -> int:
-    """Runs, or members, beyond one for each spine batch, whichever are more.
+    """Number of runs or of members, whichever is larger, in excess of one for each spine batch.
 
-    Heartbeats bring members without runs, which make the state grow until they are merged.
+    Members count since appends without rows add members without runs, which make the state grow until they
+    are merged.
     """
     spine = state.spine
     runs = spine.totals.runs - sum(1 for batch in spine.batches if batch.rows)
@@ -348,32 +350,32 @@ def unmerged(state: ShardState) -> int:
 
 
 def eager(shard: Shard) -> Policy:
-    """What is worth a merge while a shard is written to."""
+    """The merge policy while a shard is being written to."""
     config = shard.spec.config
     return Policy(config.merge_fan_in, config.fold_rows, config.merge_inputs_min, config.merge_rows_min)
 
 
 def settled(shard: Shard) -> Policy:
-    """What is worth a merge in a shard at rest: one run for each spine batch."""
+    """The merge policy for an idle shard: one run for each spine batch."""
     return Policy(shard.spec.config.merge_fan_in, shard.spec.config.fold_rows)
 
 
 def tend_if_due(shard: Shard, done: Done[R]) -> None:
-    """`tend` after an append that leaves something to do, or finds something begun."""
+    """`tend` after an append, if the append or the state has work to do."""
     state = shard.known()
     if done.merges_due or state.claims or state.drained != state.upper:
         tend(shard)
 
 
 def tend(shard: Shard) -> None:
-    """Merge for a moment after an append, as long as the setting `merge_budget_s` allows, and clean up.
+    """Merge after an append, for as long as the setting `merge_budget_s` allows, and collect garbage.
 
-    The append is in, and stays so whatever happens here; what fails is left to the next maintenance.
+    The append is in whatever happens here; work that fails is left to the next maintenance.
     """
     budget_s = shard.spec.config.merge_budget_s
     if not budget_s:
         return
-    # Of many processes that append, one at a time merges: the others would make the same merge in vain.
+    # Only one appending process merges at a time: the others would do the same merge in vain.
     with shard.stores.turns.take(shard.spec.shard_id, _TURN) as is_ours:
         if is_ours:
             _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
@@ -381,7 +383,7 @@ def tend(shard: Shard) -> None:
 
 
 def make_room(shard: Shard) -> None:
-    """Merge the inline parts of the state into stored ones, if that can be done now."""
+    """Merge the inline parts of the state into stored ones. A failure is counted or warned of, not raised."""
     _beside_an_append(shard, Maintainer(shard).bring_out_inline)
 
 
@@ -391,22 +393,22 @@ def _beside_an_append(shard: Shard, work: Callable[[], object]) -> None:
     except (StoreUnavailable, OutcomeUnknown, Closed, CollectionDropped):
         shard.env.recorder.count("shard.tend.failed")
     except TidelakeError as error:
-        # It will fail again, so somebody has to know.
+        # It will fail again, so warn the user.
         shard.env.recorder.count("shard.tend.failed")
-        message = f"a merge beside an append failed; the append itself is as it says: {error}"
+        message = f"a merge after an append failed, which does not affect the append: {error}"
         warnings.warn(TidelakeWarning(message), stacklevel=3)
 
 
 def admit(shard: Shard) -> float:
-    """Before an append: merge while more runs are unmerged than the setting `runs_max` allows.
+    """Backpressure before an append: merge while more runs are unmerged than the setting `runs_max` allows.
 
-    One of several threads merges, and the others wait for it.
+    If several threads come here, one merges and the others wait for it.
 
     Returns:
-        Seconds that it took; 0.0 usually, and then without a store call.
+        The seconds that it took; usually 0.0, and then without a store call.
 
     Raises:
-        StoreUnavailable: that could not be done, and the append was not tried.
+        StoreUnavailable: the merge was not possible, and the append was not tried.
     """
     known, runs_max = shard.known(), shard.spec.config.runs_max
     if unmerged(known) <= runs_max and not _waits_for_drain(known, runs_max):
@@ -416,11 +418,11 @@ def admit(shard: Shard) -> float:
     try:
         shard.together.reliefs.run(Request(), partial(_relieve, shard))
     except SET_ASIDE as error:
-        # No merge of these will do; those of the others are done.
+        # These inputs cannot be merged; all others were.
         warnings.warn(TidelakeWarning(f"a merge before an append failed: {error}"), stacklevel=2)
     except OutcomeUnknown as error:
         raise StoreUnavailable(
-            f"the append was not tried, since a merge had to come first: {error}"
+            f"the append was not tried, since a merge that had to come first failed: {error}"
         ) from error
     seconds = clock.monotonic_s() - started_s
     shard.env.recorder.count("shard.backpressure")
@@ -429,7 +431,7 @@ def admit(shard: Shard) -> float:
 
 
 def _waits_for_drain(state: ShardState, runs_max: int) -> bool:
-    """Whether appends have piled up that the spine cannot have before staged batches are read."""
+    """Whether too many staged runs wait for a drain before closed times can enter the spine."""
     return state.drained != state.upper and state.staged.totals.runs > runs_max
 
 

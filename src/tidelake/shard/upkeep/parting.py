@@ -1,7 +1,7 @@
-"""How a collection and its group part, in steps of which each may be the last one that a process does.
+"""Takes a collection out of its group, in steps; the process may crash between any two.
 
-The group decides nothing more for the collection; it applies what was decided, and leaves; the group forgets
-it. A group without collections is dropped.
+First the group stops deciding for the collection. Then the collection applies the group's decisions and
+leaves. Then the group forgets the collection. A group without collections is dropped.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tidelake.state.state import ShardState
 
 
 def part(group: Shard, id_: str, shard: Shard | None) -> None:
-    """Bring to an end that a collection leaves, or did not come in, or was dropped (then it has no shard)."""
+    """Take a collection out: one that leaves, did not join completely, or was dropped (no `shard`)."""
     member = group.known().memberships.get(id_)
     if member is not None:
         group.run(partial(transactions.retire, member=id_, admitted=member.admitted))
@@ -30,7 +30,7 @@ def part(group: Shard, id_: str, shard: Shard | None) -> None:
 
 
 def free(shard: Shard, group: str) -> None:
-    """Take a collection out of a group that is gone, into which it came too late."""
+    """Take a collection out of a group that is gone, which it joined too late."""
     state = shard.version().state
     shard.run(partial(transactions.settle, view=transactions.ended(group, state), leave={}))
 
@@ -38,7 +38,7 @@ def free(shard: Shard, group: str) -> None:
 def forget(
     group: Shard, decisions: frozenset[str] = frozenset(), members: Mapping[str, int] | None = None
 ) -> None:
-    """Let a group forget decisions and collections, and drop it when it has none."""
+    """Let a group forget decisions and collections; drop the group if it has no collections left."""
     group.run(partial(transactions.forget, decisions=decisions, members=members))
     if not group.known().memberships and group.run(_disband):
         Ending(group.stores, group.env, group.spec.config, group.spec.shard_id).remove()
