@@ -1,5 +1,5 @@
 # Everything runs from .venv, which setup/venv.sh makes from requirements.lock; setup/java.sh finds Java
-# for Spark. ARGS is handed on: make test ARGS="-k frontier".
+# for Spark. ARGS is passed on: make test ARGS="-k frontier".
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test check fix full bench bench-spark soak sim docs docs-site lock clean venv
@@ -28,7 +28,7 @@ check: venv   ## lint, format, types and layers
 	@$(RUN) mypy
 	@.venv/bin/lint-imports --no-logo
 
-fix: venv   ## mend what lint and format can mend
+fix: venv   ## fix what lint and format can fix
 	@$(RUN) ruff check --fix .
 	@$(RUN) ruff format .
 
@@ -54,7 +54,7 @@ docs-site:   ## build the documentation site in build/site/html; its tools have 
 	@$(or $(PYTHON),python3) setup/site/build.py
 
 LOCKED := pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
-lock: venv   ## write requirements.lock anew from pyproject.toml, and that of the site; ARGS=--upgrade takes newer versions
+lock: venv   ## write requirements.lock from pyproject.toml, and the lock of the site; ARGS=--upgrade takes newer versions
 	@$(RUN) pip install --quiet --disable-pip-version-check uv
 	@$(RUN) uv $(LOCKED) --extra spark --extra pipelines --group dev --group bench \
 	  --output-file requirements.lock $(ARGS) pyproject.toml >/dev/null

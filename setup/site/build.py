@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 TOOLS = REPOSITORY / "build" / "site-venv"
 _LINK = re.compile(r"\]\(<?([^)\s>#]+)")
-# All that a build without a warning prints.
+# The only lines that a build without warnings prints.
 _QUIET = re.compile(r"Build started|No issues found|Build finished.*|")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STRICT = "Aborted because --strict flag is set"
