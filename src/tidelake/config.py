@@ -21,37 +21,38 @@ class Config:
         fold_rows: the smallest runs, of together at most so many rows, are read whole and merged in memory.
         stats_budget_bytes: bytes of column statistics that a part may put into the state.
         bound_bytes: length to which key bounds and statistics of strings are truncated.
-        stats_keep_names: columns of these names keep their statistics, whatever the budget is; in any case.
-        stats_keep_prefixes: likewise columns whose names start so.
-        stats_keep_suffixes: likewise columns whose names end so.
-        inline_part_bytes: a part that is smaller lives in the state, and costs no blob; 0: none does.
+        stats_keep_names: columns with these names keep their statistics, whatever the budget is. Upper and
+            lower case are equal.
+        stats_keep_prefixes: columns whose names start with one of these likewise.
+        stats_keep_suffixes: columns whose names end with one of these likewise.
+        inline_part_bytes: a smaller part is kept inside the state, and costs no blob; 0: no part is.
         inline_total_bytes: an append that would bring all inline parts of a shard to this size first merges
             them into stored ones.
-        lookup_cache_bytes: of local disk that each process may use for parts that its look-ups decode again
-            and again, upserts' among them, of all lakes together; 0: none. Files have no name, are where
-            temporary files are (`TMPDIR`), and leave a tenth of that disk free.
-        upload_parts_max: parts that a batch builder has under way at once; then adding waits.
-        builder_runs_max: runs that a batch builder lets a batch of unsorted rows have.
-        merge_fan_in: runs that one merge reads side by side; more take several passes.
-        merge_inputs_min: batches that are worth a merge at once, however few rows they have.
-        merge_rows_min: rows that are worth a merge of two batches.
+        lookup_cache_bytes: local disk that each process may use, for all lakes together, to cache decoded
+            parts for look-ups and upserts; 0: none. The files have no name, lie where temporary files are
+            (`TMPDIR`), and leave a tenth of that disk free.
+        upload_parts_max: the most parts that a batch builder uploads at once; then adding waits.
+        builder_runs_max: the most runs in a batch of unsorted rows from a batch builder.
+        merge_fan_in: the most runs that one merge reads at once; more runs take several passes.
+        merge_inputs_min: so many batches are merged at once, however few rows they have.
+        merge_rows_min: two batches are merged when they have so many rows.
         merge_budget_s: time that an append may spend on merging afterwards; 0: none.
-        merge_whole_rows: a collection at rest that stores at most so many rows is one run; of a larger one,
-            one row in eight may be in others.
+        merge_whole_rows: a collection at rest with at most so many rows is one run; in a larger one, one row
+            in eight may be in other runs.
         merge_claim_rows: a merge of more rows is claimed first, so that no other process starts it too.
         merge_claim_s: how long a claim lasts without progress.
         runs_max: unmerged runs above which an append first does, or waits for, merging.
-        lease_s: how long a reader's hold lasts without a sign of life from it. This and the next two are for
-            a lake that is made: all processes go by those of the lake, see `tidelake.Lake.settings`. Another
-            value than the usual one, and the lake's, is refused.
-        garbage_age_s: how long a stored object stays after the collection no longer needs it; a read that
-            takes longer holds what it reads by itself. Likewise.
-        upload_age_s: an upload that was begun so long ago, and is in no collection, is given up and removed.
-            Likewise.
-        rollup_bytes_min: bytes of deltas after which a rollup may be due; more when the state is larger.
-        retry_deadline_s: how long an unavailable store is tried again.
+        lease_s: a reader's hold expires if the reader does not renew it for so long. This and the next two
+            are settings of the lake: they are stored when the lake is made, and all processes use the stored
+            values (see `tidelake.Lake.settings`). Any value but the default or the lake's is refused.
+        garbage_age_s: how long a stored object stays after the collection no longer needs it. A longer read
+            writes a hold by itself. A setting of the lake.
+        upload_age_s: an upload that is older than this, and in no collection, is given up and removed. A
+            setting of the lake.
+        rollup_bytes_min: bytes of deltas after which a rollup may be due; more if the state is larger.
+        retry_deadline_s: how long calls of an unavailable store are retried.
         wait_timeout_s: how long a read waits for a time to be closed.
-        poll_interval_s: longest pause between two looks at the log while waiting.
+        poll_interval_s: longest pause between two reads of the log while waiting.
     """
 
     part_target_bytes: int = 128 * MIB
@@ -129,5 +130,5 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise UsageError(f"setting {name}={value!r} must be a number of seconds, not negative")
-            # An int would read back from a task as another value than was written.
+            # As float: a task would decode an int as a float, and the values would differ.
             object.__setattr__(self, name, float(value))

@@ -1,7 +1,7 @@
-"""The world outside, as small Protocols: the clock, fresh ids, and where measurements go.
+"""The outside world as small Protocols: the clock, fresh ids, counters and background threads.
 
-Everything that is not a pure function takes an `Env`; the tests hand in their own. What runs beside its
-caller is started through a `Spawner`, and only when asked for; nothing starts at import.
+Everything that is not a pure function takes an `Env`; tests pass their own. Background work is started
+through a `Spawner`, only on request; nothing starts at import.
 """
 
 import threading
@@ -32,35 +32,35 @@ class IdSource(Protocol):
     """Fresh names."""
 
     def fresh(self) -> str:
-        """A name that nobody has used: 32 lower-case hexadecimal digits."""
+        """A name that was never used before: 32 lower-case hexadecimal digits."""
 
 
 class Recorder(Protocol):
-    """Takes counts of what was done."""
+    """Counts events."""
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add `amount` to the counter `name`."""
 
 
 class Stop(Protocol):
-    """Tells work that runs beside its caller when to end."""
+    """Tells background work when to end."""
 
     def wait(self, timeout: float) -> bool:
-        """Pause for so many seconds, or less if it is time to end; whether it is."""
+        """Pause for so many seconds, or until the work must end. Returns whether it must end."""
 
 
 class Spawned(Protocol):
-    """Work that was started."""
+    """Background work that was started."""
 
     def stop(self) -> None:
         """Tell it to end, and wait until it has. May be repeated."""
 
 
 class Spawner(Protocol):
-    """Starts work that runs beside its caller."""
+    """Starts background work."""
 
     def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
-        """Start `work`; it must look at its `Stop` often, and raise nothing."""
+        """Start `work`; it must check its `Stop` often, and raise nothing."""
 
 
 class SystemClock:
@@ -80,7 +80,7 @@ class SystemClock:
 
 
 class RandomIds:
-    """Ids from the operating system's random source: also fresh after a fork."""
+    """Ids from the operating system's random source, which stay unique after a fork."""
 
     def fresh(self) -> str:
         """A random 128-bit name."""
@@ -94,7 +94,7 @@ class ThreadSpawner:
         """Start a daemon thread.
 
         Raises:
-            OutOfThreads: the system has none left for this process.
+            OutOfThreads: the system starts no further thread for this process.
         """
         return _SpawnedThread(name, work)
 
@@ -110,7 +110,7 @@ class _SpawnedThread:
 
     def stop(self) -> None:
         self._stop.set()
-        # The work may itself close what stops it.
+        # The work itself may call this: a thread cannot join itself.
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -128,7 +128,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Env:
-    """What a process brings along: clock, ids, a recorder and a way to start threads."""
+    """The environment of a process: clock, ids, a recorder and a way to start threads."""
 
     clock: Clock = field(default_factory=SystemClock)
     ids: IdSource = field(default_factory=RandomIds)

@@ -1,26 +1,26 @@
-"""Every exception of Tidelake, by what the caller does next.
+"""Every exception of Tidelake, grouped by what the caller does next.
 
 A class exists only if a caller acts differently on it. Fields are positional, so that every error
-survives pickling (Spark sends them between processes); the message is one lower-case sentence that
-names the thing and, where there is one, the remedy.
+survives pickling (Spark sends them between processes). The message is one lower-case sentence that
+names the object and, if there is one, the remedy.
 
     TidelakeError
-    ├── UsageError                    mend the call; nothing was written
-    │   ├── InvalidUpdates            the table handed in does not fit the collection
+    ├── UsageError                    correct the call; nothing was written
+    │   ├── InvalidUpdates            the given table does not fit the collection
     │   ├── UpdateNotBeyondLower      an update lies before the interval it is written to
-    │   ├── UpdateBeyondUpper         ... or after it
+    │   ├── UpdateBeyondUpper         an update lies at or after the end of that interval
     │   ├── InvalidBatchBounds        a batch does not cover the interval that it is to be appended to
-    │   ├── InvalidRewrite            the times of a batch cannot be rewritten so
-    │   ├── BatchConsumed             a batch is used again: it was appended, deleted or sent away
-    │   ├── AlreadyTaken              an upload or batch was taken in before: it is in, so go on
+    │   ├── InvalidRewrite            the times of a batch cannot be rewritten like this
+    │   ├── BatchConsumed             a batch is used again: it was appended, deleted or turned into bytes
+    │   ├── AlreadyTaken              an upload or batch was committed before: continue with the next
     │   ├── IncompatibleSchema        a schema does not fit the registered one
     │   ├── CollectionExists          a name is taken (by another schema, or was dropped)
     │   ├── CollectionNotFound        no collection of that name
-    │   │   └── CollectionDropped     it was there, and was dropped
-    │   ├── CollectionInGroup         its group decides its writes; caught before you see it
+    │   │   └── CollectionDropped     the collection was dropped
+    │   ├── CollectionInGroup         its group decides its writes; handled inside Tidelake
     │   ├── CollectionInUse           others hold it: close these readers, or use force
     │   ├── NotALake                  the directory holds no lake
-    │   ├── ReadOnlyLake              the lake is open for reading only: open it where it may be written to
+    │   ├── ReadOnlyLake              the lake is open for reading only: open it with write access
     │   └── Closed                    the lake was closed
     ├── UpperMismatch                 a conflict: read `current`, decide, try again
     ├── InlineFull                    the state holds enough tiny parts: merge them, or store the parts
@@ -28,24 +28,24 @@ names the thing and, where there is one, the remedy.
     ├── NotYetClosed                  ask again later: the time is not final yet
     ├── UploadExpired                 the upload is older than the limit: upload again
     ├── LeftGroup                     a collection left its group meanwhile: write it again
-    ├── TransactionExpired            it took too long, and is not in: write it again
+    ├── TransactionExpired            it took too long, and is not committed: write it again
     ├── WriterFenced                  a newer writer of this name took over: stop
     ├── LeaseExpired                  the hold is gone: open a new reader
     ├── ForkExpired                   the fork was not finished in time: fork again
-    ├── StoreUnavailable              the store did certainly not do it: try again later
+    ├── StoreUnavailable              the store certainly did not do it: try again later
     ├── OutOfThreads                  the system starts no further thread: do less at a time
-    ├── OutcomeUnknown                the store may have done it: ask before trying again
+    ├── OutcomeUnknown                the store may have done it: check before trying again
     ├── BlobNotFound                  no object of that name
     ├── BlobExists                    an object of that name is already there
     ├── CorruptionError               stored bytes are damaged: restore them
-    │   └── SymbolicLink              a link stands in a lake: put in its place what it leads to
+    │   └── SymbolicLink              a lake contains a symbolic link: replace it by its target
     ├── FormatTooNew                  written by a newer Tidelake: upgrade
     └── InternalError                 a bug in Tidelake: report it
 """
 
 
 class TidelakeWarning(UserWarning):
-    """Something was left undone that costs no correctness, such as a batch that was never appended."""
+    """Something was not done, which costs no correctness, such as a batch that was never appended."""
 
 
 class TidelakeError(Exception):
@@ -93,15 +93,15 @@ class InvalidBatchBounds(UsageError):
 
 
 class InvalidRewrite(UsageError):
-    """The times of a batch cannot be rewritten so; the message says which condition does not hold."""
+    """The times of a batch cannot be rewritten like this; the message names the condition that fails."""
 
 
 class BatchConsumed(UsageError):
-    """A batch is used once: appended, deleted or turned into bytes. This one was."""
+    """The batch was used before: appended, deleted or turned into bytes. A batch can be used once."""
 
 
 class AlreadyTaken(UsageError):
-    """An upload or a batch is offered again, or a copy of it: it is in. Nothing was written."""
+    """The upload or batch, or a copy of it, was committed before. Nothing was written."""
 
     def __init__(self, name: str, where: str) -> None:
         super().__init__(name, where)
@@ -140,7 +140,7 @@ class CollectionDropped(CollectionNotFound):
 class CollectionInGroup(UsageError):
     """The collection is in a group, which decides its writes; a command on it alone wrote nothing.
 
-    Writes of collections catch it, and go by the group.
+    The methods of `Collection` and `Lake` catch it, and write through the group.
     """
 
     def __init__(self, collection: str) -> None:
@@ -156,7 +156,7 @@ class CollectionInGroup(UsageError):
 
 
 class TransactionExpired(TidelakeError):
-    """A transaction took so long that it was given up. Nothing of it is in."""
+    """A transaction took so long that it was given up. Nothing of it is committed."""
 
     def __init__(self, transaction: str) -> None:
         super().__init__(transaction)
@@ -170,7 +170,7 @@ class TransactionExpired(TidelakeError):
 
 
 class LeftGroup(TidelakeError):
-    """A collection left its group while a transaction wrote to it. Nothing of that is in."""
+    """A collection left its group while a transaction wrote to it. Nothing of that is committed."""
 
     def __init__(self, collection: str) -> None:
         super().__init__(collection)
@@ -198,7 +198,7 @@ class CollectionInUse(UsageError):
 
 
 class NotALake(UsageError):
-    """The place holds no lake, or something that is not one."""
+    """The place holds no lake, or holds something else."""
 
 
 class ReadOnlyLake(UsageError):
@@ -256,9 +256,9 @@ class InlineFull(TidelakeError):
 
 
 class HistoryCompacted(TidelakeError):
-    """The time asked for lies before `since`: its history has been folded.
+    """The time asked for lies before `since`: its history has been compacted.
 
-    `remedy` says what to do, where that is not to ask for another time.
+    `remedy` says what to do, if that is not to ask for another time.
     """
 
     def __init__(self, asked: object, since: object, remedy: str = "") -> None:
@@ -317,7 +317,7 @@ class WriterFenced(TidelakeError):
 
 
 class LeaseExpired(TidelakeError):
-    """The hold of this reader is gone, or a read without one took too long; open a new reader."""
+    """The hold of this reader expired, or a read without a hold took too long; open a new reader."""
 
     def __init__(self, reader: str, part: str = "") -> None:
         super().__init__(reader, part)
@@ -334,7 +334,7 @@ class LeaseExpired(TidelakeError):
 
 
 class ForkExpired(TidelakeError):
-    """A fork was not finished in time, and was given up by those who collect. Nothing is left of it."""
+    """A fork was not finished in time, and a collector removed it. Nothing is left of it."""
 
     def __init__(self, collection: str) -> None:
         super().__init__(collection)

@@ -115,11 +115,11 @@ def test_json_says_the_same_to_programs(run, users):
 
 def test_rows_that_are_there_less_than_no_times_are_shown_with_their_number(run, users, tmp_path):
     assert run("show", "cl", "users", "--json").json["negative_rows"] == 0
-    assert "less than no times" not in run("show", "cl", "users").out
+    assert "negative multiplicity" not in run("show", "cl", "users").out
     (tmp_path / "gone.jsonl").write_text('{"id": 9, "name": "zoe", "_diff": -1}\n')
     assert run("append", "cl", "users", "gone.jsonl").code == 0
     assert run("show", "cl", "users", "--json").json["negative_rows"] == 1
-    assert "rows that are there less than no times: 1\n" in run("show", "cl", "users").out
+    assert "rows with negative multiplicity: 1\n" in run("show", "cl", "users").out
 
 
 def test_writers_and_holds_are_shown(run, users):

@@ -1,4 +1,4 @@
-"""What `show --arrangement` shows: a checkpoint as it lies there, or the arrangement that it becomes."""
+"""The output of `show --arrangement`: a saved checkpoint, or the arrangement restored from it."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tidelake.lake.collection import Collection
 
 
 def show_saved(path: Path, as_json: bool) -> None:
-    """The newest checkpoint of a directory, and its levels; a line on each checkpoint that is there."""
+    """Print the newest checkpoint of a directory and its levels, and a line for each checkpoint."""
     directory = CheckpointDirectory(path)
     newest = directory.find()
     checkpoints = [_checkpoint(found) for found in directory.checkpoints()]
@@ -22,7 +22,7 @@ def show_saved(path: Path, as_json: bool) -> None:
 
 
 def show_live(collection: Collection, path: Path, as_json: bool) -> None:
-    """The arrangement of a collection, gone on from a checkpoint if there is one, with all that is new."""
+    """Print the arrangement of a collection, restored from a checkpoint if there is one, and caught up."""
     with collection.arrange(restore=path, follow=False) as arrangement:
         last = arrangement.catch_up()
         head = {

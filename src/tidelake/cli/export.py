@@ -1,4 +1,4 @@
-"""The command export: a snapshot or changes as a table of another format, by Spark."""
+"""The command export: writes a snapshot or changes as a table of another format, by Spark."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     type=click.Choice(["parquet", "delta", "iceberg"]),
     default="parquet",
     show_default=True,
-    help="Of the table. Delta Lake and Iceberg need packages of theirs in Spark.",
+    help="Format of the table. Delta Lake and Iceberg need their own packages in Spark.",
 )
 @click.option(
     "--as-of", metavar="TIME", help="Export the contents at this time; default: the last closed one."
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     "--changes", nargs=2, metavar="AFTER THROUGH", help="Export the changes between two times instead."
 )
 @click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
-@click.option("--where", metavar="SQL", help='What is true of the rows to export, such as "price > 10".')
+@click.option("--where", metavar="SQL", help='Export only rows that match, such as "price > 10".')
 @click.option(
     "--with-diff/--expanded",
     "with_diff",
     default=None,
-    help="Each row once with its multiplicity in _diff, or as often as that says; default: the latter for "
-    "contents, the former for changes.",
+    help="Write each row once with its multiplicity in _diff, or repeat it so many times; default: "
+    "--expanded for contents, --with-diff for changes.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["error", "overwrite", "append"]),
     default="error",
     show_default=True,
-    help="What if there is something at PATH.",
+    help="What to do if PATH exists.",
 )
 @TIMEOUT
 @JSON
@@ -63,7 +63,7 @@ def export(
 ) -> None:
     """Write the contents at a time, or changes, to PATH as a table of Parquet, Delta Lake or Iceberg.
 
-    Runs as a Spark job on this machine. Who reads PATH sees all of it or nothing.
+    Runs as a Spark job on this machine. Readers of PATH see all of it or nothing.
     """
     import tidelake
     from tidelake.cli import files, output

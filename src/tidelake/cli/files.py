@@ -1,4 +1,4 @@
-"""Reading what a user names on the command line: times, columns, and files of rows."""
+"""Parsing command-line arguments: times, columns, and files of rows."""
 
 import datetime
 import re
@@ -22,10 +22,10 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def time(text: str | None, domain: TimeDomain, name: str) -> Time | None:
-    """A time from the command line: a whole number, several with commas for tuples, or a date and time.
+    """Parse a time: a whole number, several with commas for tuples, or a date and time.
 
-    Where times count since 1970, `2024-01-31`, `2024-01-31T12:00:00` (UTC) and `2024-01-31T12:00:00+02:00`
-    will do.
+    If times count from 1970, `2024-01-31`, `2024-01-31T12:00:00` (UTC) and `2024-01-31T12:00:00+02:00` are
+    also accepted.
     """
     if text is None:
         return None
@@ -57,12 +57,12 @@ def _moment(text: str, domain: TimeDomain) -> int | None:
 
 
 def names(text: str | None) -> list[str] | None:
-    """Names of columns, separated by commas; None: all."""
+    """Parse names of columns, separated by commas; None: all columns."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def schema_of(columns: Sequence[str], keys: Sequence[str], like: Path | None) -> pa.Schema:
-    """The columns of a new collection, from NAME:TYPE words or from a file. Keys refuse nulls."""
+    """The columns of a new collection, from NAME:TYPE words or from a file. Key columns are not nullable."""
     if bool(columns) == bool(like):
         raise UsageError("say which columns there are: either --column NAME:TYPE for each, or --like FILE")
     if like is not None:
@@ -94,7 +94,7 @@ def _field(word: str) -> pa.Field:
 
 
 def read(paths: Sequence[Path], into: Collection, at: Time | None) -> pa.Table:
-    """The rows of some files as one table, at a given time if there is one."""
+    """Read the rows of some files as one table; if `at` is given, all rows get this time."""
     tables = [_read(path, into.update_schema) for path in paths]
     for path, found in zip(paths, tables, strict=True):
         if set(found.column_names) != set(tables[0].column_names):
@@ -117,7 +117,7 @@ def read(paths: Sequence[Path], into: Collection, at: Time | None) -> pa.Table:
 
 
 def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
-    """One file. Text formats are parsed to the collection's types where it has the column."""
+    """Read one file. Text formats are parsed to the collection's types for the columns that it has."""
     try:
         match path.suffix.lower():
             case ".parquet":
@@ -136,7 +136,7 @@ def _read(path: Path, schema: pa.Schema | None) -> pa.Table:
 
 
 def _read_csv(path: Path, schema: pa.Schema | None) -> pa.Table:
-    """Nothing between two commas is null, and `""` is the empty text; `NA` and `null` are texts."""
+    """Read a CSV file. An empty field is null, `""` is the empty text; `NA` and `null` are texts."""
     types = {} if schema is None else {field.name: field.type for field in schema}
     decimals = {name: kind for name, kind in types.items() if pa.types.is_decimal(kind)}
     convert = pyarrow.csv.ConvertOptions(

@@ -1,4 +1,4 @@
-"""The group of all commands, and the arguments and options that several of them have."""
+"""The group of all commands, and the arguments and options that several of them share."""
 
 import os
 import sys
@@ -9,8 +9,10 @@ import click
 
 LAKE = click.argument("lake")
 NAME = click.argument("collection")
-JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
-ROWS = click.option("--json", "as_json", is_flag=True, help="One JSON object a row, for programs.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+ROWS = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object for each row, for programs."
+)
 LIMIT = click.option(
     "--limit", type=click.IntRange(min=0), help="At most so many rows; default: 20 in a table, otherwise all."
 )
@@ -18,10 +20,10 @@ OUT = click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to .parquet, .csv or .jsonl."
 )
 READ_ONLY = click.option(
-    "--read-only", is_flag=True, help="Write nothing at all into the lake, as where nothing may be written."
+    "--read-only", is_flag=True, help="Write nothing to the lake, not even a hold on what is read."
 )
 STAGED = click.option(
-    "--staged", is_flag=True, help="With what is staged for times that are still open; wait for nothing."
+    "--staged", is_flag=True, help="Include updates that are staged at open times; do not wait."
 )
 TIMEOUT = click.option(
     "--timeout",
@@ -32,7 +34,7 @@ TIMEOUT = click.option(
 
 
 class _Commands(click.Group):
-    """The group, which takes a closed pipe for the end of the output: somebody piped into `head`."""
+    """The group. A closed pipe, as with `| head`, ends the command without an error."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Carry out the command."""
@@ -40,7 +42,7 @@ class _Commands(click.Group):
             answer = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Python flushes again at exit, and would complain.
+            # Python flushes again at exit, which would print an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return answer
@@ -51,13 +53,13 @@ class _Commands(click.Group):
 def cli() -> None:
     """Collections that change over time: exact as-of reads and exact changes, with no server.
 
-    LAKE is a directory (or file:/// URL). What shows something prints a table, or JSON with --json.
+    LAKE is a directory (or file:/// URL). Output is a table, or JSON with --json.
 
     \b
       tidelake create LAKE users --key id --column id:int64 --column name:string
       tidelake append LAKE users monday.csv
       tidelake snapshot LAKE users
 
-    Exit codes: 1 fsck found something, 2 mend the call, 3 conflict with another writer, 4 the time is folded
-    or still open, 5 the store did not do it, 6 damaged or of a newer version.
+    Exit codes: 1 fsck found something, 2 wrong usage, 3 conflict with another writer, 4 the time is compacted
+    or still open, 5 the store failed, 6 damaged or written by a newer version.
     """  # noqa: D301 - click looks for the very character

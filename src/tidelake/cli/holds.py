@@ -1,4 +1,4 @@
-"""Who keeps history and parts back, as a table; and retention as people write it."""
+"""The table of `holds`, and parsing of retention windows."""
 
 import re
 from datetime import timedelta
@@ -15,11 +15,11 @@ _WINDOW = re.compile(r"(\d{1,18})(?:([dhms])| ?(days?|hours?|minutes?|seconds?))
 
 
 def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
-    """A line for each hold on a collection, leased ones first; wall clocks in ms since 1970 UTC.
+    """One row for each hold on a collection, leased ones first; wall clock times in ms since 1970 UTC.
 
     Args:
-        collection: to look at.
-        now_ms: wall clock. A lease that is over by it ends with the next commit.
+        collection: the collection.
+        now_ms: the wall clock. A lease that has expired by then ends with the next commit.
     """
     state = collection.state()
     leased = [
@@ -56,15 +56,15 @@ def rows(collection: Collection, now_ms: int) -> list[dict[str, Any]]:
 
 
 def _keeps(state: ShardState, held: Frontier) -> bool:
-    """Whether it is one of those that keep `since` from where the owner of the collection wants it."""
+    """Whether this hold keeps `since` from advancing to where the collection's owner has allowed it."""
     return not state.retained <= held and any(time in state.since.elements for time in held)
 
 
 def window(text: str) -> int | timedelta | None:
-    """Read `all`, a number of times, or a span such as `7d`, `12h`, `30m`, `45s`, `7 days`.
+    """Parse `all`, a number of times, or a span such as `7d`, `12h`, `30m`, `45s`, `7 days`.
 
     Raises:
-        UsageError: for anything else.
+        UsageError: it is anything else.
     """
     if text == "all":
         return None
@@ -85,7 +85,7 @@ def window(text: str) -> int | timedelta | None:
 
 
 def check(kept: int | timedelta | None, collection: Collection) -> None:
-    """Refuse a window that a collection cannot have; names it."""
+    """Check that a collection can have a window; the error names the collection."""
     try:
         window_of(kept, collection.domain)
     except UsageError as error:
@@ -93,7 +93,7 @@ def check(kept: int | timedelta | None, collection: Collection) -> None:
 
 
 def retained(collection: Collection) -> dict[str, Any]:
-    """One line on what is kept."""
+    """One row with the retention of a collection."""
     state = collection.state()
     kept = state.retention.window
     return {

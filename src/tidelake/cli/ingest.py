@@ -1,4 +1,4 @@
-"""The command ingest: files of a directory into a collection, by Spark."""
+"""The command ingest: takes the files of a directory into a collection, by Spark."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelake.spark.jobs.ingest import IngestedBatch, IngestReport
 
 _ENVELOPES = ("append", "debezium", "updates", "upsert")
-# Of the command: of the envelope.
+# Option of the command: option of the envelope.
 _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "delete_column": "delete_column"}
 
 
@@ -29,33 +29,37 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
     "directory",
     required=True,
     type=click.Path(path_type=Path),
-    help="The directory of the files. Each is taken once: move files into it when they are complete.",
+    help="The directory of the files. Each file is taken once: move files into it when they are complete.",
 )
 @click.option(
     "--envelope",
     type=click.Choice(_ENVELOPES),
     default="debezium",
     show_default=True,
-    help="What rows mean: change events; rows that are added; rows with _time and _diff; new rows of keys.",
+    help="What rows mean. append: rows to add; debezium: change events; updates: rows with _time and _diff; "
+    "upsert: the new rows of their keys.",
 )
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["jsonl", "csv", "parquet"]),
-    help="Of the files; default: JSON lines. Change events are JSON lines or Parquet.",
+    help="Format of the files; default: JSON lines. Change events are JSON lines or Parquet.",
 )
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
-    help="What has been taken; default: .checkpoint-COLLECTION in the directory. Never share or delete it.",
+    help="Records which files are taken; default: .checkpoint-COLLECTION in the directory. Never share or "
+    "delete it.",
 )
-@click.option("--follow", is_flag=True, help="Go on until interrupted, instead of taking what is there.")
-@click.option("--max-files", type=click.IntRange(min=1), help="Files in one commit at most; default: all.")
+@click.option(
+    "--follow", is_flag=True, help="Run until interrupted; otherwise take the present files and end."
+)
+@click.option("--max-files", type=click.IntRange(min=1), help="The most files in one commit; default: all.")
 @click.option(
     "--time",
     "time_",
     metavar="PATH",
-    help="Where the time is: of change events a path (default: source.lsn, for ms source.ts_ms, for us "
+    help="Where the time is: for change events a path (default: source.lsn, for ms source.ts_ms, for us "
     "source.ts_us), otherwise a column.",
 )
 @click.option(
@@ -64,9 +68,9 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 @click.option(
     "--old-rows",
     type=click.Choice(["events", "stored"]),
-    help="Change events: whether old rows are in them, whole, or have to be looked up.",
+    help="Change events: whether they contain the complete old rows, or these must be looked up.",
 )
-@click.option("--order-by", metavar="PATH", help="Which of several events of a key and time is the last.")
+@click.option("--order-by", metavar="PATH", help="The value that orders the events of one key and time.")
 @click.option("--delete-column", metavar="COLUMN", help="Upserts: true where a key is removed.")
 @click.option(
     "--encoding",
@@ -78,7 +82,7 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 @click.option(
     "--rejects",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep lines that cannot be read in this folder, with the reason; default: they end the ingest.",
+    help="Store lines that cannot be read in this folder, with the reason; default: such a line is an error.",
 )
 @click.option(
     "--writer", default="spark-ingest", show_default=True, help="Name of this ingest in the collection."
@@ -86,13 +90,13 @@ _OPTIONS = {"late": "late", "old_rows": "old_rows", "order_by": "order_by", "del
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Write on under a name that another checkpoint has used, with other files.",
+    help="Take over a writer name that another checkpoint has used for other files.",
 )
 @JSON
 def ingest(lake: str, collection: str, as_json: bool, **given: Any) -> None:
     """Take the files of a directory into a collection, each exactly once, by Spark on this machine.
 
-    It may be killed and started again at any point. Each commit is a batch of files.
+    It may be killed and restarted at any point. Each commit takes one batch of files.
     """
     import tidelake
     from tidelake.cli import output
@@ -128,7 +132,7 @@ def _run(spark: Any, into: Any, given: dict[str, Any], progress: Any) -> "Ingest
         spark,
         into,
         directory,
-        # Spark does not take files whose names begin with a dot for input.
+        # In the input directory: Spark ignores files whose names begin with a dot.
         given["checkpoint"] or directory / f".checkpoint-{into.name}",
         envelope=given["envelope"],
         format=format_,
@@ -149,7 +153,7 @@ def _shown(collection: str, report: "IngestReport") -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Any]:
-    """Shows what has been taken, in a terminal; quiet otherwise."""
+    """Show progress in a terminal; nothing otherwise."""
     if not sys.stderr.isatty():
         yield None
         return

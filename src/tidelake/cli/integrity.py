@@ -1,4 +1,4 @@
-"""What `fsck`, `backup` and `restore` show: a bar in a terminal while they work, then what came of it."""
+"""The output of `fsck`, `backup` and `restore`: a progress bar in a terminal, then the result."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from tidelake.lake.lake import Lake
 
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Takes a name, how much is done and of how much: a bar for each name in a terminal; quiet otherwise."""
+    """Yield a function of a name, the bytes done and the total, which draws a bar per name in a terminal."""
     if not sys.stderr.isatty():
         yield lambda _name, _done, _total: None
         return
@@ -35,7 +35,7 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def check(lake: Lake, names: Sequence[str] | None, *, repair: bool, deep: bool, as_json: bool) -> int:
-    """Check a lake and print the findings; the exit code: 1 if any are left."""
+    """Check a lake and print the findings. Returns the exit code: 1 if findings are left."""
     with bars() as show:
         report = lake.fsck(names, repair=repair, deep=deep, watch=show)
     if as_json:
@@ -72,7 +72,7 @@ def _summary(report: FsckReport) -> str:
 
 
 def copied(copy: Callable[[Callable[[int, int], None]], BackupReport], name: str, as_json: bool) -> None:
-    """Carry a copy out and print what was copied."""
+    """Run a copy and print what was copied."""
     with bars() as show:
         report = copy(lambda done, total: show(name, done, total))
     line = {

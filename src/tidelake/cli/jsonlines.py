@@ -1,4 +1,4 @@
-"""Rows as JSON lines, and back: what is written here reads back as it was.
+"""Rows as JSON lines, and back. Reading what was written here gives the same rows.
 
 Owns the JSON form of every type; must not know collections. JSON has fewer types than a collection:
 
@@ -32,15 +32,15 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def dump(value: object) -> str:
-    """One JSON text on one line, in strict JSON."""
+    """Encode a value as one line of strict JSON."""
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 
 
 def lines(batch: pa.RecordBatch) -> Iterator[str]:
-    """Each row as a JSON object.
+    """Encode each row as a JSON object.
 
     Raises:
-        UsageError: a time is after the year 9999 or before the year 1, which have no text.
+        UsageError: a time is after the year 9999 or before the year 1, which has no text form.
     """
     columns = [column.to_pylist() for column in texts(batch).columns]
     names, types = batch.schema.names, batch.schema.types
@@ -51,21 +51,21 @@ def lines(batch: pa.RecordBatch) -> Iterator[str]:
 
 
 def texts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with texts for times and numbers for durations: Python's own types do not hold them all."""
+    """Convert times to texts and durations to numbers: Python's own types cannot hold all of them."""
     columns = [column.cast(_texts(column.type)) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def read(path: Path, schema: pa.Schema | None) -> pa.Table:
-    """The rows of a file of JSON objects, one a line; blank lines are ignored.
+    """Read a file of JSON objects, one on each line; blank lines are ignored.
 
     Args:
-        path: of the file, in UTF-8.
-        schema: types of the columns that are known; those of others, or of all if None, are guessed. A
-            column of it is in the result if a row has it.
+        path: path of the file, which is UTF-8.
+        schema: types of the known columns; the types of other columns, or of all if None, are guessed. A
+            column of the schema is in the result only if a row has it.
 
     Raises:
-        InvalidUpdates: naming the line, and the column.
+        InvalidUpdates: names the line and the column.
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     names: dict[str, None] = {}
@@ -120,7 +120,7 @@ def _column(
         try:
             value = _guessed(value) if type_ is None else _value(value, type_)
             if type_ is not None:
-                pa.scalar(value, type_)  # here, where the line is known
+                pa.scalar(value, type_)  # check it here, where the line number is known
         except (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException) as error:
             expected = pa.float64() if type_ is None else type_  # only floats are checked in a guess
             raise InvalidUpdates(
@@ -144,10 +144,10 @@ def _shown(value: Any) -> str:
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:
-    """What a JSON value means in a column of a type, in a form that Arrow takes.
+    """Convert a JSON value to a column's type, in a form that Arrow takes.
 
     Raises:
-        ValueError, TypeError, KeyError, ArithmeticError: nothing.
+        ValueError, TypeError, KeyError, ArithmeticError: the value does not fit the type.
     """
     is_ = pa.types
     if value is None:
@@ -183,7 +183,7 @@ def _value(value: Any, type_: pa.DataType) -> Any:
 
 def _decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
     if isinstance(value, list):
-        raise TypeError("a list")  # Python would take it for the parts of a number
+        raise TypeError("a list")  # `Decimal` takes a list as sign, digits and exponent
     number = decimal.Decimal(value) if isinstance(value, str) else decimal.Decimal(_number(value))
     return exactly(number, type_)
 
@@ -195,7 +195,7 @@ def _number(value: Any) -> Any:
 
 
 def _float(value: Any, type_: pa.DataType) -> float:
-    """A number as the type holds it: rounded if it has a fraction or an exponent, otherwise exactly."""
+    """Convert a number to a float type: rounded if it has a fraction or an exponent, otherwise exact."""
     held: float = pa.scalar(float(value), type_).as_py()
     if math.isinf(held) and not isinstance(value, float):  # JSON's own numbers are int or Decimal: finite
         raise ValueError("a number that is too large for the type")
@@ -205,7 +205,7 @@ def _float(value: Any, type_: pa.DataType) -> float:
 
 
 def _count(text: str, type_: pa.DataType) -> int:
-    """A time or timestamp as a count of the type's unit, exactly."""
+    """Convert the text of a time or timestamp to a count of the type's unit, without rounding."""
     per_second = _UNITS[type_.unit]
     found = _FRACTION.search(text)
     nanos = int(found[1].ljust(9, "0")) if found else 0
@@ -227,7 +227,7 @@ def _count(text: str, type_: pa.DataType) -> int:
 
 
 def _guessed(value: Any, levels: int = NESTED_MAX) -> Any:
-    """A JSON value as Arrow guesses types from: fractions as floats; nested as deep as a type may be."""
+    """Prepare a JSON value for Arrow's type inference: fractions become floats; checks the nesting depth."""
     match value:
         case decimal.Decimal():
             return _float(value, pa.float64())
@@ -242,7 +242,7 @@ def _guessed(value: Any, levels: int = NESTED_MAX) -> Any:
 
 
 def _texts(type_: pa.DataType) -> pa.DataType:
-    """The type with text for everything that counts time, at any depth, and numbers for durations."""
+    """The type with string for each date, time and timestamp, at any depth, and int64 for durations."""
     is_ = pa.types
     if is_.is_temporal(type_):
         return pa.int64() if is_.is_duration(type_) else pa.string()
@@ -257,7 +257,7 @@ def _texts(type_: pa.DataType) -> pa.DataType:
 
 
 def _has_no_text(value: Any, type_: pa.DataType) -> bool:
-    """Whether a value of `_texts` has a time, at any depth, that Arrow has no text for."""
+    """Whether a value converted by `texts` contains, at any depth, a time for which Arrow has no text."""
     is_ = pa.types
     if value is None:
         return False

@@ -1,8 +1,8 @@
 """The `tidelake` command: its subcommands, and errors as one line with an exit code.
 
-Exit codes: 0 done, 1 fsck or the demo found something, or a bug in Tidelake, 2 mend the call, 3 a conflict
-with another writer, 4 the time asked for is folded or still open, 5 the store did not do it (or did not
-say), 6 stored bytes are damaged or of a newer version.
+Exit codes: 0 done, 1 fsck or the demo found something, or a bug in Tidelake, 2 wrong usage, 3 a conflict with
+another writer, 4 the time asked for is compacted or still open, 5 the store failed (or its answer is
+unknown), 6 stored bytes are damaged or written by a newer version.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tidelake import errors
 from tidelake.cli import export, ingest, rows, stage, tail, upkeep
 from tidelake.cli.group import cli
 
-# Importing them is what makes them commands of the group.
+# Importing these modules registers their commands with the group.
 COMMANDS = (rows, stage, tail, upkeep, export, ingest)
 
 _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
@@ -37,17 +37,18 @@ _EXIT_CODES: tuple[tuple[type[errors.TidelakeError], int], ...] = (
 )
 
 
+# `demo` has its own parser, which also handles --help: so the other commands do not load its modules.
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def demo(arguments: tuple[str, ...]) -> object:
-    """See it work: the history of a git repository, checked against git."""
+    """Show Tidelake at work: the history of a git repository, checked against git."""
     from tidelake.cli.demo.command import demo as command
 
     return command.main(list(arguments), prog_name="tidelake demo", standalone_mode=False)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     try:
         answer: Any = cli.main(arguments, prog_name="tidelake", standalone_mode=False)
     except click.exceptions.Abort:
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _usage(error: click.ClickException) -> str:
-    """What click has to say, in one line like our own errors."""
+    """Format an error of click as one line, like Tidelake's own errors."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "tidelake"
     message = " ".join(error.format_message().split()).rstrip(".")

@@ -1,4 +1,4 @@
-"""What `merge` and `maintain` say while they are at it, and of what they did."""
+"""The output of `merge` and `maintain`: progress, and what they did."""
 
 import queue
 import sys
@@ -17,7 +17,7 @@ from tidelake.state.merging import MergeRequest
 
 
 def merged(report: MergeReport) -> list[dict[str, Any]]:
-    """A merge, before and after."""
+    """Two rows: the collection before and after a merge."""
     return [
         {"": when, **show.counts(shape)}
         for when, shape in (("before", report.before), ("after", report.after))
@@ -25,7 +25,7 @@ def merged(report: MergeReport) -> list[dict[str, Any]]:
 
 
 def maintained(collection: Collection) -> dict[str, Any]:
-    """Bring a collection to rest, with a line on each merge in a terminal; one line on what was done."""
+    """Maintain a collection thoroughly, and show each merge in a terminal. Returns one row of the result."""
     with output.status() as say:
 
         def watch(request: MergeRequest) -> None:
@@ -36,17 +36,17 @@ def maintained(collection: Collection) -> dict[str, Any]:
 
 
 def maintained_as(collection: Collection, report: MaintenanceReport) -> dict[str, Any]:
-    """One line on what was done for a collection, and how it is now."""
+    """One row: what was done for a collection, and its current size."""
     return {**_maintained(collection.name, report), **_at_rest(collection)}
 
 
 def keep_up(lake: Lake, names: Sequence[str] | None, interval_s: float, as_json: bool) -> None:
-    """Maintain until interrupted; a line for each look that merged or deleted something."""
-    # Printed here and not by the worker: a closed pipe has to end the command.
+    """Maintain until interrupted; print a line whenever something was merged or deleted."""
+    # This thread prints, not the worker, so that a closed pipe ends the command.
     reports = queue.SimpleQueue[tuple[str, MaintenanceReport]]()
     told: TidelakeError | None = None
     with lake.upkeep(names, interval_s=interval_s, seen=lambda *seen: reports.put(seen)) as upkeep:
-        # Until an interrupt or a signal ends the process.
+        # Ends when an interrupt or a signal ends the process.
         while True:
             if upkeep.last_error is not told:
                 told = upkeep.last_error

@@ -1,6 +1,6 @@
-"""How the commands print: tables for people, JSON for programs, and rows into files.
+"""Printing: tables for people, JSON for programs, and writing rows to files.
 
-Must not know what is printed: collections are shown by `tidelake.cli.show`.
+Must not know what is printed; `tidelake.cli.show` describes collections.
 """
 
 import os
@@ -27,17 +27,17 @@ _ROWS = 20
 
 
 class Failed:
-    """What could not be done for some collections, while it was done for the others."""
+    """Collects the errors of some collections, while a command continues with the others."""
 
     def __init__(self) -> None:
         self._errors: list[tuple[str, TidelakeError]] = []
 
     def add(self, name: str, error: TidelakeError) -> None:
-        """Note the collection of a name."""
+        """Record the error of a collection."""
         self._errors.append((name, error))
 
     def check(self) -> None:
-        """Print all but the first, and raise that, which decides about the exit code."""
+        """Raise the first error, which decides the exit code; print the others before."""
         for name, error in self._errors[1:]:
             click.echo(f"tidelake: {name}: {error}", err=True)
         if self._errors:
@@ -45,21 +45,21 @@ class Failed:
 
 
 class _Console(Console):
-    """A console that leaves a closed pipe to `main`, as everything else that prints does."""
+    """A console that raises on a closed pipe, so that the command group can handle it."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Where people look. As wide as the terminal; wide enough for a row where there is none."""
+    """A console on standard output: as wide as the terminal, or 160 columns without one."""
     return _Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
 def table(
     shown: Sequence[dict[str, Any]], as_json: bool, title: str | None = None, empty: str = "nothing"
 ) -> None:
-    """Print dictionaries of equal keys: as a table, or as one JSON list, in which a frontier is a list."""
+    """Print dictionaries with equal keys as a table, or as one JSON list. In JSON a frontier is a list."""
     if as_json:
         click.echo(jsonlines.dump([with_lists(row) for row in shown]))
         return
@@ -78,13 +78,13 @@ def table(
 
 
 def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_json: bool) -> None:
-    """Print rows, or write them to a file. Streams, and reads no further than the limit.
+    """Print rows, or write them to a file. Streams them, and reads no further than the limit.
 
     Args:
-        reader: of the rows.
-        limit: how many; None: 20 in a table, otherwise all.
-        out: the file to write to.
-        as_json: JSON for programs.
+        reader: the rows.
+        limit: the largest number of rows; None: 20 in a table, otherwise all.
+        out: the file to write to; None: print.
+        as_json: print JSON.
     """
     if out is not None:
         written = write(_first(reader, limit), reader.schema, out)
@@ -98,7 +98,8 @@ def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_j
                 click.echo(line)
     else:
         most = _ROWS if limit is None else limit
-        # Text, so that ids are not shown with thousands separators. One more row tells that there are more.
+        # Convert to text, so that ids get no thousands separators. Read one more row to see if there are
+        # more.
         head = [
             {name: None if value is None else str(value) for name, value in row.items()}
             for batch in _first(reader, most + 1)
@@ -111,7 +112,7 @@ def rows(reader: pa.RecordBatchReader, limit: int | None, out: Path | None, as_j
 
 
 def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The first rows, all of them if there is no limit."""
+    """The first `limit` rows; None: all."""
     left = limit
     for batch in batches:
         if left is None:
@@ -138,11 +139,13 @@ def check_out(out: Path | None) -> None:
 
 
 def write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: Path) -> int:
-    """Write to a temporary name beside `out`, so that `out` is whole or as it was; how many rows.
+    """Write rows to a file. Returns how many.
+
+    Writes to a temporary name beside `out` and renames it, so that `out` is either complete or unchanged.
 
     Raises:
         UsageError: the format cannot hold a column.
-        StoreUnavailable: the file cannot be written; `out` is as it was.
+        StoreUnavailable: the file cannot be written; `out` is unchanged.
     """
     check_out(out)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
@@ -182,7 +185,7 @@ def _writer(path: Path, suffix: str, schema: pa.Schema) -> Iterator[Callable[[pa
 
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
-    """Says what is being done, in a terminal; quiet otherwise."""
+    """Yield a function that shows a status line in a terminal; nothing otherwise."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -203,10 +206,10 @@ def _text(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text without what would move the cursor, or worse: control characters are shown as escapes."""
+    """Escape control characters, which could move the cursor or do worse."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def with_lists(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON has it: frontiers as lists, names without spaces."""
+    """Prepare a row for JSON: frontiers become lists, spaces in names become underscores."""
     return {k.replace(" ", "_"): list(v.elements) if isinstance(v, Frontier) else v for k, v in row.items()}

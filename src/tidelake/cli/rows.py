@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 @click.option("--key", "keys", multiple=True, required=True, help="A key column; repeat for several.")
 @click.option("--column", "columns", multiple=True, help="NAME:TYPE, as id:int64 or price:decimal128(10,2).")
 @click.option(
-    "--like", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Take the columns of a file."
+    "--like",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Use the columns of this file.",
 )
 @click.option("--time", default="counter", show_default=True, help="counter, ms, us or tuple(n).")
-@click.option("--allow-recreate", is_flag=True, help="Also if one of this name was dropped or renamed.")
+@click.option(
+    "--allow-recreate", is_flag=True, help="Also if a collection of this name was dropped or renamed."
+)
 def create(
     lake: str,
     collection: str,
@@ -69,7 +73,7 @@ def list_(lake: str, as_json: bool, read_only: bool) -> None:
     "--arrangement",
     "saved",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Show the arrangement saved in this directory; with LAKE and COLLECTION, brought up to date.",
+    help="Show the arrangement saved in this directory; with LAKE and COLLECTION, caught up with it.",
 )
 @JSON
 @READ_ONLY
@@ -78,7 +82,7 @@ def show(
 ) -> None:
     """Show a collection's schema, frontiers, retention, batches, writers, holds and garbage.
 
-    Or an arrangement: what it holds and has merged, level by level.
+    With --arrangement, show an arrangement: its contents and merges, level by level.
     """
     if lake is None and saved is not None:
         from tidelake.cli import arrangement
@@ -107,7 +111,7 @@ def show(
     "paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
-    "--time", metavar="TIME", help="Give all rows this time; default: the column _time, or the commit's."
+    "--time", metavar="TIME", help="Time of all rows; default: the column _time, or one set at the commit."
 )
 @click.option(
     "--upper", metavar="TIME", help="Close all times before this one; default: just past the last time."
@@ -117,10 +121,10 @@ def show(
     type=click.Choice(["append", "upsert", "snapshot"]),
     default="append",
     show_default=True,
-    help="What the rows are: updates; the new rows of their keys; or all that there is.",
+    help="What the rows are. append: updates; upsert: new rows of their keys; snapshot: the new contents.",
 )
-@click.option("--order-by", metavar="COLUMN", help="Of upserts: the row with the greatest value wins.")
-@click.option("--delete-column", metavar="COLUMN", help="Of upserts: true where the key is removed.")
+@click.option("--order-by", metavar="COLUMN", help="For upsert: the row with the greatest value wins.")
+@click.option("--delete-column", metavar="COLUMN", help="For upsert: true where the key is removed.")
 @JSON
 def append(
     lake: str,
@@ -135,8 +139,8 @@ def append(
 ) -> None:
     """Append updates from Parquet, CSV or JSON-lines files.
 
-    Columns _time and _diff are used where they are; without them all rows are added at the commit. With
-    --envelope upsert or snapshot old rows are looked up, and what differs is appended.
+    Columns _time and _diff are used if present; without them all rows are added, at a time chosen at the
+    commit. With --envelope upsert or snapshot, old rows are looked up and only differences are appended.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -183,10 +187,10 @@ def _append(
 @click.option(
     "--as-of",
     metavar="TIME",
-    help="The time; default: the last closed one, or with --staged the last of all.",
+    help="The time; default: the last closed one or, with --staged, the last one with updates.",
 )
 @click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
-@click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
+@click.option("--where", metavar="SQL", help='Only rows that match, such as "price > 10".')
 @LIMIT
 @OUT
 @TIMEOUT
@@ -243,7 +247,7 @@ def changes(
     as_json: bool,
     read_only: bool,
 ) -> None:
-    """Print or write the netted changes between two times."""
+    """Print or write the net changes between two times."""
     import tidelake
     from tidelake.cli import files, output
 

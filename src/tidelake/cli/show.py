@@ -1,6 +1,6 @@
-"""What `show` and `ls` say of a collection: what its state holds, list by list.
+"""The output of `show` and `ls`: the state of a collection, as lists of rows.
 
-Must not know how lines are printed, which is `tidelake.cli.output`.
+Must not know how rows are printed; `tidelake.cli.output` does that.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,31 +19,31 @@ from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState, WriterRecord
 
 _LINES_MAX = 40
-# Of a larger collection `show` does not read the rows to count those that are there less than no times.
+# `show` does not read a larger collection to count its rows with negative multiplicity.
 _COUNTED_ROWS_MAX = 1_000_000
 
 Line = dict[str, Any]
 """Values by column."""
 
 Names = Callable[[], dict[str, str]]
-"""Gives the names of collections by their ids."""
+"""Returns the names of collections by id."""
 
 
 def summary(collection: Collection) -> Line:
-    """One line on a collection."""
+    """One row on a collection."""
     state = collection.state()
     return {
         "collection": collection.name,
         "time": str(state.domain),
         "since": state.since,
-        # Of one in a group, where the group has closed its times.
+        # For a collection in a group, the group's decisions count as well.
         "upper": collection.upper if state.group else state.upper,
         **counts(Shape.of([item.batch for item in state.spine])),
     }
 
 
 def counts(shape: Shape) -> Line:
-    """How much there is."""
+    """The sizes of a collection."""
     return {
         "batches": shape.batches,
         "runs": shape.runs,
@@ -54,9 +54,9 @@ def counts(shape: Shape) -> Line:
 
 
 def amplification(state: ShardState) -> dict[str, float | None]:
-    """How much was written for what was appended, and is at most stored for what is live.
+    """Bytes written per byte appended, and an upper bound of updates stored per live update.
 
-    The latter by the counts in the state; None if they show no bound.
+    The bound is computed from the counts in the state; None if they give no bound.
     """
     written, live = state.written, live_rows_min(state.spine, state.since)
     appended, stored = written.appended_bytes, state.spine.totals.rows
@@ -67,17 +67,17 @@ def amplification(state: ShardState) -> dict[str, float | None]:
 
 
 def show_collection(collection: Collection, as_json: bool, names: Names = dict) -> None:
-    """Print everything that a collection's state says.
+    """Print the state of a collection.
 
     Args:
-        collection: to show.
-        as_json: one JSON document.
-        names: gives the names of collections by their ids, for those that share parts with this one.
+        collection: the collection.
+        as_json: print one JSON document.
+        names: returns the names of collections by id, to name those that share parts with this one.
     """
     state = collection.state()
     group, awaited = _group(collection, names)
     lists = [
-        # In JSON, in the title of a table, and the lines.
+        # Name in JSON, title of the table, rows.
         ("columns", "columns", _columns(state)),
         ("spine", "batches", _batches(state)),
         ("staged", "staged batches", _staged(state)),
@@ -93,7 +93,7 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
         **summary(collection),
         "id": collection.id,
         "seqno": state.seqno,
-        # The table is wide enough without.
+        # Left out of the table if nothing is staged, which keeps it narrow.
         **(waits if as_json or len(state.staged) else {}),
         **amplification(state),
     }
@@ -108,7 +108,7 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
     if state.retention.window is not None:
         click.echo(f"retention: since follows upper at a distance of {state.retention.window:,}")
     if negative:
-        click.echo(f"rows that are there less than no times: {negative:,}")
+        click.echo(f"rows with negative multiplicity: {negative:,}")
     for _, title, lines in lists:
         _print_last(title, lines)
     if state.garbage or state.doomed:
@@ -117,14 +117,14 @@ def show_collection(collection: Collection, as_json: bool, names: Names = dict) 
 
 
 def _negative(collection: Collection, state: ShardState) -> int | None:
-    """How many rows are there less than no times; None if that is not counted."""
+    """The number of rows with negative multiplicity; None if they are not counted."""
     if state.spine.totals.rows + state.staged.totals.rows > _COUNTED_ROWS_MAX or not state.domain.total_order:
         return None
     return collection.negative_rows()
 
 
 def _print_last(title: str, lines: list[Line]) -> None:
-    """Print the last lines of a list, as a table; nothing if there are none."""
+    """Print the last rows of a list as a table; nothing if it is empty."""
     if lines:
         click.echo()
         shown = title if len(lines) <= _LINES_MAX else f"last {_LINES_MAX} {title}"
@@ -184,7 +184,7 @@ def _writers(known: Mapping[str, WriterRecord]) -> list[Line]:
 
 
 def _holds(state: ShardState) -> list[Line]:
-    """A line for each hold, leased ones first."""
+    """One row for each hold, leased ones first."""
     leased = [
         {"hold": key, "kind": "leased", "purpose": h.purpose, "since": h.since, "opened_ms": h.opened_ms}
         for key, h in sorted(state.holds.items())
@@ -197,7 +197,7 @@ def _holds(state: ShardState) -> list[Line]:
 
 
 def _claims(state: ShardState) -> list[Line]:
-    """A line for each merge that somebody is at."""
+    """One row for each merge in progress."""
     return [
         {
             "claim": f"[{claim.id.lo}, {claim.id.hi})",
@@ -211,10 +211,10 @@ def _claims(state: ShardState) -> list[Line]:
 
 
 def _shared(state: ShardState, names: Names) -> list[Line]:
-    """A line for each shard that a collection shares parts with: the one it was forked from, and its forks.
+    """One row for each shard that a collection shares parts with: its origin, and its forks.
 
-    Of the former, how much of what the collection holds is still the other's; of the latter, how many
-    objects are kept for it only.
+    For the origin, `parts` is the number of its parts that the collection still uses; for a fork, the number
+    of objects that are kept only for forks.
     """
     if state.origin is None and not state.forks:
         return []
@@ -233,7 +233,7 @@ def _shared(state: ShardState, names: Names) -> list[Line]:
 
 
 def _group(collection: Collection, names: Names) -> tuple[list[Line], list[Line]]:
-    """A line for each collection of its group, and one for each transaction that is not applied to it yet."""
+    """One row for each collection of its group, and one for each transaction not yet applied to it."""
     found = collection.group()
     if found is None:
         return [], []

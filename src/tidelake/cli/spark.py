@@ -1,4 +1,4 @@
-"""What commands that use Spark share: a local session, and an error where PySpark is missing."""
+"""Shared by commands that use Spark: a local session, and an error if PySpark is missing."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]:
-    """A local Spark session for one command; one that is there already is used, and left running.
+    """A local Spark session for one command. An active session is used and left running.
 
     Args:
         description: name of the application.
-        flag: what needs it.
+        flag: the command or option that needs Spark, for the error.
 
     Raises:
         UsageError: PySpark is not installed, or there is no Java that can start it.
@@ -40,7 +40,11 @@ def session(description: str, flag: str = "--spark") -> Iterator["SparkSession"]
 
 
 def maintained(opened: "Lake", names: list[str] | None) -> tuple[list[dict[str, Any]], "MaintainReport"]:
-    """Bring collections to rest with Spark, with a line on each job in a terminal; a line on each of them."""
+    """Maintain collections thoroughly with Spark, and show each job in a terminal.
+
+    Returns:
+        One row for each collection, and the report.
+    """
     from tidelake.cli import maintenance, output
 
     with session("tidelake maintain") as spark, output.status() as say:

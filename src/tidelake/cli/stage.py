@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     "paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--time", metavar="TIME", help="Give all rows this time; default: the column _time.")
-@click.option("--token", metavar="TEXT", help="A name for this very call: given again, it stages nothing.")
+@click.option(
+    "--token", metavar="TEXT", help="Identifies this call: repeated with the same token, it stages nothing."
+)
 @JSON
 def stage(
     lake: str, collection: str, paths: tuple[Path, ...], time: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Keep updates of Parquet, CSV or JSON-lines files at times that are open, until they are closed."""
+    """Stage updates from Parquet, CSV or JSON-lines files at open times; visible when these are closed."""
     import tidelake
     from tidelake.cli import files, output
 
@@ -46,9 +48,9 @@ def stage(
 @click.argument("closed", nargs=-1, required=True, metavar="COLLECTION UPPER | COLLECTION=UPPER...")
 @JSON
 def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
-    """Close all times before UPPER: what is staged for them is in the collection from then on.
+    """Close all times before UPPER: updates that are staged for them become visible.
 
-    Of several collections given as COLLECTION=UPPER the times are closed at one instant.
+    The times of several collections, given as COLLECTION=UPPER, are closed at one instant.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -74,14 +76,15 @@ def seal(lake: str, closed: tuple[str, ...], as_json: bool) -> None:
 @cli.command()
 @LAKE
 @click.argument("written", nargs=-1, required=True, metavar="COLLECTION=FILE...")
-@click.option("--time", metavar="TIME", help="Give all rows this time; default: _time, or the commit's.")
-@click.option("--token", metavar="TEXT", help="A name for this very call: given again, it writes nothing.")
+@click.option("--time", metavar="TIME", help="Time of all rows; default: _time, or one chosen at the commit.")
+@click.option(
+    "--token", metavar="TEXT", help="Identifies this call: repeated with the same token, it writes nothing."
+)
 @JSON
 def write(lake: str, written: tuple[str, ...], time: str | None, token: str | None, as_json: bool) -> None:
-    """Append files to several collections at one instant: all of it comes in, or nothing.
+    """Append files to several collections at one instant: all of them are committed, or none.
 
-    The collections are a group from then on: their times are closed together, and only write, stage and
-    seal of several collections write to them, until they leave it.
+    From then on the collections form a group: their times are closed together, until they leave it.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -104,7 +107,7 @@ def write(lake: str, written: tuple[str, ...], time: str | None, token: str | No
 @NAME
 @JSON
 def leave(lake: str, collection: str, as_json: bool) -> None:
-    """Take a collection out of its group: from then on it is written to alone."""
+    """Remove a collection from its group: from then on it is written to alone."""
     import tidelake
     from tidelake.cli import output
 
@@ -114,7 +117,7 @@ def leave(lake: str, collection: str, as_json: bool) -> None:
 
 
 def pairs(given: Sequence[str], what: str) -> list[tuple[str, str]]:
-    """Names of collections with what is given for each; the last `=` parts them."""
+    """Split each argument at its last `=` into the name of a collection and a value."""
     found = [one.rpartition("=")[::2] for one in given]
     bare = next((one for one, (name, value) in zip(given, found, strict=True) if not (name and value)), None)
     if bare is not None:

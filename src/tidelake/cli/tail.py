@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 @click.option(
     "--as-of", metavar="TIME", help="Begin with the contents at TIME; default: the last closed one."
 )
-@click.option("--from", "lower", metavar="TIME", help="No contents: begin with the updates at TIME.")
-@click.option("--no-snapshot", is_flag=True, help="No contents: only what comes from now on.")
-@click.option("--until", metavar="TIME", help="End when all times before this one are told.")
-@click.option("--once", is_flag=True, help="End when all is told that was closed at the beginning.")
+@click.option("--from", "lower", metavar="TIME", help="Skip the contents: begin with the updates at TIME.")
+@click.option(
+    "--no-snapshot",
+    is_flag=True,
+    help="Skip the contents: print only updates of times that are closed from now on.",
+)
+@click.option("--until", metavar="TIME", help="End when all times before this one are printed.")
+@click.option("--once", is_flag=True, help="End when all times that were closed at the start are printed.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0),
-    help="End after so many seconds without news; default: never.",
+    help="End after so many seconds without updates; default: never.",
 )
 @click.option("--columns", metavar="NAMES", help="Names of columns, separated by commas; default: all.")
-@click.option("--where", metavar="SQL", help='What is true of the rows to give, such as "price > 10".')
+@click.option("--where", metavar="SQL", help='Only rows that match, such as "price > 10".')
 def tail(
     lake: str,
     collection: str,
@@ -44,10 +48,10 @@ def tail(
     columns: str | None,
     where: str | None,
 ) -> None:
-    """Print the contents, and then every update, until interrupted: one JSON object a line.
+    """Print the contents, then every update, until interrupted: one JSON object on each line.
 
-    After the updates of some times comes a line {"_upper": [TIME]}: all times before it were told, each
-    update once. To go on after an end, begin --from the last one. What is still to be told is held.
+    A line {"_upper": [TIME]} means that all updates before TIME have been printed, each once. To continue
+    later, start with --from the last such TIME. History that is still to be printed is held.
     """
     import tidelake
     from tidelake.cli import files
@@ -85,7 +89,7 @@ def tail(
 def _print(steps: "Iterator[Step]") -> None:
     from tidelake.cli import jsonlines
 
-    # Closed before the lake is, so that the hold goes at once.
+    # Close the steps before the lake, so that the hold is released at once.
     with contextlib.closing(steps):  # type: ignore[type-var] # a generator
         for step in steps:
             for batch in step.updates:

@@ -1,4 +1,4 @@
-"""Commands that keep a lake in order: merges, names, what is kept and for whom, checks, copies."""
+"""Administrative commands: merges, names, holds and retention, checks, copies, settings."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @cli.command()
 @LAKE
 @NAME
-@click.option("--since", metavar="TIME", help="First let history before this time be folded.")
+@click.option("--since", metavar="TIME", help="First allow history before this time to be compacted.")
 @click.option("--spark", is_flag=True, help="Run the merge as a Spark job.")
 @JSON
 def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: bool) -> None:
@@ -36,7 +36,7 @@ def merge(lake: str, collection: str, since: str | None, spark: bool, as_json: b
 
 @contextlib.contextmanager
 def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
-    """Who carries out merges: a local Spark session, or this process."""
+    """What carries out the merges: a local Spark session, or (None) this process."""
     if not spark:
         yield None
         return
@@ -52,15 +52,16 @@ def _workers(spark: bool, description: str) -> Iterator["Workers | None"]:
 @LAKE
 @NAME
 @click.argument("new_name")
-@click.option("--swap", is_flag=True, help="NEW_NAME is a collection, too: they change their names at once.")
+@click.option("--swap", is_flag=True, help="NEW_NAME is also a collection: exchange the two names at once.")
 @click.option("--allow-recreate", is_flag=True, help="Also if one called NEW_NAME was dropped or renamed.")
 @JSON
 def rename(
     lake: str, collection: str, new_name: str, swap: bool, allow_recreate: bool, as_json: bool
 ) -> None:
-    """Give a collection another name. Whoever has it open goes on with it.
+    """Give a collection another name. Processes that have it open continue with it.
 
-    The old name is kept like that of a dropped collection, so that whoever still uses it is told.
+    The old name is kept like that of a dropped collection, so that jobs that still use it get an error that
+    says so.
     """
     import tidelake
     from tidelake.cli import output
@@ -78,11 +79,13 @@ def rename(
 @LAKE
 @NAME
 @click.argument("new_name")
-@click.option("--as-of", metavar="TIME", help="The last time that the fork has; default: all that is closed.")
+@click.option(
+    "--as-of", metavar="TIME", help="The last closed time of the fork; default: that of COLLECTION."
+)
 @click.option(
     "--to-seqno",
     type=click.IntRange(min=0),
-    help="The version that it begins with, as fsck names it; of a damaged collection, too. Copies it.",
+    help="Fork this version (fsck names them), also of a damaged collection. Its parts are copied.",
 )
 @click.option("--allow-recreate", is_flag=True, help="Also if one called NEW_NAME was dropped or renamed.")
 @JSON
@@ -95,15 +98,15 @@ def fork(
     allow_recreate: bool,
     as_json: bool,
 ) -> None:
-    """Make a collection that begins as another one is, or was. Nothing is copied, but with --to-seqno.
+    """Make a collection that starts with the contents of another one, now or earlier.
 
-    Both go their own ways from then on, and either may be dropped.
+    Nothing is copied, except with --to-seqno. Afterwards both are independent, and either may be dropped.
     """
     import tidelake
     from tidelake.cli import files, output, show
 
     with tidelake.open(lake, create=False) as opened:
-        # A damaged one cannot be opened, and need not be.
+        # Open the source only for --as-of: a damaged collection cannot be opened, and need not be.
         at = None if as_of is None else files.time(as_of, opened.collection(collection).domain, "--as-of")
         made = opened.fork(collection, new_name, at, to_seqno=to_seqno, allow_recreate=allow_recreate)
         output.table([show.summary(made)], as_json)
@@ -112,12 +115,12 @@ def fork(
 @cli.command()
 @LAKE
 @NAME
-@click.option("--force", is_flag=True, help="Also if readers hold it: their holds end.")
+@click.option("--force", is_flag=True, help="Drop it even if readers hold it: their holds end.")
 @JSON
 def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
-    """Drop a collection and delete all that it has stored. Its name does not come back by accident.
+    """Drop a collection and delete all its objects. Its name is not reused by accident.
 
-    Finishes a drop that was interrupted.
+    Also finishes an interrupted drop.
     """
     import tidelake
     from tidelake.cli import output
@@ -130,7 +133,7 @@ def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
 @cli.command()
 @LAKE
 @click.argument("collections", nargs=-1)
-@click.option("--once", is_flag=True, help="Bring the collections to rest, and leave.")
+@click.option("--once", is_flag=True, help="Maintain the collections thoroughly, and end.")
 @click.option(
     "--interval",
     "interval_s",
@@ -139,16 +142,15 @@ def drop(lake: str, collection: str, force: bool, as_json: bool) -> None:
     show_default=True,
     help="Without --once: seconds between two rounds.",
 )
-@click.option("--spark", is_flag=True, help="With --once: run the merges of all as Spark jobs.")
+@click.option("--spark", is_flag=True, help="With --once: run all merges as Spark jobs.")
 @JSON
 def maintain(
     lake: str, collections: tuple[str, ...], once: bool, interval_s: float, spark: bool, as_json: bool
 ) -> None:
-    """Carry out the merges that collections need: all, or those named. Runs until it is interrupted.
+    """Carry out the merges that all collections, or the named ones, need. Runs until interrupted.
 
-    Afterwards a read merges few runs, and no update is stored that a later one has cancelled, as far as
-    history may go. What is no longer needed is deleted. Several may run at once; they keep out of each
-    other's way.
+    Afterwards a read merges few runs, and updates before since that cancel each other are gone. Objects that
+    are no longer needed are deleted. Several processes may run this at once; each merge is done by one.
     """
     import tidelake
     from tidelake.cli import maintenance, output
@@ -161,10 +163,10 @@ def maintain(
             return
         left: tuple[str, ...] = ()
         if not collections:
-            # First: what is half dropped is in the list, and cannot be opened.
+            # Collect first: a half-dropped collection is still listed, but cannot be opened.
             left = opened.collect().damaged
         failed = output.Failed()
-        # All are opened first, so that a name that is none is told before the work begins.
+        # Open all first, so that an unknown name is reported before the work begins.
         named = [opened.collection(name) for name in collections] or [*opened.collections(failed.add)]
         if spark and named:
             from tidelake.cli.spark import maintained
@@ -178,7 +180,7 @@ def maintain(
                 try:
                     shown.append(maintenance.maintained(one))
                 except errors.TidelakeError as error:
-                    # The others are maintained all the same.
+                    # Continue with the others.
                     failed.add(one.name, error)
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
     for message in left:
@@ -191,10 +193,10 @@ def maintain(
 @click.argument("collection", required=False)
 @JSON
 def holds(lake: str, collection: str | None, as_json: bool) -> None:
-    """Show who keeps history and parts back, and since when: of one collection, or of all.
+    """Show the holds that keep history and parts, and since when: of one collection, or of all.
 
-    A leased hold ends when its reader shows no sign of life, with the next commit; a critical one when it
-    is dropped. The versions that one has pinned are what keeps replaced files.
+    A leased hold ends with the next commit after its reader has stopped renewing it; a critical hold ends
+    when it is dropped. The pinned versions of a hold keep replaced parts from being deleted.
     """
     import tidelake
     from tidelake.cli import holds as shown
@@ -214,13 +216,13 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
 @LAKE
 @click.argument("collections", nargs=-1)
 @click.argument("window")
-@click.option("--all", "all_", is_flag=True, help="All collections of the lake, in the place of names.")
+@click.option("--all", "all_", is_flag=True, help="All collections of the lake, instead of names.")
 @JSON
 def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_json: bool) -> None:
     """Keep WINDOW of history before the upper, from now on: all, a number of times, or 7d, 12h, 30m, 45s.
 
-    Of one collection, several, or all. Spans are for times of unit ms and us; "7 days" will do, too. Holds
-    keep more for as long as they last.
+    Applies to one collection, several, or all. Spans need times of unit ms or us; "7 days" is also accepted.
+    Holds keep more history as long as they last.
     """
     import tidelake
     from tidelake.cli import holds as shown
@@ -234,7 +236,7 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
         named = (
             [*opened.collections(failed.add)] if all_ else [opened.collection(name) for name in collections]
         )
-        # Of all first, so that one whose times are no clock changes none.
+        # Check all collections first, so that an error for one changes none.
         for of in named:
             shown.check(kept, of)
         for of in named:
@@ -249,10 +251,9 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
 @click.argument("frontiers", nargs=-1, required=True, metavar="COLLECTION=TIME...")
 @JSON
 def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
-    """Let history before TIME be folded, of several collections: in all of them or in none.
+    """Allow history before TIME to be compacted, in several collections: in all of them or in none.
 
-    Holds keep it back for as long as they last. TIME may be past the upper; the last closed time can be read
-    in any case.
+    Holds keep history as long as they last. TIME may be past the upper; the last closed time stays readable.
     """
     import tidelake
     from tidelake.cli import files, output
@@ -274,16 +275,18 @@ def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
 @cli.command()
 @LAKE
 @click.argument("collections", nargs=-1)
-@click.option("--repair", is_flag=True, help="Mend what can be mended safely; no data is removed or made up.")
-@click.option("--quick", is_flag=True, help="Do not read the parts: only logs, names and sizes.")
+@click.option(
+    "--repair", is_flag=True, help="Repair what can be repaired safely; no data is removed or made up."
+)
+@click.option("--quick", is_flag=True, help="Check only logs, names and sizes; do not read the parts.")
 @JSON
 @READ_ONLY
 def fsck(
     lake: str, collections: tuple[str, ...], repair: bool, quick: bool, as_json: bool, read_only: bool
 ) -> int:
-    """Check that what is stored is whole: all of a lake, or the collections named.
+    """Check stored data for damage: of a whole lake, or of the named collections.
 
-    May run beside everything else. Leaves with exit code 1 if findings are left.
+    May run beside everything else. Ends with exit code 1 if findings are left.
     """
     import tidelake
     from tidelake.cli import integrity
@@ -304,7 +307,7 @@ _as = click.option("--as", "as_name", metavar="NAME", help="Name of the copy; de
 def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_json: bool) -> None:
     """Copy a collection, as it is now, into TO_LAKE (made if empty), with its history and writers.
 
-    Readers of TO_LAKE see all of it or nothing. What fails or is killed is repeated by the same call.
+    Readers of TO_LAKE see all of it or nothing. After a failure, repeat the same call.
     """
     import tidelake
     from tidelake.cli import integrity
@@ -324,12 +327,12 @@ def backup(lake: str, collection: str, to_lake: str, as_name: str | None, as_jso
 @_as
 @JSON
 def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_json: bool) -> None:
-    """Copy a collection of FROM_LAKE into LAKE (made if empty): a backup seen from the other side."""
+    """Copy a collection of FROM_LAKE into LAKE (made if empty): the counterpart of backup."""
     import tidelake
     from tidelake.cli import integrity
 
     with tidelake.open(from_lake, create=False) as source:
-        # Looked for first: where there is nothing to restore, no lake is made.
+        # Look for it first: if there is nothing to restore, no lake is made.
         source.collection(collection)
     with tidelake.open(lake) as opened:
         integrity.copied(
@@ -339,17 +342,14 @@ def restore(lake: str, collection: str, from_lake: str, as_name: str | None, as_
         )
 
 
-# Its own parser does the work, --help included, so that nothing of it is loaded for the other commands.
-
-
 @cli.command()
 @LAKE
 @click.argument("changes", nargs=-1, metavar="[NAME=SECONDS]...")
 @JSON
 def settings(lake: str, changes: tuple[str, ...], as_json: bool) -> None:
-    """Show the settings that all processes of a lake go by, or change some: upload_age_s=2592000.
+    """Show the settings that all processes of a lake use, or change some: upload_age_s=2592000.
 
-    What becomes longer holds at once; an age that becomes shorter stays in force for as long as it was.
+    A longer age takes effect at once; a shorter one only after the old age has passed.
     """
     from dataclasses import asdict
 

@@ -1,8 +1,8 @@
 """The demo's input: a git history as change files, and git's own answers to check the lake against.
 
-Owns how a repository is read, exported and asked for the truth; must not know Spark or a lake. What
-the pipeline needs is a `Source` (`source.py`): `open_source(repo)` gives one, from a repository or
-from the small export that ships with the package.
+Owns how a repository is read, exported and asked for the truth; must not know Spark or a lake. The
+pipeline needs a `Source` (`source.py`): `open_source(repo)` returns one, from a repository or from the
+small export that ships with the package.
 
 Layers, lowest first: `git` (the subprocess), `rows` (what a path and its row look like), `history`
 (commits and their changes), `export` (change files), `truth` (what git says), `source`, `bundle`.

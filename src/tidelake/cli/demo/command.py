@@ -1,7 +1,7 @@
-"""`tidelake demo`: the main job from end to end, with a report that people can read.
+"""`tidelake demo`: the main job from end to end, with a report for people.
 
-Owns the order of the steps and what is printed; each step is somebody else's code. Ends with exit code
-1 if one row differs from the truth.
+Owns the order of the steps and what is printed; other modules carry out the steps. Ends with exit code 1
+if one row differs from the truth.
 """
 
 import os
@@ -72,7 +72,7 @@ def demo(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tidelake-demo-") as scratch:
         root = _root(directory, Path(scratch))
-        # The export, which needs no Spark, comes first: a repository that cannot be read is told at once.
+        # The export, which needs no Spark, comes first: so an unreadable repository is reported at once.
         prepare = own_files(change_files, keys, time_field) if change_files else repository(repo, limit)
         job = prepare(root, console)
         with _session(console, cores, Path(scratch) / "java.log") as session:
@@ -138,8 +138,8 @@ def _started(start: "Callable[[], SparkSession]", log: Path) -> "SparkSession":
 def _stderr_to(path: Path) -> Iterator[None]:
     """Have a process that is started in here write its errors to a file.
 
-    Java greets with a line on its incubator modules, which no option turns off. What goes wrong later is
-    raised by PySpark, so nobody needs to see it twice.
+    Java prints a line on its incubator modules, which no option turns off. PySpark raises later errors as
+    exceptions, so nothing is lost.
     """
     sys.stderr.flush()
     kept = os.dup(2)

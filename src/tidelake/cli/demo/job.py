@@ -41,11 +41,11 @@ class Check:
     """One comparison.
 
     Attributes:
-        what: was compared.
+        what: what was compared.
         when: before or after the merge.
-        rows: that were compared.
-        equal: not one row differs.
-        examples: of rows that differ.
+        rows: number of rows compared.
+        equal: whether no row differs.
+        examples: some rows that differ.
     """
 
     what: str
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the collection in the lake."""
+        """The name of the collection in the lake."""
         return "files" if self.source is not None else "changes"
 
     def ingest(self, session: "SparkSession") -> None:
@@ -162,10 +162,10 @@ class Job:
         output.table(shown, False, f"Reads {when}, compared with git row by row")
 
     def _compared_with_files(self, session: "SparkSession", when: str) -> Iterator[Check]:
-        """The end against a plain replay of the files; every read must stay what it was before the merge.
+        """Compare the last contents with a plain replay, and every read with that before the merge.
 
-        At which time a late event counts depends on the micro-batches, so only the end can be told from the
-        files alone.
+        The time of a late event depends on the micro-batches, so the files alone determine only the last
+        contents.
         """
         from tidelake.spark.reading import frames
 
@@ -230,7 +230,7 @@ def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console]
             console.print(f"  {source.note}", markup=False)
         console.print("  Each commit is a time, each path a key, and git judges every answer.")
         landing = root / "landing"
-        # So many files that even a young repository makes several micro-batches, which is the point.
+        # Enough files that even a young repository makes several micro-batches, which the demo is to show.
         each = max(1, min(COMMITS_PER_FILE, len(source.commits) // _FILES_MIN))
         with bar(console, "Export as change files", len(source.commits)) as update:
             done = source.write_change_files(landing, update, commits_per_file=each)
@@ -275,7 +275,7 @@ def _inferred(session: "SparkSession", directory: Path, keys: Sequence[str]) -> 
 
 
 def _expanded(found: pa.Table) -> pa.Table:
-    """Rows as often as their multiplicity says; a negative one shows as the row many times over."""
+    """Each row as often as its multiplicity says; a negative row twice, so that it shows as surplus."""
     counts = found["_diff"]
     if pc.all(pc.equal(counts, 1)).as_py() is not False:
         return found
@@ -284,7 +284,7 @@ def _expanded(found: pa.Table) -> pa.Table:
 
 
 def _sides(found: pa.Table, sign: int) -> list[truth.Side]:
-    """The rows of a change with one sign. A path that stands there twice is left twice."""
+    """The rows of a change with one sign. A path may occur once for each sign."""
     kept = found.filter(pc.equal(pc.sign(found["_diff"]), sign))
     sides = [
         truth.Side(*values) for values in zip(*(kept[n].to_pylist() for n in truth.Side._fields), strict=True)

@@ -1,7 +1,7 @@
-"""What change files leave behind, by a plain replay: the judge of a demo on files of the user's own.
+"""The contents after change files, by a plain replay: what a demo on the user's own files is compared with.
 
-Owns the meaning of an event in a dozen lines; must not know Spark, a lake, nor the parser that the lake is
-filled by. It holds all rows in memory.
+Owns the meaning of an event in a dozen lines; must not know Spark, a lake, nor the parser that fills the
+lake. It holds all rows in memory.
 """
 
 import gzip
@@ -20,7 +20,7 @@ _EXAMPLES = 5
 
 
 def replay(directory: Path, schema: pa.Schema) -> Counter[str]:
-    """Row, as text in the order of the schema's columns, -> how often it is there after all events."""
+    """The multiplicity after all events, by row; a row is a text in the order of the schema's columns."""
     rows: Counter[str] = Counter()
     for event in _events(directory):
         for side, diff in (("before", -1), ("after", 1)):
@@ -63,7 +63,7 @@ def _text(row: dict[str, Any], schema: pa.Schema) -> str:
 
 
 def _shaped(value: Any, type_: pa.DataType) -> Any:
-    """A JSON value in the form that a column of the type gives back."""
+    """Convert a JSON value to the form in which a column of the type returns it."""
     is_ = pa.types
     if value is None:
         return None

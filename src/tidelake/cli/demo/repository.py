@@ -47,7 +47,7 @@ class RepositorySource:
 
     @property
     def note(self) -> str:
-        """Says so if older commits are not there."""
+        """A sentence that says if older commits are missing."""
         if not self.history.cut:
             return ""
         return "older commits are left out (a shallow clone or a limit): the first counts as a whole tree"
@@ -91,7 +91,7 @@ def open_repository(repo: Path, *, limit: int | None = None) -> RepositorySource
 def own_checkout() -> Path | None:
     """The checkout that this Tidelake runs from, if it runs from one.
 
-    Looked for at one place only: a search upwards from an installed package may meet the user's
+    It looks at one place only: a search upwards from an installed package may find the user's own
     repository instead.
     """
     root = Path(tidelake.__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""What the demo stores: a row for each path, and how names that are not text become text.
+"""The rows of the demo: one for each path; and how names that are not text become text.
 
 Owns the schema of the demo's collection and the spelling of paths, names and times; must not know git
 commands. INVARIANT: `path_text` never gives two paths one spelling, and `path_bytes` undoes it.
@@ -96,5 +96,5 @@ def iso(seconds_: int) -> str:
 
 
 def instant(seconds_: int) -> datetime:
-    """A time as Python and Arrow have it."""
+    """A time as a `datetime`."""
     return _EPOCH + timedelta(seconds=seconds_)

@@ -38,7 +38,7 @@ class Source(Protocol):
 
     @property
     def note(self) -> str:
-        """What the reader of the report must know about it, one sentence, or nothing."""
+        """One sentence that the reader of the report must know about the source; may be empty."""
 
     def write_change_files(
         self, directory: Path, progress: Progress | None = None, *, commits_per_file: int = COMMITS_PER_FILE
@@ -62,7 +62,7 @@ def open_source(repo: Path | None = None, *, limit: int | None = None) -> Source
     with the package is taken, and `note` says so.
 
     Args:
-        repo: a directory in a git repository; a bare one will do.
+        repo: a directory in a git repository, which may be bare.
         limit: only the last so many commits of the first-parent line.
 
     Raises:

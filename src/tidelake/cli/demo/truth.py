@@ -40,7 +40,7 @@ class DiffEntry(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What a difference looks at in a row."""
+    """The columns of a row that a difference compares."""
 
     path: str
     mode: str
@@ -53,9 +53,9 @@ class Comparison:
 
     Attributes:
         rows: rows that were compared, of the truth or of the other side where there are more.
-        missing: rows of the truth that the other side lacks or has otherwise.
-        surplus: rows of the other side that the truth lacks or has otherwise, and repeated ones.
-        examples: a few of them, to be printed.
+        missing: rows of the truth that the other side lacks or has with other values.
+        surplus: rows of the other side that the truth lacks or has with other values, and repeated ones.
+        examples: a few of these rows, to be printed.
     """
 
     rows: int
