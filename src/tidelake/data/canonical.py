@@ -1,8 +1,8 @@
 """Canonical values: one form for values that count as equal.
 
-Owns what `-0.0` and NaN become, and what stands under a null; must not know columns, updates or
-messages. Invariant: after `canonical`
-equal values have equal bits, at any depth, so that grouping by bits and by order agree.
+Owns what `-0.0` and NaN become, and what is stored under a null; must not know columns, updates or messages.
+Invariant: after `canonical` equal values have equal bits, at any depth, so that grouping by bits and by order
+agree.
 """
 
 import numpy as np
@@ -21,14 +21,14 @@ def has_floats(kind: pa.DataType) -> bool:
 
 
 def canonical(array: pa.Array) -> pa.Array:
-    """The same values with `0.0` for `-0.0` and one NaN for all; the array itself where nothing changes."""
+    """The same values with `0.0` for `-0.0` and one form of NaN; the array itself if nothing changes."""
     kind = array.type
     if not has_floats(kind):
         return array
     if pa.types.is_floating(kind):
         return _floats(array)
     if array.offset:
-        # Children of a slice do not all know of the slice; a copy has no offset.
+        # Not all children of a slice know of the slice; a copy has no offset.
         array = array.take(pa.array(np.arange(len(array))))
     if pa.types.is_struct(kind):
         children = [array.field(i) for i in range(kind.num_fields)]
@@ -42,10 +42,10 @@ def canonical(array: pa.Array) -> pa.Array:
 
 
 def filled(array: pa.Array, nullable: bool = True) -> pa.Array:
-    """The same values with no null in a field that is "not null", where its parent is null.
+    """The same values without nulls in fields that are "not null", where the parent is null.
 
-    Arrow's `take` leaves such nulls, and Parquet refuses them. The validity goes and the bytes below it,
-    which Parquet does not write, stay. The array itself where nothing changes.
+    Arrow's `take` leaves such nulls, and Parquet refuses them. The validity is removed; the bytes below it
+    stay, which Parquet does not write. The array itself if nothing changes.
     """
     kind = array.type
     drop = not nullable and array.null_count > 0

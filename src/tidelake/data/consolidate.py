@@ -45,15 +45,15 @@ def consolidate(table: pa.Table, schema: Schema, domain: TimeDomain, chunk_rows:
         runs = [[_consolidated(batch)] for batch in _slices(table, chunk_rows)]
         merged = runs[0] if len(runs) == 1 else list(merge(runs, schema, domain, everything, chunk_rows))
     except InvalidUpdates:
-        # The sum within one slice may leave an int64 where the sum over all does not: merge, whose sums
-        # stay exact from chunk to chunk, decides.
+        # A sum within one slice may not fit into an int64 while the total does. `merge` decides, because its
+        # sums stay exact from chunk to chunk.
         runs = [[sort_batch(batch)] for batch in _slices(table, chunk_rows)]
         merged = list(merge(runs, schema, domain, everything, chunk_rows))
     return pa.Table.from_batches(merged, rows_schema)
 
 
 def pieces(batch: pa.RecordBatch, rows: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of at most `rows` rows and `size` bytes, or of one row that is larger."""
+    """The batch in pieces of at most `rows` rows and `size` bytes; a larger row is a piece of its own."""
     for start in range(0, batch.num_rows, rows):
         waiting = [batch.slice(start, rows)]
         while waiting:
@@ -66,14 +66,14 @@ def pieces(batch: pa.RecordBatch, rows: int, size: int) -> Iterator[pa.RecordBat
 
 
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in memory of their own, which may be a view of larger buffers or of a caller's arrays."""
+    """A copy of the rows, which may be views of larger buffers or of a caller's arrays."""
     return pa.concat_batches([batch, batch.slice(0, 0)])
 
 
 def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
     """The table as batches of `rows` rows, whatever its chunks are, or of fewer that fill `_SLICE_BYTES`."""
     if 0 < table.num_rows <= rows and table.get_total_buffer_size() <= _SLICE_BYTES:
-        # To add up the sizes of pieces, as below, takes longer than to sort a few rows.
+        # Adding up the sizes of pieces, as below, takes longer than sorting a few rows.
         yield from table.combine_chunks().to_batches()
         return
     held: list[pa.RecordBatch] = []
@@ -98,8 +98,8 @@ def _slices(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _consolidated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    # As whoever reads a run and stores it again hands rows in; to see it takes a tenth of sorting them.
+    # Rows that were read from a run are in order already; checking that takes a tenth of sorting them.
     if ascends(batch, batch.num_columns - 1) and diffs(batch).all():
-        # As sums are.
+        # A copy, as sums are.
         return copied(batch)
     return sum_batch(batch)[0]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 def fingerprint(table: pa.Table, without: tuple[str, ...] = ()) -> str:
     """The fingerprint of a table. Costs about one pass over it.
 
-    A column of nulls adds nothing, so adding a column after the table was made does not change it.
+    A column of nulls adds nothing, so a table from before such a column was added has the same fingerprint.
 
     Args:
         table: normalized, so that the same values have the same types.

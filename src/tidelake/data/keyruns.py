@@ -1,8 +1,8 @@
 """Rows of any columns, sorted by key in runs, and the runs merged: a shuffle without a cluster.
 
-Owns the order in which rows come together whose keys are equal; must not know what the rows mean, nor
-where runs are kept. Invariant: merged rows ascend by key; rows of equal keys stand together, in no
-particular order; of each run one batch is held, and the rows of one key in these.
+Owns the order in which rows with equal keys come together; must not know what the rows mean, nor where runs
+are kept. Invariant: merged rows ascend by key; rows of equal keys are adjacent, in no particular order. One
+batch of each run is held, and the rows of one key in these.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -60,8 +60,8 @@ class Place:
     """Where a literal stands among the values of a column.
 
     Attributes:
-        least: the encoded values that are not less than the literal begin here. above: the encoded values
-        that are greater begin here; equal to `least` if no value equals the literal.
+        least: the encoded values that are not less than the literal begin here.
+        above: those that are greater begin here; the same as `least` if no value equals the literal.
     """
 
     least: bytes

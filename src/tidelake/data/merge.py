@@ -1,18 +1,18 @@
 """The merge kernel: sorted runs in, one sorted and consolidated stream out, in bounded memory.
 
-Owns the chunk algorithm; must not know parts, files or threads. Invariant: the output is the query
-applied to all rows of all runs, in the total order, no two rows equal but for their diff; and at most
-about `chunk_rows` rows, or `chunk_bytes` bytes, are held at once, with more than 64 runs a 64th of that
-for each, beside what is left of the batch that each run gave last.
+Owns the chunk algorithm; must not know parts, files or threads. Invariant: the output is the query applied to
+all rows of all runs, in the total order, no two rows equal except in their diff. At most about `chunk_rows`
+rows, or `chunk_bytes` bytes, are held at once (with more than 64 runs, a 64th of that for each), beside what
+is left of the last batch of each run.
 
-Every run is buffered up to its share of a chunk. The *cut* is the least of the last buffered rows of
-the runs that have more to give: what is at or before it is complete, except for rows equal to the cut
-itself, whose group stays open until the next chunk. The chunk is joined, sorted in cache, and summed.
-A cut is a full row, times included, so that one hot key cannot break the bound.
+Every run is buffered up to its share of a chunk. The *cut* is the least of the last buffered rows of the runs
+that have more to give: everything at or before it is complete, except for rows equal to the cut itself, whose
+group stays open until the next chunk. The chunk is joined, sorted in cache, and summed. A cut is a full row,
+times included, so that one hot key cannot break the bound.
 
-Advancing tuples by a frontier does not keep a run sorted. There the cut is on (key, value) alone, only
-what is *before* it is taken, and the chunk is advanced and sorted again; one (key, value) whose
-history is longer than a chunk is then held whole.
+Advancing tuples by a frontier does not keep a run sorted. In that case the cut is on (key, value) alone, only
+what is *before* it is taken, and the chunk is advanced and sorted again. A (key, value) whose history is
+longer than a chunk is then held whole.
 """
 
 from collections import deque
@@ -31,8 +31,8 @@ from tidelake.model.query import Fold, Query
 from tidelake.model.schema import Schema
 from tidelake.model.time import TimeDomain
 
-# With more runs slices get tiny, and chunks end at the shortest of them; with fewer shares than runs
-# chunks grow instead, so that reading, merging and writing overlap less.
+# With more runs slices get tiny, and chunks end at the shortest of them. With fewer shares than runs chunks
+# get larger than asked for instead, and reading, merging and writing overlap less.
 _SHARES_MAX = 64
 
 
@@ -52,27 +52,27 @@ def merge(
         schema: of the rows.
         domain: of the times.
         query: which updates are kept, and at which times.
-        chunk_rows: rows, over all runs, that are sorted at once.
-        chunk_bytes: the same in bytes: wide rows fill memory before they fill a chunk.
+        chunk_rows: how many rows, over all runs, are sorted at once.
+        chunk_bytes: the same in bytes, because wide rows fill memory before they fill a chunk.
 
     Yields:
         Batches of at most some `chunk_rows` rows, never empty: sorted, consolidated.
 
     Raises:
         InvalidUpdates: a sum of diffs does not fit into an int64.
-        InternalError: a run is not sorted (seen at the borders of chunks only).
+        InternalError: a run is not sorted (noticed at the borders of chunks only).
     """
     return sums(chunks(runs, schema, domain, query, chunk_rows, chunk_bytes=chunk_bytes), chunk_rows)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of all runs that no row of a later chunk precedes.
+    """Rows of all runs; no row of a later chunk comes before them.
 
     Attributes:
-        rows: after the query; equal rows may stand in several places.
-        in_order: whether the rows are sorted as they stand.
-        keep_open: whether the next chunk may hold rows equal to the last ones of this.
+        rows: after the query; equal rows may not be adjacent.
+        in_order: whether the rows are sorted as they are.
+        keep_open: whether the next chunk may hold rows equal to the last rows of this one.
     """
 
     rows: pa.RecordBatch
@@ -89,14 +89,14 @@ def chunks(
     *,
     chunk_bytes: int,
 ) -> Generator[Chunk]:
-    """The first half of `merge`, with its arguments: cut and join, but neither sort nor sum."""
+    """The first half of `merge`, with the same arguments: cuts and joins, but neither sorts nor sums."""
     ordered = preserves_order(query, domain)
     rows_schema = update_schema(schema, domain)
     width = len(rows_schema) - 1 if ordered else len(schema.columns)
     shares = max(1, min(len(runs), _SHARES_MAX))
     share, bytes_share = max(1, chunk_rows // shares), max(1, chunk_bytes // shares)
     selected = partial(select, query=query, domain=domain)
-    # A fold drops no rows, so that it can wait for the whole chunk, which is far fewer calls.
+    # A fold drops no rows, so it can be applied to the whole chunk at once, in far fewer calls.
     folds = isinstance(query, Fold)
     buffers = [_Buffer(iter(run) if folds else map(selected, run), share, bytes_share) for run in runs]
     while True:
@@ -106,7 +106,7 @@ def chunks(
         buffers = live
         pieces = _cut(live, width, inclusive=ordered)
         if not pieces:
-            # Every row is at the cut: one history longer than the chunk.
+            # Every row is at the cut: one history is longer than the chunk.
             for buffer in live:
                 buffer.grow()
             continue
@@ -115,19 +115,19 @@ def chunks(
         sorted_ = _in_order(pieces, width) if ordered else None
         in_order = sorted_ is not None
         rows = _joined(sorted_ or pieces)
-        # Else they would be held beside the chunk, and it beside the next one.
+        # Otherwise they would be held together with the chunk, and the chunk together with the next one.
         del pieces, sorted_
         yield Chunk(selected(rows) if folds else rows, in_order, keep_open)
         del rows
 
 
 def sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:
-    """The second half of `merge`: the chunks sorted and consolidated."""
+    """The second half of `merge`: sorts and consolidates the chunks."""
     opened: Open | None = None
     for chunk in source:
         summed = sum_sorted if chunk.in_order else sum_batch
         result, opened = summed(chunk.rows, opened, keep_open=chunk.keep_open)
-        # Not held while the next chunk is awaited.
+        # Do not hold it while waiting for the next chunk.
         del chunk
         yield from _bounded(result, chunk_rows)
         del result
@@ -138,7 +138,7 @@ def sums(source: Iterable[Chunk], chunk_rows: int) -> Iterator[pa.RecordBatch]:
 
 
 class _Buffer:
-    """One run: what was read of it and not yet merged."""
+    """One run: the rows that were read and are not merged yet."""
 
     def __init__(self, source: Iterator[pa.RecordBatch], want: int, want_bytes: int) -> None:
         self.want = want
@@ -152,7 +152,7 @@ class _Buffer:
         self._end: Comparable | None = None
 
     def fill(self, width: int) -> bool:
-        """Read until there are enough rows; whether there are any."""
+        """Read until there are enough rows; False if there are none."""
         grown = False
         while self.rows < self.want:
             room = (self._want_bytes - self._bytes) // self._row_bytes
@@ -174,7 +174,7 @@ class _Buffer:
         return self.rows > 0
 
     def grow(self) -> None:
-        """Buffer twice as much next time."""
+        """Buffer twice as many rows from now on."""
         self.want *= 2
         self._want_bytes *= 2
 
@@ -187,11 +187,11 @@ class _Buffer:
 
     @property
     def more(self) -> bool:
-        """Whether rows may follow the buffered ones."""
+        """Whether the run may have rows after the buffered ones."""
         return self._pending is not None or self._source is not None
 
     def take(self, bound: Comparable | None, *, inclusive: bool) -> list[pa.RecordBatch]:
-        """Give away the rows before the bound, or at it if inclusive; all for no bound."""
+        """Remove and return the rows before the bound, or up to it if inclusive; without a bound all rows."""
         taken: list[pa.RecordBatch] = []
         if bound is None or (inclusive and self.end <= bound):
             taken = list(self._batches)
@@ -210,7 +210,7 @@ class _Buffer:
         return taken
 
     def _next(self, rows: int) -> pa.RecordBatch | None:
-        """At most so many rows of the source; None at its end."""
+        """The next batch of the source, of at most so many rows; None at its end."""
         while self._pending is None or self._pending.num_rows == 0:
             batch = next(self._source, None) if self._source is not None else None
             if batch is None:
@@ -224,7 +224,7 @@ class _Buffer:
 
 
 def _cut(buffers: list[_Buffer], width: int, *, inclusive: bool) -> list[list[pa.RecordBatch]]:
-    """Take from every buffer what no row to come can precede; a list of pieces for each that gives any."""
+    """Take from each buffer the rows that no later row can precede; a list of pieces per buffer with any."""
     ends = [b.end[:width] for b in buffers if b.more]
     cut = min(ends) if ends else None
     taken = (b.take(cut, inclusive=inclusive) for b in buffers)
@@ -232,7 +232,7 @@ def _cut(buffers: list[_Buffer], width: int, *, inclusive: bool) -> list[list[pa
 
 
 def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
-    """Let the runs that gave rows refill what the waiting ones leave: disjoint runs then get whole chunks."""
+    """Let runs that gave rows refill what waiting runs leave, so that disjoint runs get whole chunks."""
     waiting = [b for b in buffers if b.rows >= share]
     giving = len(buffers) - len(waiting)
     if giving:
@@ -242,8 +242,8 @@ def _share_out(buffers: list[_Buffer], chunk_rows: int, share: int) -> None:
 
 
 def _in_order(pieces: list[list[pa.RecordBatch]], width: int) -> list[list[pa.RecordBatch]] | None:
-    """The pieces by their first row, if that joins them in order; else they are to be sorted anyway."""
-    # Of runs that overlap the first two mostly do.
+    """The pieces ordered by their first rows, if joining them so gives sorted rows; None: sort them."""
+    # If runs overlap at all, the first two mostly do.
     if len(pieces) > 1 and not (disjoint(pieces[:2], 1) or disjoint(pieces[1::-1], 1)):
         return None
     by_first = sorted(
@@ -260,6 +260,6 @@ def _joined(pieces: list[list[pa.RecordBatch]]) -> pa.RecordBatch:
 
 
 def _bounded(batch: pa.RecordBatch, chunk_rows: int) -> Iterator[pa.RecordBatch]:
-    # A chunk that had to grow is handed on in pieces, so that the bound holds for the reader.
+    # A chunk that had to grow is returned in pieces, so that the bound holds for the caller.
     for start in range(0, batch.num_rows, chunk_rows):
         yield batch.slice(start, chunk_rows)

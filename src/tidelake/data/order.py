@@ -1,13 +1,13 @@
 """The one total order of rows, and the operations that need it on whole columns.
 
-Owns sorting, comparing neighbours and searching. Rows are ordered by (key columns, value columns,
-time columns), each ascending: NaN after all numbers, nulls last, strings by their UTF-8 bytes, lists
-item by item with the shorter prefix first, structs by their fields. Must not know parts, diffs or
-which columns are key. Invariant: `sort_all`, `group_starts`, `row_tuple` and the encoding in
-`tidelake.data.encode` agree on every pair of rows whose values are canonical.
+Owns sorting, comparing neighbours and searching. Rows are ordered by (key columns, value columns, time
+columns), each ascending: NaN after all numbers, nulls last, strings by their UTF-8 bytes, lists item by item
+with the shorter prefix first, structs by their fields. Must not know parts, diffs or which columns are keys.
+Invariant: `sort_all`, `group_starts`, `row_tuple` and the encoding in `tidelake.data.encode` agree on every
+pair of rows with canonical values.
 
-Functions take record batches whose first `width` columns are ordered by; canonical update batches
-have key, value and time columns first and `_diff` last.
+Functions take record batches and order them by their first `width` columns; canonical update batches have
+key, value and time columns first and `_diff` last.
 """
 
 from bisect import bisect_left, bisect_right
@@ -42,10 +42,10 @@ __all__ = [
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Comparable: TypeAlias = tuple[tuple[object, ...], ...]
-# pyarrow sorts up to so many columns by one radix pass after another; with more it turns to a row
-# comparison that is several times slower where the leading columns repeat.
+# Up to so many columns pyarrow sorts by one radix pass after another. With more it compares whole rows, which
+# takes several times as long where the leading columns repeat.
 _SORT_KEYS_MAX = 8
-# Types whose values Python compares in the total order as they are.
+# Types whose Python values compare in the total order.
 _PLAIN = frozenset(
     kind.id
     for kind in (
@@ -69,7 +69,7 @@ def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
     starts = np.ones(n, np.bool_)
     if n < 2:
         return starts
-    # Rows still equal to their predecessor on the columns looked at; mostly soon few.
+    # Rows that equal the one before in the columns so far; mostly few after the first columns.
     equal: npt.NDArray[np.int64] | None = None
     cheap_first = sorted(range(width), key=lambda i: not pa.types.is_primitive(batch.column(i).type))
     for i in cheap_first:
@@ -87,7 +87,7 @@ def group_starts(batch: pa.RecordBatch, width: int) -> Mask:
 
 
 def ascends(batch: pa.RecordBatch, width: int) -> bool:
-    """Whether each row comes after the one before, and none is equal to it, by the first `width` columns."""
+    """Whether each row is strictly after the one before, by the first `width` columns."""
     pairs = max(0, batch.num_rows - 1)
     tied: Mask = np.ones(pairs, np.bool_)
     for i in range(width):
@@ -106,12 +106,12 @@ def row_tuple(batch: pa.RecordBatch, row: int, width: int) -> Comparable:
 
 
 def search(batch: pa.RecordBatch, bound: Comparable, *, inclusive: bool) -> int:
-    """How many rows come before `bound`, or with `inclusive` before or at it.
+    """How many rows come before `bound`; with `inclusive` also those equal to it.
 
     Args:
         batch: sorted by as many columns as `bound` has.
         bound: from `row_tuple`.
-        inclusive: whether rows equal to the bound count.
+        inclusive: whether to count rows equal to the bound.
     """
     low, high = 0, batch.num_rows
     for i, value in enumerate(bound):
@@ -124,16 +124,16 @@ def search(batch: pa.RecordBatch, bound: Comparable, *, inclusive: bool) -> int:
 def equal_ranges(
     numbers: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where the numbers equal to each wanted one begin and end: both where it would stand if there are none.
+    """Where the numbers equal to each wanted one begin and end; both where it would stand if there is none.
 
     Args:
-        numbers: ascending; NaN comes last and is one number.
+        numbers: ascending; NaN comes last and counts as one number.
         wanted: of the same type.
     """
     starts = numbers.searchsorted(wanted)
     if numbers.dtype.kind == "f" or not len(numbers):
         return starts, numbers.searchsorted(wanted, "right")
-    # Most come once or never, and to look at the places found is cheaper than another search.
+    # Most are there once or not at all, and checking the found places is cheaper than a second search.
     last = len(numbers) - 1
     ends = starts + (numbers[np.minimum(starts, last)] == wanted)
     again = np.flatnonzero(numbers[np.minimum(ends, last)] == wanted)
@@ -142,8 +142,8 @@ def equal_ranges(
 
 
 def disjoint(runs: list[list[pa.RecordBatch]], width: int) -> bool:
-    """Whether runs, sorted and not empty, stay sorted when joined in this order; looks at borders only."""
-    # The first column mostly tells.
+    """Whether sorted, non-empty runs stay sorted when joined in this order; looks only at their borders."""
+    # Mostly the first column decides.
     return all(
         row_tuple(a[-1], a[-1].num_rows - 1, columns) <= row_tuple(b[0], 0, columns)
         for columns in (1, width)
@@ -157,12 +157,12 @@ def sort_all(columns: list[pa.Array]) -> pa.Array:
         return _sort_many(columns)
     names = [str(i) for i in range(len(columns))]
     batch = pa.RecordBatch.from_arrays(columns, names)
-    # Nulls go last unless told otherwise, and telling is spelled differently from version to version.
+    # Nulls go last by default; the argument that says so differs between versions.
     return pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in names])
 
 
 def _sort_many(columns: list[pa.Array]) -> pa.Array:
-    """Sort by the first columns, then only the rows that tie on them by the rest."""
+    """Sort by the first columns, then only the rows that are equal in them by the rest."""
     head, rest = columns[:_SORT_KEYS_MAX], columns[_SORT_KEYS_MAX:]
     order = sort_all(head).to_numpy().astype(np.int64)
     taken = pa.array(order)
@@ -181,7 +181,7 @@ def _sort_many(columns: list[pa.Array]) -> pa.Array:
 
 
 def sortable(column: pa.Array) -> pa.Array:
-    """The column, or one of a type that pyarrow sorts which has the same order."""
+    """The column itself, or one of the same order in a type that pyarrow sorts."""
     is_, kind = pa.types, column.type
     if is_.is_nested(kind):
         return encode(column, data_type(kind, "sorted"))
@@ -193,13 +193,13 @@ def sortable(column: pa.Array) -> pa.Array:
 
 
 def _float32(column: pa.Array) -> pa.Array:
-    # By hand, since not every pyarrow casts float16.
+    # Not by a cast, which some versions of pyarrow lack for float16.
     values = raw(column, np.dtype(np.float16)).astype(np.float32)
     return pa.array(values, mask=column.is_null().to_numpy(zero_copy_only=False))
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.generic] | None:
-    """The values as numpy numbers in the same order, arbitrary where null, if the type has any."""
+    """The values as numpy numbers in the same order, arbitrary where null; None for other types."""
     is_, kind = pa.types, column.type
     if is_.is_float64(kind) or is_.is_float32(kind):
         return raw(column, np.dtype(f"f{kind.bit_width // 8}"))
@@ -218,7 +218,7 @@ def differ(a: pa.Array, b: pa.Array) -> Mask:
         return _numpy(pc.not_equal(a, b))
     differs: Mask
     if is_.is_integer(kind) or is_.is_temporal(kind) or is_.is_floating(kind):
-        # Floats by their bits: canonical ones are equal iff these are, NaN too.
+        # Floats by their bits: canonical floats are equal iff their bits are, NaN included.
         dtype = np.dtype(f"i{kind.bit_width // 8}")
         differs = raw(a, dtype) != raw(b, dtype)
     else:
@@ -230,14 +230,14 @@ def differ(a: pa.Array, b: pa.Array) -> Mask:
 
 
 def precede(a: pa.Array, b: pa.Array) -> Mask:
-    """Where a value of a column comes before that of another one of its type, row by row."""
+    """Where a value of one column comes before that of another column of its type, row by row."""
     a, b = sortable(a), sortable(b)
     before = pc.less(a, b)
     if pa.types.is_floating(a.type):
         before = pc.or_(before, pc.and_not(pc.is_nan(b), pc.is_nan(a)))
     if not (a.null_count or b.null_count):
         return _numpy(before)
-    # A value comes before null, and null before nothing.
+    # A value comes before null, and null comes before nothing.
     return _numpy(pc.if_else(b.is_valid(), before.fill_null(False), a.is_valid()))
 
 
@@ -252,7 +252,7 @@ def _comparable(column: pa.Array, row: int) -> tuple[object, ...]:
     if not scalar.is_valid:
         return (2,)
     kind = column.type
-    # Asking Arrow for each property takes longer than all the rest.
+    # Asking Arrow for each property would take longer than everything else here.
     if kind.id in _PLAIN:
         return (0, scalar.as_py())
     is_ = pa.types
@@ -267,16 +267,16 @@ def _comparable(column: pa.Array, row: int) -> tuple[object, ...]:
 
 
 def _equal_range(column: pa.Array, low: int, high: int, value: tuple[object, ...]) -> tuple[int, int]:
-    """The rows in [low, high) whose value is `value`, half-open; empty where they would stand if none is."""
+    """The half-open range of rows in [low, high) with this value; empty, at its place, if there is none."""
     numbers = _numbers(column)
     if numbers is not None:
         known = high - (column.slice(low, high - low).null_count if column.null_count else 0)
         if value[0] == 2:
             return known, high
-        # The bound may come from a column of another width and lie outside this one's range.
+        # The bound may come from a column of another width and be outside this column's range.
         bound = np.array(value[1] if value[0] == 0 else np.nan, numbers.dtype)
         first = low + int(np.searchsorted(numbers[low:known], bound))
-        # Mostly no row is equal, and seeing that is cheaper than another search.
+        # Mostly no row is equal, and checking that is cheaper than a second search.
         if first == known or bound < numbers[first]:
             return first, first
         return first, first + int(np.searchsorted(numbers[first:known], bound, side="right"))

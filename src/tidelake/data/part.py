@@ -1,8 +1,8 @@
-"""Parts: sorted updates to Parquet bytes, and a description of them.
+"""Writing parts: sorted updates to Parquet bytes, with a description of them.
 
 Owns the encoding of columns and where row groups and parts are cut; must not know where the bytes go.
-Invariant: a part's description is true of its bytes, and `read_part` gives back the rows that were
-written, or an error. The reading half is `tidelake.data.scan`, the layout `tidelake.data.container`.
+Invariant: a part's description is true of its bytes, and `read_part` returns the rows that were written, or
+fails. `tidelake.data.scan` reads parts, `tidelake.data.container` owns their layout.
 """
 
 import io
@@ -29,12 +29,12 @@ from tidelake.model.time import TimeDomain
 
 __all__ = ["Ahead", "PartIndex", "PartWriter", "checksum", "read_index", "read_part", "verify", "write_parts"]
 
-# A dictionary pays where values repeat: on strings with fewer distinct values in a row group than one
-# in four rows a part was measured 35 to 55 % smaller; above that the gain fades and reading slows.
+# A dictionary pays where values repeat: for strings with fewer distinct values in a row group than one in
+# four rows, parts were measured to be 35 to 55 % smaller; with more, the gain fades and reading gets slower.
 _DICTIONARY_SHARE = 4
-# A row group of wide rows ends here: a merge holds one of every run, and a part is cut at one.
+# A row group of wide rows ends at this size: merges hold one of every run, and parts are cut between groups.
 _GROUP_BYTES = 2 * 1024 * 1024
-# Iterates what it is given: the summaries of the pieces of each batch.
+# Iterates over what it is given, the summaries of the pieces of each batch; may do so in another thread.
 Ahead: TypeAlias = Callable[[Iterator[list[Summary]]], Iterator[list[Summary]]]
 
 
@@ -57,9 +57,9 @@ class PartWriter:
             schema: of the rows.
             domain: of the times.
             schema_id: noted in the part's description.
-            row_group_rows: rows of a row group; fewer in the last one and where rows are wide.
+            row_group_rows: rows of a row group; the last one, and one of wide rows, has fewer.
             stats: what of the statistics is kept.
-            group_bytes: in memory, at which a row group of wide rows ends.
+            group_bytes: size in memory at which a row group of wide rows ends.
         """
         self._schema, self._domain, self._schema_id = schema, domain, schema_id
         self._row_group_rows = row_group_rows
@@ -72,7 +72,7 @@ class PartWriter:
         self._tally = Tally(schema, domain)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
-        # The keys of the first and the last row of each row group.
+        # For each row group its first and its last row's keys.
         self._keys: list[pa.RecordBatch] = []
         self._ends: list[int] = []
         self._crcs: list[int] = []
@@ -80,7 +80,7 @@ class PartWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes encoded so far; rows that do not yet fill a row group are not."""
+        """Bytes encoded so far, without rows that do not fill a row group yet."""
         return self._ends[-1] if self._ends else 0
 
     @property
@@ -94,7 +94,7 @@ class PartWriter:
             self.write_counted(summary(batch, self._schema, self._domain))
 
     def write_counted(self, piece: Summary) -> None:
-        """Take updates as `write` does, not empty, that were looked at already."""
+        """Take updates as `write` does, with their summary; not empty."""
         self._tally.add(piece)
         batch = piece.rows
         self._pending.append(batch)
@@ -109,18 +109,18 @@ class PartWriter:
         """Close the part.
 
         Args:
-            name: of the object that the bytes will become.
+            name: of the object that will hold the bytes.
 
         Returns:
             The description and the bytes.
 
         Raises:
-            InternalError: nothing was written, and there are no empty parts.
+            InternalError: nothing was written; an empty part is not allowed.
         """
         self._flush(whole_groups=False)
         if self._writer is None:
             raise InternalError("a part needs a row")
-        # All at once: a call costs far more than a key.
+        # All keys in one call, because a call costs far more than a key.
         keys = encode_key(pa.concat_batches(self._keys), self._schema).to_pylist()
         self._writer.add_key_value_metadata(index_metadata(keys[::2], self._ends, self._crcs))
         self._writer.close()
@@ -142,7 +142,7 @@ class PartWriter:
         for start in range(0, end, self._row_group_rows):
             self._write_group(joined.slice(start, min(self._row_group_rows, end - start)))
         rest = joined.slice(end)
-        # A copy: a slice would keep the whole batch.
+        # A copy, because a slice would keep the whole batch in memory.
         self._pending = [pa.concat_batches([rest])] if rest.num_rows else []
         self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
 
@@ -157,7 +157,7 @@ class PartWriter:
         self._ends.append(end)
         written = self._sink.getbuffer()[start:end]
         self._crcs.append(zlib.crc32(written))
-        # While the bytes are in the cache, and not all of it after the last row.
+        # Hash now, while the bytes are in the cache, so that little is left to do after the last row.
         self._checksum.update(written)
 
     def _opened(self, sample: pa.RecordBatch) -> pq.ParquetWriter:
@@ -171,7 +171,7 @@ class PartWriter:
             column_encoding=encodings,
             write_page_checksum=True,
             write_statistics=True,
-            # Names list items as Arrow does, so that types come back as they were.
+            # List items are named as in Arrow, so that types are read back unchanged.
             use_compliant_nested_type=False,
             version="2.6",
         )
@@ -199,11 +199,11 @@ def write_parts(
         schema_id: noted in the parts' descriptions.
         row_group_rows: as for `PartWriter`.
         stats: as for `PartWriter`.
-        target_bytes: a part is closed at the row group that reaches it.
+        target_bytes: a part ends with the row group that reaches this size.
         name: gives a fresh name for each part.
         group_bytes: as for `PartWriter`.
-        ahead: perhaps in a thread that runs ahead; batches are made and looked at in there, and encoded by
-            the caller.
+        ahead: iterates over summaries, perhaps in a thread that runs ahead: batches are then made and
+            summarized there, and encoded in the caller's thread.
 
     Yields:
         Descriptions and bytes, in order; together one run. Nothing if there are no rows.
@@ -238,7 +238,7 @@ def _with_ids(schema: Schema, domain: TimeDomain) -> pa.Schema:
 
 
 def _encodings(sample: pa.RecordBatch) -> tuple[list[str], dict[str, str]]:
-    """Which columns get a dictionary and how the others are encoded, judged by the first row group."""
+    """The columns that get a dictionary, and encodings for the others, judged by the first row group."""
     dictionaries: list[str] = []
     encodings: dict[str, str] = {}
     for field, column in zip(sample.schema, sample.columns, strict=True):
@@ -248,13 +248,13 @@ def _encodings(sample: pa.RecordBatch) -> tuple[list[str], dict[str, str]]:
             dictionaries.append(field.name)
         elif (encoding := _encoding(field.type)) is not None:
             encodings[field.name] = encoding
-    # A column `a.b` has the path of field b of a struct `a`, and Parquet tells them apart by path alone.
+    # Field b of a struct `a` and a column `a.b` have the same path, and Parquet knows only paths.
     return dictionaries, {path: e for path, e in encodings.items() if path not in dictionaries}
 
 
 def _repeats(column: pa.Array) -> bool:
     is_, kind = pa.types, column.type
-    # Integers and booleans pack well without one.
+    # Integers and booleans pack well without a dictionary.
     if is_.is_integer(kind) or is_.is_temporal(kind) or is_.is_boolean(kind) or is_.is_float16(kind):
         return False
     if is_.is_decimal(kind) and kind.bit_width != 128:

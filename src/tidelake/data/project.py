@@ -1,12 +1,13 @@
 """Rows of one schema as rows of another: columns by their ids, widened, null, or gone.
 
-Owns the mapping of columns and what it does to the order of rows; must not know parts or registries.
-Invariant: the rows that leave are those that came, each with the target's columns, in the total order of
-the target; rows that have become equal are not summed here, since the merge kernel does that exactly.
+Owns the mapping of columns and its effect on the order of rows; must not know parts or registries. Invariant:
+the same rows are returned, each with the target's columns, in the target's total order. Rows that have become
+equal are not summed here, because the merge kernel does that exactly.
 
-A column that is null everywhere, or wider, leaves rows in order. One that goes takes the order of all that
-stood behind it along, times too: such rows stay sorted by the columns before it only. They are sorted
-again group by group, where a group has equal values in these; one group is in memory at a time.
+A column that is null everywhere, or wider, leaves rows in order. Once a column is dropped, the rows are
+sorted only by the columns before it, since all later columns, times too, were ordered within its values. They
+are sorted again group by group, where a group has equal values in those columns; one group is in memory at a
+time.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +27,7 @@ from tidelake.model.time import TimeDomain
 
 @dataclass(frozen=True)
 class Projection:
-    """The way from update batches of one schema to those of another.
+    """How update batches of one schema become batches of another.
 
     Attributes:
         target: of the batches that come out, as `update_schema` makes it.
@@ -43,11 +44,11 @@ class Projection:
         """The projection between two schemas of one collection.
 
         Args:
-            source: that the rows were written under.
-            target: to read under. Its columns are those of the source by id, in the same order, as they
-                are or wider; or they are nullable.
+            source: the schema that the rows were written under.
+            target: the schema to read under. Its columns are those of the source by id, in the same order,
+                with the same or a wider type; other columns are nullable.
             domain: of the times.
-            live: ids of columns whose values are to be seen; all others are null.
+            live: ids of columns whose values are visible; all others are null.
         """
         at = {column.id: i for i, column in enumerate(source.columns) if column.id in live}
         places = [at.get(column.id) for column in target.columns]
@@ -61,7 +62,7 @@ class Projection:
         return cls(update_schema(target, domain), tuple(places), prefix)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the target's columns; its rows stay where they are."""
+        """The batch with the target's columns; its rows stay in their order."""
         columns = [
             pa.nulls(batch.num_rows, field.type)
             if place is None
@@ -75,26 +76,26 @@ def _widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type.equals(kind):
         return column
     if pa.types.is_float16(column.type):
-        # By hand, since not every pyarrow casts float16.
+        # Not by a cast, which some versions of pyarrow lack for float16.
         values = raw(column, np.dtype(np.float16)).astype(np.float32)
         column = pa.array(values, mask=column.is_null().to_numpy(zero_copy_only=False))
     return canonical(column.cast(kind))
 
 
 def in_order(batches: Iterable[pa.RecordBatch], prefix: int) -> Iterator[pa.RecordBatch]:
-    """Sort updates that are sorted by their first columns only.
+    """Sort updates that are sorted only by their first columns.
 
     Args:
         batches: of one schema, none empty, together in the order of their first `prefix` columns.
         prefix: at least 1.
 
     Yields:
-        The same rows in the total order. Held are one batch and one group of equal first columns.
+        The same rows in the total order. One batch and one group of equal first columns are held.
     """
     held: list[pa.RecordBatch] = []
     end: Comparable | None = None
     for batch in batches:
-        # Where the group begins that may go on in the next batch.
+        # The last group may continue in the next batch.
         last = int(np.flatnonzero(group_starts(batch, prefix))[-1])
         if held and (last or row_tuple(batch, 0, prefix) != end):
             yield sort_batch(pa.concat_batches([*held, batch.slice(0, last)]))

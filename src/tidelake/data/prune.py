@@ -1,8 +1,8 @@
-"""Which parts and row groups can hold rows that satisfy a predicate.
+"""Pruning: which parts and row groups can hold rows that satisfy a predicate.
 
-Owns how statistics of the state and of Parquet are read as bounds on the columns of today; must not know
-where parts come from. Invariant: what is left out holds no such row. What is left in is filtered exactly by
-`tidelake.data.filter`, so that knowing nothing of a column is never wrong.
+Owns how statistics of the state and of Parquet are read as bounds on the present columns; must not know where
+parts come from. Invariant: nothing that is left out holds such a row. `tidelake.data.filter` filters the rest
+exactly, so a column without statistics only costs time.
 """
 
 import re
@@ -25,11 +25,11 @@ _ALL_NULL = ColumnStats(None, None, 1)
 
 @dataclass(frozen=True)
 class Pruning:
-    """A predicate, ready to be asked about what was written under one schema.
+    """A predicate, prepared for parts that were written under one schema.
 
     Attributes:
         predicate: what rows are to satisfy.
-        known: by id, the columns whose statistics hold for the values that are read today, with their place.
+        known: by id, the columns whose statistics hold for the values as they are read, with their position.
         gone: ids of columns that are null in every row that is read.
     """
 
@@ -39,13 +39,13 @@ class Pruning:
 
     @classmethod
     def of(cls, predicate: Predicate, written: Schema, target: Schema, live: Collection[int]) -> "Pruning":
-        """To read rows that were written under one schema as those of another.
+        """Prepare for rows that were written under one schema and are read under another.
 
         Args:
             predicate: of columns of `target`.
-            written: that the rows were written under.
-            target: to read under.
-            live: ids of columns whose values are to be seen; all others are null.
+            written: the schema that the rows were written under.
+            target: the schema to read under.
+            live: ids of columns whose values are visible; all others are null.
         """
         stored = {column.id: (i, column) for i, column in enumerate(written.columns) if column.id in live}
         asked = columns_of(predicate)
@@ -58,11 +58,11 @@ class Pruning:
         return cls(predicate, known, asked - stored.keys())
 
     def part(self, part: Part) -> bool:
-        """Whether the part may hold such rows, by what the state says of it."""
+        """Whether the part may hold such rows, by the statistics in the state."""
         return self._may_match({id_: part.stats[id_] for id_ in self.known if id_ in part.stats})
 
     def row_groups(self, metadata: pq.FileMetaData) -> list[bool]:
-        """Whether each row group may hold such rows, by what Parquet says of it."""
+        """Whether each row group may hold such rows, by Parquet's statistics."""
         leaves = list(_first_leaves(metadata))
         return [
             self._may_match(
@@ -80,8 +80,8 @@ class Pruning:
 
 
 def same_encoding(old: DataType, new: DataType) -> bool:
-    """Whether a value has the same encoding in both types, of which the second is the first or wider."""
-    # Unsigned and signed integers of one value differ; other types widen among themselves.
+    """Whether a value has the same encoding in both types; the second is the first or a wider one."""
+    # The encoding changes only from unsigned to signed integers.
     return old == new or _family(old) == _family(new)
 
 
@@ -90,13 +90,13 @@ def _family(type_: DataType) -> str:
 
 
 def key_upper(group: pq.RowGroupMetaData, schema: Schema) -> bytes | None:
-    """What no key of a row group is greater than, by what Parquet says of it; None if that is nothing.
+    """An upper bound on the keys of a row group, by Parquet's statistics; None if they give none.
 
     Args:
         group: of a part.
         schema: that the part was written under.
     """
-    # Key columns come first and are not nested, so the first of them is the first leaf.
+    # Key columns come first and are not nested, so the first key column is the first leaf.
     known = _group_stats(group, 0, schema.key[0].type)
     if known is None:
         return None
@@ -106,7 +106,7 @@ def key_upper(group: pq.RowGroupMetaData, schema: Schema) -> bytes | None:
 
 
 def _first_leaves(metadata: pq.FileMetaData) -> Iterator[int]:
-    """Of every column the place of its first leaf: Parquet counts the leaves of nested columns."""
+    """The position of each column's first leaf: Parquet counts the leaves of nested columns."""
     place = 0
     for field in metadata.schema.to_arrow_schema():
         yield place
@@ -120,13 +120,13 @@ def _leaves(kind: pa.DataType) -> int:
 
 
 def _group_stats(group: pq.RowGroupMetaData, leaf: int, type_: DataType) -> ColumnStats | None:
-    """What Parquet says of a column in a row group; None if that is nothing that can be relied on."""
+    """Parquet's statistics of a column in a row group; None if there are none to rely on."""
     encoded = _encoder(type_)
     found = group.column(leaf).statistics if encoded is not None else None
     if found is None or encoded is None or not found.has_null_count:
         return None
     if not found.has_min_max:
-        # Also where all values are NaN, or one is too long to be noted.
+        # There are no bounds either if all values are NaN, or if one is too long.
         lower = None if found.null_count == group.num_rows else b""
         return ColumnStats(lower, None, found.null_count)
     lower = encoded(found.min_raw)
@@ -136,7 +136,7 @@ def _group_stats(group: pq.RowGroupMetaData, leaf: int, type_: DataType) -> Colu
 
 
 def _encoder(type_: DataType) -> Callable[[Any], bytes] | None:
-    """From what Parquet stores of a value to its encoding; None for types that are not looked at."""
+    """Converts what Parquet stores of a value to its encoding; None for types without usable statistics."""
     name = type_.name
     if name in ("string", "binary", "fixed_size_binary"):
         return encoded_text
@@ -149,7 +149,7 @@ def _encoder(type_: DataType) -> Callable[[Any], bytes] | None:
     if name.startswith("decimal"):
         return lambda raw: encoded_decimal(int.from_bytes(raw, "big", signed=True))
     if name.startswith("uint"):
-        # Parquet gives the bits as a signed number.
+        # Parquet returns the bits as a signed number.
         bits = 32 if arrow_type(type_).bit_width <= 32 else 64
         return lambda raw: encoded_word(raw % (1 << bits), signed=False)
     if name == "date64":

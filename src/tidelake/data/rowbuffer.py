@@ -1,8 +1,8 @@
 """A buffer of updates that is emptied in loads of bounded size.
 
-Owns what is held in memory before rows are sorted; must not know parts or threads. Invariant: every row
-that goes in comes out once, or with `whole_groups` a few rows of the same sum for a group of equal
-ones; and at most `limit_bytes` and one piece are held, none of it in memory of the caller.
+Owns what is held in memory before rows are sorted; must not know parts or threads. Invariant: every row that
+goes in comes out once; with `whole_groups` a group of equal rows may come out as a few rows with the same
+sum. At most `limit_bytes` and one piece are held, all of it copied from the caller's memory.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from tidelake.data.consolidate import copied, pieces
 from tidelake.data.order import group_starts, row_tuple
 from tidelake.data.sums import diffs, total, with_diffs
 
-# Many small batches cost more than their rows do: joined when there are so many of them.
+# Many small batches cost more than their rows, so they are joined once there are this many.
 _SMALL_BYTES, _SMALL_MAX = 64 * 1024, 64
 _INT64_MAX = 2**63 - 1
 Load = list[pa.RecordBatch]
 
 
 class RowBuffer:
-    """Takes canonical updates in any order, gives loads of about `limit_bytes`.
+    """Takes canonical updates in any order and returns loads of about `limit_bytes`.
 
-    With `whole_groups`, equal rows that follow each other are never divided between two loads; so loads of
-    sorted input, each consolidated, are together one run.
+    With `whole_groups`, equal rows that follow each other are never divided between two loads; so the loads
+    of sorted input, each consolidated, together form one run.
     """
 
     def __init__(self, limit_bytes: int, *, whole_groups: bool) -> None:
@@ -50,7 +50,7 @@ class RowBuffer:
                 self._hold(piece)
 
     def take(self) -> Load:
-        """All that is left."""
+        """All rows that are left."""
         load = [*self._held, *self._small]
         self._held, self._small, self._bytes = [], [], 0
         return load
@@ -72,7 +72,7 @@ class RowBuffer:
             self._small = []
 
     def _load(self) -> Load:
-        """What is to be a part now: everything, but the last group of equal rows where that may go on."""
+        """The next load: all rows, without the last group of equal rows if that may continue."""
         load = self.take()
         if not self._whole_groups:
             return load
@@ -94,7 +94,7 @@ class RowBuffer:
 
 
 def _summed(row: pa.RecordBatch, diff: int) -> pa.RecordBatch:
-    """The row with this diff, in as many rows as it takes to hold it; none for 0."""
+    """The row with this diff, in as many rows as are needed to hold it; none for 0."""
     whole, rest = divmod(abs(diff), _INT64_MAX)
     sign = 1 if diff > 0 else -1
     values = [sign * _INT64_MAX] * whole + ([sign * rest] if rest else [])

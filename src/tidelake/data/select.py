@@ -1,8 +1,8 @@
-"""Queries on columns: which updates are kept, and what time they are given.
+"""Queries on columns: which updates are kept, and which times they get.
 
 Owns the vectorised form of `tidelake.model.query` and of a part's metadata (rewritten times, narrowed
-bounds); must not know keys, values or order. Invariant: for every row the answer is that of the
-scalar algebra in `tidelake.model`. Nothing here consolidates.
+bounds); must not know keys, values or order. Invariant: every row is treated as the scalar algebra in
+`tidelake.model` says. Nothing here consolidates.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def select(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.RecordBatch:
-    """Keep the updates that a query asks for and give them the times it asks for.
+    """Keep the updates that a query wants, and give them the times that it wants.
 
     Args:
         batch: canonical updates.
@@ -37,7 +37,7 @@ def select(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.Record
             mask = _before(times, through) & ~_before(times, after)
             return _at(_kept(batch, mask), through, domain)
         case Updates(lower, upper):
-            return _kept(batch, _beyond(times, lower) & ~_beyond(times, upper))
+            return _kept(batch, _at_or_after(times, lower) & ~_at_or_after(times, upper))
         case Fold(since):
             return _advanced(batch, times, since, domain)
 
@@ -49,14 +49,14 @@ def view(
     lower: Frontier | None = None,
     upper: Frontier | None = None,
 ) -> pa.RecordBatch:
-    """Apply what the metadata of a part and its batch says: rewrite times, then drop rows outside.
+    """Apply the metadata of a part and its batch: rewrite times, then drop rows outside the bounds.
 
     Args:
         batch: updates as stored.
         domain: names the time columns.
         rewrite: times are advanced to this one; total orders only.
-        lower: rows not beyond it are dropped; None keeps all.
-        upper: rows beyond it are dropped; None keeps all.
+        lower: rows before it are dropped; None keeps all.
+        upper: rows at or after it are dropped; None keeps all.
 
     Returns:
         The rows in the same order. Rows that differed only in time may now be equal.
@@ -70,9 +70,9 @@ def view(
     times = _times(batch, domain)
     mask = np.ones(batch.num_rows, np.bool_)
     if lower is not None:
-        mask &= _beyond(times, lower)
+        mask &= _at_or_after(times, lower)
     if upper is not None:
-        mask &= ~_beyond(times, upper)
+        mask &= ~_at_or_after(times, upper)
     return _kept(batch, mask)
 
 
@@ -96,8 +96,8 @@ def _before(times: list[Ints], bound: Time) -> Mask:
     return mask
 
 
-def _beyond(times: list[Ints], frontier: Frontier) -> Mask:
-    """Whether each time is beyond the frontier."""
+def _at_or_after(times: list[Ints], frontier: Frontier) -> Mask:
+    """Whether each time is at or after the frontier."""
     result: Mask = np.zeros(len(times[0]), np.bool_)
     for element in frontier:
         mask = np.ones(len(result), np.bool_)
@@ -108,7 +108,7 @@ def _beyond(times: list[Ints], frontier: Frontier) -> Mask:
 
 
 def _kept(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
-    # A count is cheaper than a copy, and most batches are kept or dropped whole.
+    # Counting is cheaper than copying, and most batches are kept or dropped whole.
     kept = int(np.count_nonzero(mask))
     if kept == len(mask):
         return batch

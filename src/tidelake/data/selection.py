@@ -1,7 +1,7 @@
-"""What a user asks for, checked against the schema that is read under.
+"""A user's selection, checked against the schema that the read uses.
 
-Owns the columns; conditions are `tidelake.data.where`, which is loaded when the first one is asked for: it
-brings a parser that takes a fifth of a second.
+Owns the columns; `tidelake.data.where` owns conditions, and is loaded only when the first one is given,
+because loading its parser takes a fifth of a second.
 """
 
 from tidelake.errors import UsageError
@@ -10,11 +10,11 @@ from tidelake.model.selection import Selection, Wanted
 
 
 def bind(wanted: Wanted | Selection, schema: Schema) -> Selection:
-    """Check what a user asks for; a selection is taken as it is.
+    """Check a user's selection; one that was checked already is returned as it is.
 
     Raises:
-        UsageError: a column that is not there, SQL that is not supported, a literal that cannot be compared
-            with its column; names the piece and says what to write instead.
+        UsageError: a column is missing, some SQL is not supported, or a literal cannot be compared with its
+            column; names the piece and says what to write instead.
     """
     if isinstance(wanted, Selection):
         return wanted

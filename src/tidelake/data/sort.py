@@ -3,11 +3,11 @@
 Owns the algorithm; must not know diffs or runs. Invariant: the order is the one of
 `tidelake.data.order`, and the groups are those that `group_starts` finds in the sorted rows.
 
-Columns are looked at from the first on, each only for the rows that tie on those before. As many as
-have codes of few bits are packed into one word for each row and sorted by numpy, with the row's number in
-the lowest bits where there is room. A column that is the same throughout every group, as a value or a folded
-time often is, orders nothing, and seeing that costs far less than sorting. Where all groups are pairs, as of
-old and new rows of keys, the two are compared and turned, and nothing is sorted.
+Columns are taken from the first on, each only for the rows that tie on those before it. As many columns as
+have codes of few bits are packed into one word per row and sorted by numpy, with the row's number in the
+lowest bits if there is room. A column that is the same throughout every group, as values and folded times
+often are, orders nothing, and noticing that costs far less than sorting. If all groups are pairs, such as the
+old and new rows of keys, the two rows are compared and swapped, and nothing is sorted.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from tidelake.data.order import Mask, differ, group_starts, precede, sort_all, s
 
 Ints = npt.NDArray[np.int64]
 _WORD_BITS = 64
-# Fewer ascending runs than this are merged by the stable sort faster than the vectorised one sorts.
+# Fewer ascending runs than this are merged faster by the stable sort than the vectorised sort sorts them.
 _RUNS_FEW = 4
 
 
@@ -27,7 +27,7 @@ def sort_indices(batch: pa.RecordBatch, width: int) -> pa.Array:
     """The permutation that sorts the rows by the first `width` columns.
 
     Args:
-        batch: canonical values; runs that are sorted already make it faster.
+        batch: canonical values; faster if it consists of sorted runs.
         width: how many columns count.
 
     Returns:
@@ -40,8 +40,8 @@ def sorted_groups(batch: pa.RecordBatch, width: int) -> tuple[Ints, Mask]:
     """The permutation that sorts the rows, and for each sorted row whether it differs from the one before.
 
     Args:
-        batch: canonical values; runs that are sorted already make it faster.
-        width: by how many of the first columns.
+        batch: canonical values; faster if it consists of sorted runs.
+        width: how many columns count.
     """
     ties = _Ties(batch)
     left = list(range(width))
@@ -53,7 +53,7 @@ def sorted_groups(batch: pa.RecordBatch, width: int) -> tuple[Ints, Mask]:
 
 
 class _Ties:
-    """An order so far, and the rows that are equal so far, in groups of two and more."""
+    """The order so far, and the rows that are still equal, in groups of two and more."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         n = batch.num_rows
@@ -67,12 +67,12 @@ class _Ties:
 
     @property
     def inside(self) -> Mask:
-        """For each tied row but the first, whether it is in the group of the one before."""
+        """For each tied row but the first, whether it is in the group of the one before it."""
         same: Mask = self.groups[1:] == self.groups[:-1]
         return same
 
     def refine(self, left: list[int]) -> list[int]:
-        """Order the ties by the next column or columns; those that are still to be looked at."""
+        """Order the ties by the next column or columns; returns the columns that are left."""
         if len(self.at) == 2 * (int(self.groups[-1]) + 1):
             self._turn_pairs(self._column(left[0]))
             return left[1:]
@@ -116,9 +116,9 @@ class _Ties:
         return bool((inside & differ(column.slice(0, len(column) - 1), column.slice(1))).any())
 
     def _turn_pairs(self, column: pa.Array) -> None:
-        """Order the ties, of two rows each, by a column; keep those that are equal still."""
+        """Order ties that are all pairs by a column; keep the pairs that are still equal."""
         first, second = column.slice(0, len(column) - 1), column.slice(1)
-        # Of all neighbours, since to pick every other one takes longer.
+        # All neighbours are compared, because picking every other one takes longer.
         same = ~differ(first, second)
         if same[::2].all():
             return
@@ -130,7 +130,7 @@ class _Ties:
         self._keep(same)
 
     def _sort(self, code_: Code) -> None:
-        """Order the ties by a word for each; keep those that are equal still."""
+        """Order the ties by one word each; keep those that are still equal."""
         packed = code_.values
         steps = np.count_nonzero(packed[1:] < packed[:-1])
         if steps:
@@ -139,7 +139,7 @@ class _Ties:
         self._keep(packed[1:] == packed[:-1])
 
     def _sort_by(self, columns: list[int]) -> None:
-        """Order the ties by all the columns left, as Arrow sorts, which takes any type."""
+        """Order the ties by all remaining columns with Arrow's sort, which takes any type."""
         rows = self.order[self.at]
         taken = self._batch.select(columns).take(pa.array(rows))
         order = sort_all([pa.array(self.groups), *(sortable(c) for c in taken.columns)])
@@ -153,7 +153,7 @@ class _Ties:
         tied[1:] = same
         tied[:-1] |= same
         kept = np.flatnonzero(tied)
-        # Numbered by their first rows, which alone are not the same as the row before.
+        # Groups are numbered by their first rows, the only ones that differ from the row before.
         begins = np.zeros(len(kept), np.bool_)
         begins[1:] = ~same[kept[1:] - 1]
         self.at = kept if self._whole else self.at[kept]
@@ -168,7 +168,7 @@ def _argsort(packed: Code, *, few_runs: bool) -> tuple[Ints, Words]:
     if packed.bits + shift > _WORD_BITS:
         order = np.argsort(packed.values, kind="stable" if few_runs else "quicksort")
         return order, packed.values[order]
-    # With the row's number in the lowest bits words alone are sorted, at a third of the cost.
+    # With the row's number in the lowest bits, only words are sorted, at a third of the cost.
     words = packed.values << np.uint64(shift)
     words |= np.arange(rows, dtype=np.uint64)
     words.sort(kind="stable" if few_runs else "quicksort")

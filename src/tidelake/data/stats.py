@@ -1,7 +1,7 @@
 """Statistics of a part, gathered while it is written.
 
-Owns how bounds are computed, truncated and dropped to fit a budget; must not know files. Invariant:
-a bound that is kept holds for every row of the part, whatever was truncated.
+Owns how bounds are computed, truncated and dropped to fit a budget; must not know files. Invariant: every
+bound that is kept holds for all rows of the part, even if it was truncated.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ from tidelake.model.batch import ColumnStats, Part
 from tidelake.model.schema import Column, Schema
 from tidelake.model.time import Time, TimeDomain
 
-# What a column's entry costs in the state beside its two bounds.
+# Size of a column's entry in the state, without its two bounds.
 _ENTRY_BYTES = 12
-# Extremes of so many batches are kept apart before they are joined, or of fewer where they are wide.
+# Extremes are collected from so many batches before they are joined, or from fewer if they are wide.
 _HELD_MAX, _HELD_BYTES = 64, 4096
 
 
 @dataclass(frozen=True)
 class StatsSettings:
-    """What of the statistics is kept in the state; the settings of `Config` by the same names.
+    """Which statistics are kept in the state; the settings of `Config` with the same names.
 
     Attributes:
         budget_bytes: column statistics are dropped, the largest first, until they fit.
-        bound_bytes: to which key bounds and statistics are truncated.
-        keep_names: columns of these names are never dropped, in any case; they count towards the budget.
-        keep_prefixes: nor those whose names start so.
-        keep_suffixes: nor those whose names end so.
+        bound_bytes: length to which key bounds and statistics are truncated.
+        keep_names: columns with these names, in any case, are never dropped; they count in the budget.
+        keep_prefixes: the same for columns whose names begin with one of these.
+        keep_suffixes: the same for columns whose names end with one of these.
     """
 
     budget_bytes: int
@@ -45,7 +45,7 @@ class StatsSettings:
 
     @classmethod
     def of(cls, config: Config) -> "StatsSettings":
-        """Those of a lake."""
+        """The settings of a lake."""
         return cls(
             config.stats_budget_bytes,
             config.bound_bytes,
@@ -66,7 +66,7 @@ class StatsSettings:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a tally keeps of a batch: all that costs a look at every value.
+    """The statistics of a batch for which every value must be looked at.
 
     Attributes:
         rows: the batch.
@@ -75,8 +75,8 @@ class Summary:
         time_lower: the least value of each time column.
         time_upper: the greatest.
         nulls: of each column of the schema.
-        ends: of each column the least and the greatest value, or an empty array of its type if nobody asks
-            for them; None if all are null.
+        ends: of each column the least and the greatest value, or an empty array of its type if they are not
+            used; None if all values are null.
     """
 
     rows: pa.RecordBatch
@@ -109,14 +109,14 @@ def _extremes(array: pa.Array, *, leads: bool) -> pa.Array | None:
     if not known:
         return None
     if pa.types.is_nested(array.type):
-        # Nobody prunes by a nested column, and encoding every value would cost more than the rest.
+        # Nested columns are not used for pruning, and encoding their values would cost more than the rest.
         return array.slice(0, 0)
-    # Rows are sorted by the first column, so there is nothing to look for.
+    # Rows are sorted by the first column, so its ends are its first and last values.
     return array.take(pa.array([0, known - 1])) if leads else _ends(array)
 
 
 class Tally:
-    """Takes summaries of batches, gives the statistics of all their rows."""
+    """Takes summaries of batches and returns the statistics of all their rows."""
 
     def __init__(self, schema: Schema, domain: TimeDomain) -> None:
         self.rows = 0
@@ -159,9 +159,9 @@ class Tally:
             data: the rows, encoded.
             schema_id: noted.
             keys: the first and the last key, encoded.
-            settings: how far bounds are truncated and statistics trimmed.
-            inline: whether the data are to be kept in the description itself.
-            checksum_: of the data, if it is known.
+            settings: how far to truncate bounds and trim statistics.
+            inline: whether to keep the data in the description itself.
+            checksum_: of the data, if it is known already.
         """
         first_key, last_key = keys
         return Part(
@@ -198,7 +198,7 @@ class Tally:
 
 
 class _Extremes:
-    """The least and greatest value of one column; encoded last, since that costs more than finding them."""
+    """The least and greatest value of one column; encoded once at the end, because encoding costs most."""
 
     def __init__(self, column: Column) -> None:
         self.column = column
@@ -223,7 +223,7 @@ class _Extremes:
             return ColumnStats(None, None, self._nulls)
         if self.column.type.nested:
             return ColumnStats(b"", None, self._nulls)
-        # Those of a single batch are what `_ends` makes, or the first and the last of a sorted column.
+        # The extremes of a single batch need no joining.
         ends = self._held[0] if len(self._held) == 1 else _ends(pa.concat_arrays(self._held))
         if self.column.type.name in ("decimal32", "decimal64"):
             ends = ends.cast(pa.decimal128(ends.type.precision, ends.type.scale))
@@ -232,7 +232,7 @@ class _Extremes:
 
 
 def _ends(array: pa.Array) -> pa.Array:
-    """The least and the greatest value of an array that has one."""
+    """The least and the greatest value of an array with at least one that is not null."""
     is_, kind = pa.types, array.type
     if is_.is_floating(kind):
         return _float_ends(array)
@@ -242,26 +242,26 @@ def _ends(array: pa.Array) -> pa.Array:
         found = pc.min_max(array.cast(pa.decimal128(kind.precision, kind.scale)))
         return pa.concat_arrays([pa.repeat(found[end], 1) for end in ("min", "max")]).cast(kind)
     if is_.is_duration(kind):
-        # The one integer-like type that pyarrow finds no least value of.
+        # The only integer-like type without a minimum in pyarrow.
         return _ends(array.view(pa.int64())).view(kind)
     found = pc.min_max(array)
     if is_.is_string(kind) or is_.is_binary(kind):
         return pa.array([found["min"].as_py(), found["max"].as_py()], kind)
-    # Not by way of Python values, which hold no nanoseconds.
+    # Not through Python values, which have no nanoseconds.
     return pa.concat_arrays([pa.repeat(found["min"], 1), pa.repeat(found["max"], 1)])
 
 
 def _float_ends(array: pa.Array) -> pa.Array:
-    """NaN is the greatest value, where pyarrow's minimum and maximum leave it out."""
+    """The least and greatest float. NaN is the greatest; pyarrow's minimum and maximum leave it out."""
     values = raw(array, np.dtype(f"f{array.type.bit_width // 8}"))
     if array.null_count:
         values = values[array.is_valid().to_numpy(zero_copy_only=False)]
-    # The one leaves NaN out unless there is nothing else, the other is NaN if any value is.
+    # `fmin` leaves NaN out unless all values are NaN; `max` is NaN if any value is.
     return pa.array(np.array([np.fmin.reduce(values), values.max()], values.dtype))
 
 
 def _short_decimal_ends(array: pa.Array) -> list[int] | None:
-    """Where they are, if the column has no nulls and all numbers fit into 64 bits."""
+    """The positions of the extremes, if the column has no nulls and all numbers fit into 64 bits."""
     if array.null_count or array.type.bit_width != 128:
         return None
     halves = np.frombuffer(array.buffers()[1], np.int64, 2 * (array.offset + len(array)))

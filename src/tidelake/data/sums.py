@@ -1,11 +1,11 @@
 """Sums of diffs: one batch sorted and consolidated, exactly.
 
-Owns the arithmetic of diffs; must not know runs, queries or parts. Invariant: a sum that is returned
-is the mathematical one; a sum that does not fit into an int64 is an error, never a wrap, and an
-intermediate that would not fit is no error.
+Owns the arithmetic of diffs; must not know runs, queries or parts. Invariant: every sum that is returned is
+exact. A sum that does not fit into an int64 is an error and never wraps; an intermediate sum that does not
+fit is no error.
 
-Sums are kept in two halves, `high * 2^32 + low`, where they might not fit: as many rows as an array
-can have do not overflow either half.
+Sums that might not fit are kept in two halves, `high * 2^32 + low`; no array has enough rows to overflow
+either half.
 """
 
 from dataclasses import dataclass
@@ -70,12 +70,12 @@ def sum_batch(
     """Sort rows, sum the diffs of equal ones and drop those that come to zero.
 
     Args:
-        batch: canonical updates; neither `before` nor `batch` may have an equal row elsewhere.
-        before: the group that the last chunk left open; not after the least row.
-        keep_open: whether the last group may go on in the next chunk.
+        batch: canonical updates; no row outside `batch` and `before` equals one of theirs.
+        before: the group that the last chunk left open; it is not after the least row.
+        keep_open: whether the last group may continue in the next chunk.
 
     Returns:
-        The sorted, consolidated rows, without the group that is left open, and that group.
+        The sorted, consolidated rows without the group that stays open, and that group.
 
     Raises:
         InvalidUpdates: a sum does not fit into an int64; names the row.
@@ -84,7 +84,7 @@ def sum_batch(
 
 
 def close(group: Open, like: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a group that no further row joins: one, or none if its sum is zero."""
+    """The rows of a group that is complete: one, or none if its sum is zero."""
     if group.diff == 0:
         return like.slice(0, 0)
     if not _INT64_MIN <= group.diff <= _INT64_MAX:
@@ -100,7 +100,7 @@ def with_diffs(batch: pa.RecordBatch, values: Ints) -> pa.RecordBatch:
 def _summed(
     batch: pa.RecordBatch, order: Ints | None, starts: Mask, before: Open | None, *, keep_open: bool
 ) -> tuple[pa.RecordBatch, Open | None]:
-    """Rows in `order`, or as they are; only those that are left are copied, and only once."""
+    """Sum rows in `order`, or as they are; only the rows that remain are copied, and only once."""
     if batch.num_rows == 0:
         return (batch, before) if keep_open or before is None else (close(before, batch), None)
     values = diffs(batch) if order is None else diffs(batch)[order]
@@ -128,17 +128,17 @@ def _summed(
 
 
 def _picked(batch: pa.RecordBatch, rows: Ints, sums: Ints, *, in_order: bool) -> pa.RecordBatch:
-    """The rows whose sum is not zero, with it."""
+    """The rows whose sum is not zero, with their sums as diffs."""
     keep = np.flatnonzero(sums != 0)
     if len(keep) < len(rows):
         rows, sums = rows[keep], sums[keep]
     adjoin = in_order and len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
-    # Whoever collects slices of a few rows would hold all the batches that they are of.
+    # A slice of a few rows would keep its whole batch in memory.
     if adjoin and 2 * len(rows) >= batch.num_rows:
         kept = batch.slice(int(rows[0]), len(rows)).select(range(batch.num_columns - 1))
     else:
         picked = pa.array(rows.astype(np.uint32))
-        # Half as many bytes of indices, which are known to be right.
+        # The indices take half as many bytes, and need no check.
         kept = pc.take(batch.select(range(batch.num_columns - 1)), picked, boundscheck=False)
     return pa.RecordBatch.from_arrays([*kept.columns, pa.array(sums)], schema=batch.schema)
 
@@ -147,7 +147,7 @@ def _group_sums(batch: pa.RecordBatch, values: Ints, begins: Ints, rows: Ints, c
     if not carried and len(begins) == len(values):
         return values
     if not carried and _fits(values):
-        # Most groups are of one row; over all of them `reduceat` takes three times as long.
+        # Most groups have one row; `reduceat` over all groups takes three times as long.
         sums = values[begins]
         further = np.ones(len(values), np.bool_)
         further[begins] = False
@@ -176,7 +176,7 @@ def _fits(values: Ints) -> bool:
 
 
 def _overflow(row: pa.RecordBatch, exact: int) -> InvalidUpdates:
-    # Not by way of Python values, which hold no nanoseconds and end with the year 9999.
+    # Not through Python values, which have no nanoseconds and end with the year 9999.
     values = (column.to_string(skip_new_lines=True)[1:-1] for column in row.columns[:-1])
     shown = ", ".join(f"{name}={value}" for name, value in zip(row.schema.names, values, strict=False))
     return InvalidUpdates(

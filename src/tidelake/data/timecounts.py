@@ -1,11 +1,11 @@
 """How many rows lie at or before a time, at most: a histogram of times, gathered from a stream.
 
 Owns the buckets; must not know columns or parts. Invariant: every row is counted once, in the last bucket
-whose first time is not after the row's. So the buckets up to a time count all rows up to it, and
-perhaps some that are later; whatever is forgotten only makes that bound looser.
+whose first time is not after the row's time. So the buckets up to a time count all rows up to it, and perhaps
+some later ones; dropping boundaries only makes that bound looser.
 
-A boundary between two buckets is never put where rows were counted already: new ones come before all
-times seen, or after all of them. Dropping a boundary joins its bucket to the one before.
+A boundary is never put between rows that were counted already: new ones come before all times seen, or after
+all of them. Dropping a boundary joins its bucket to the one before.
 """
 
 import numpy as np
@@ -14,17 +14,17 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 BUCKETS_MAX = 8
-# While streaming; enough that joining neighbours of equal weight leaves the final ones even.
+# While streaming; enough buckets that joining neighbours of equal weight leaves the final ones even.
 _SKETCH_MAX = 64
 _SKETCH_LEFT = 32
-# Boundaries that one batch may bring at either end.
+# At most so many boundaries come from one batch at either end.
 _NEW_MAX = 16
-# Where times are so close together, each one is counted by itself.
+# In a range of times this small, each time is counted by itself.
 _RANGE_MAX = 65_536
 
 
 class TimeCounts:
-    """Takes int times batch by batch, in any order; holds at most some 100 numbers."""
+    """Takes int times batch by batch, in any order; holds at most about 100 numbers."""
 
     def __init__(self) -> None:
         self._firsts: Ints = np.zeros(0, np.int64)
@@ -32,7 +32,7 @@ class TimeCounts:
         self._least = self._greatest = self._at_least = 0
 
     def add(self, times: Ints, least: int, greatest: int) -> None:
-        """Count times, not empty, of which `least` and `greatest` are the extremes."""
+        """Count times; not empty, `least` and `greatest` are their extremes."""
         seen = bool(len(self._firsts))
         if not seen or least < self._least:
             self._least, self._at_least = least, 0
@@ -60,7 +60,7 @@ class TimeCounts:
         counts = self._counts.copy()
         counts[0] -= self._at_least
         firsts = self._firsts.copy()
-        # Later than the least time, and where exactly is not known.
+        # Later than the least time; where exactly is not known.
         firsts[0] = min(self._least + 1, self._greatest)
         held = counts > 0
         pairs = [(self._least, self._at_least)]
@@ -70,7 +70,7 @@ class TimeCounts:
         return tuple(pairs)
 
     def _insert(self, firsts: Ints) -> None:
-        """Add empty buckets, all of them before or all after those that are there."""
+        """Add empty buckets, all of them before those that exist or all after."""
         firsts_, counts = (self._firsts, firsts), (self._counts, np.zeros(len(firsts), np.int64))
         if len(self._firsts) and firsts[0] < self._firsts[0]:
             firsts_, counts = firsts_[::-1], counts[::-1]
@@ -83,7 +83,7 @@ class TimeCounts:
             return
         within = self._firsts[first + 1 : last + 1]
         if greatest - least < _RANGE_MAX:
-            # Ten times as fast as a search for every row.
+            # Ten times as fast as searching for every row.
             each = np.bincount(times - least, minlength=greatest - least + 1)
             self._counts[first : last + 1] += np.add.reduceat(each, np.append(0, within - least))
         else:
@@ -92,11 +92,11 @@ class TimeCounts:
 
 
 def _boundaries(times: Ints, least: int, greatest: int, most: int) -> Ints:
-    """First times of at most `most` buckets of about equally many of these times; the least is one."""
+    """First times of at most `most` buckets with about equally many of these times; the least is one."""
     if least == greatest:
         return np.array([least], np.int64)
     # Folded rows pile up at the least time. A sample decides where to cut the others; the counts are exact
-    # wherever that is.
+    # wherever the cuts are.
     times = times[times > least]
     sample = np.sort(times[:: max(1, len(times) // 4096)])
     picks = sample[np.linspace(0, len(sample) - 1, most - 1).astype(np.int64)]

@@ -15,11 +15,11 @@ from tidelake.errors import UsageError
 from tidelake.model.schema import DIFF, Column, DataType, Field, Schema
 from tidelake.model.time import TimeDomain
 
-# What Arrow says of values that do not fit a type, and of what cannot be done with a type at all.
+# Arrow's errors for values that do not fit a type, and for operations that a type does not support.
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
-# Parquet gives up at 100 levels, of which a list takes two and a struct one; Arrow's own files at 64.
+# Parquet allows 100 levels, of which a list takes two and a struct one; Arrow's own files allow 64.
 NESTED_MAX = 32
-# The state describes each column, and each part has statistics of each.
+# Limited because the state describes each column, and each part has statistics for each.
 COLUMNS_MAX = 10_000
 _LISTED_MAX = 20
 
@@ -63,7 +63,7 @@ def arrow_type(type_: DataType) -> pa.DataType:
     """The Arrow type that `type_` describes.
 
     Raises:
-        UsageError: the description is of no type that this version keeps.
+        UsageError: this version keeps no such type.
     """
     name, params = type_.name, type_.params
     if name in _PLAIN:
@@ -121,10 +121,10 @@ def data_type(arrow: pa.DataType, where: str) -> DataType:
 
 
 def check_kept(arrow: pa.DataType, where: str) -> None:
-    """Check what can be described and yet not be written: Parquet has fewer types than Arrow.
+    """Check that a type can be written, not only described: Parquet has fewer types than Arrow.
 
-    Lists and structs are nested at most 32 deep (`NESTED_MAX`), decimals have no negative scale and at most
-    as many digits after the point as in all. Ends early, however deep a type is.
+    Lists and structs may be nested 32 deep (`NESTED_MAX`). Decimals may have no negative scale, and no more
+    digits after the point than in total. Stops at the depth limit, however deep a type is.
 
     Raises:
         UsageError: names the column and the remedy.
@@ -178,7 +178,7 @@ def _check_decimals(arrow: pa.DataType, where: str) -> None:
 
 def _field(field: pa.Field, where: str) -> Field:
     if pa.types.is_fixed_size_list(field.type) and not field.nullable:
-        # Parquet stores no slots for it under a null struct, and pyarrow cannot read that back.
+        # Parquet stores no values of the field under a null struct, and pyarrow cannot read that back.
         raise UsageError(
             f"field {where!r} is a {field.type} that must not be null: make it nullable, or a list"
         )
@@ -212,7 +212,7 @@ def _remedy(arrow: pa.DataType) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names of columns for a message: all of a few, the first ones of many."""
+    """Names of columns for a message; of many only the first ones."""
     more = len(names) - _LISTED_MAX
     return ", ".join(map(repr, names[:_LISTED_MAX])) + (f" and {more:,} more" if more > 0 else "")
 
@@ -258,11 +258,11 @@ def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str]
         value: names of the value columns, in order; None for all columns that are not keys.
 
     Returns:
-        Columns with ids 0, 1, ...; whether one is nullable is the Arrow field's word.
+        Columns with ids 0, 1, ...; a column is nullable if its Arrow field is.
 
     Raises:
-        UsageError: a name that is not there, twice there or reserved, or a type that cannot be kept; or what
-            is given is no schema, or no list of names.
+        UsageError: a name is missing, appears twice or is reserved; a type cannot be kept; `arrow` is no
+            schema, or `key` or `value` no list of names.
     """
     _check_described(arrow, key, value)
     if isinstance(key, str) or isinstance(value, str):
@@ -291,7 +291,7 @@ def schema_from_arrow(arrow: pa.Schema, key: Sequence[str], value: Sequence[str]
 
 
 def _check_described(schema: object, key: object, value: object) -> None:
-    """Check the kinds of what describes the columns of a table.
+    """Check the Python types of the arguments that describe the columns of a table.
 
     Raises:
         UsageError: `schema` is no Arrow schema, or `key` or `value` no list of names.

@@ -14,7 +14,7 @@ from tidelake.data.keyset import KeySet, searchable
 from tidelake.data.types import row_schema
 from tidelake.model.schema import Schema
 
-# The keys, beside the columns of the part: users may call one of theirs like this as well.
+# Name of the column of keys, which comes after the part's own; one of these may have the same name.
 _KEYS = "_keys"
 _NUMBER_BYTES = 8
 
@@ -43,7 +43,7 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: Schema, sink: IO[bytes], b
         bytes_max: how many it may take.
 
     Returns:
-        Whether all of them were written: otherwise it would be too large.
+        Whether all rows were written; False: the file would be too large.
     """
     writer: pa.RecordBatchFileWriter | None = None
     try:
@@ -57,25 +57,25 @@ def unpack(batches: Iterable[pa.RecordBatch], schema: Schema, sink: IO[bytes], b
     finally:
         if writer is not None:
             writer.close()
-    # With the footer, and what the last batch has beside its rows.
+    # Checked again with the footer and what the last batch has beside its rows.
     return sink.tell() <= bytes_max
 
 
 class Unpacked:
-    """The rows of a part. Reads what it needs of the bytes only.
+    """The rows of an unpacked part. Reads only the bytes that it needs.
 
     Attributes:
         size_bytes: of the file.
     """
 
     def __init__(self, path: str) -> None:
-        """Map a file that `unpack` wrote; the path is needed no longer then, and no descriptor is."""
-        # Python's own maps keep one each, and a process has few.
+        """Map a file that `unpack` wrote; afterwards neither the path nor a file descriptor is needed."""
+        # Not with Python's own maps, which keep a descriptor each, and a process has few.
         with pa.memory_map(path) as source:
             data = source.read_buffer()
         self.size_bytes: int = data.size
         reader = pa.ipc.open_file(data)
-        # Of each, how large a row is; counting takes as long as a look-up of few keys.
+        # Row size of each batch, computed once: it takes as long as a look-up of few keys.
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
         self._batches = [(batch, max(1, batch.nbytes // batch.num_rows)) for batch in batches]
 
@@ -94,7 +94,7 @@ class Unpacked:
             if places is None:
                 yield from pieces(rows, batch_rows, batch_bytes)
                 continue
-            # What is taken is copied: all of it at once is as large as the batch, for every run that is read.
+            # Taken rows are copies: all of a batch at once would take as much memory, for every run.
             most = max(1, min(batch_rows, batch_bytes // row_bytes))
             for start in range(0, len(places), most):
                 yield rows.take(places.slice(start, most))

@@ -1,13 +1,13 @@
-"""Upserts: events of keys and the rows that are there become updates.
+"""Upserts: events of keys and the present rows become updates.
 
 Owns what "the last value wins" means; must not know where old rows come from. Invariant: after the updates
-the collection holds of every key with an accepted event exactly the row of its last one, or none after a
-removal; at every event's time it holds the row of that event; keys without an event are untouched.
+the collection holds, for every key with an accepted event, exactly the row of the key's last one, or none
+after a removal; at every event's time it holds the row of that event; keys without an event do not change.
 
-Events of a key follow each other by time. Of several at one time the one with the greatest order wins,
-then the one that was moved there from the latest time, else the last one. Where the order is a column of
-the collection, an event is late, and changes nothing, if the stored row or an earlier event of the key has
-a greater one.
+Events of a key follow each other by time. Of several at one time the one with the greatest order wins; if
+these are equal, the one that was moved there from the latest time; else the last one. If the order is a
+column of the collection, an event is late, and changes nothing, if the stored row or an earlier event of the
+key has a greater order.
 """
 
 from dataclasses import dataclass
@@ -34,11 +34,11 @@ _ROW = "_tidelake_row"
 
 @dataclass(frozen=True)
 class Rules:
-    """How events are settled.
+    """How competing events are decided.
 
     Attributes:
-        stored_order: name of the column by which a stored row is newer than an event; None: it never is.
-        rows_count: whether of equally good events the later row wins; else they must be equal.
+        stored_order: column by which a stored row may be newer than an event; None: it never is.
+        rows_count: whether the later row wins among equally good events; if false they must be equal.
     """
 
     stored_order: str | None = None
@@ -48,19 +48,19 @@ class Rules:
 def resolve(
     events: pa.Table, old: pa.Table, schema: Schema, domain: TimeDomain, rules: Rules = Rules()
 ) -> pa.Table:
-    """The updates that a set of events amounts to.
+    """The updates that have the effect of some events.
 
     Args:
         events: as `read_events` makes them.
-        old: canonical updates, consolidated, of any time: the present rows of at least the keys of the
-            events, each with its multiplicity in `_diff`.
+        old: canonical updates, consolidated, at any times: the present rows of at least the events' keys,
+            each with its multiplicity in `_diff`.
         schema: of the rows.
         domain: of the times, which are ints.
-        rules: what is late, and what is refused.
+        rules: which events are late, and which are refused.
 
     Returns:
-        Updates in the total order, consolidated: old rows taken away with their whole multiplicity, new ones
-        added once, each at the time of its event. Nothing where both are equal.
+        Updates in the total order, consolidated: old rows are retracted with their whole multiplicity, new
+        rows added once, each at the time of its event. Nothing where both are equal.
 
     Raises:
         InvalidUpdates: events of one key are equally good and differ; names the key.
@@ -72,7 +72,7 @@ def resolve(
     starts = group_starts(last, len(schema.key))
     found = encode_key(old, schema)
     keys = encode_key(last.filter(pa.array(starts)), schema)
-    # Of each old row the key that it has, by number; those of other keys are not looked at.
+    # For each old row the number of its key; rows of other keys are ignored.
     if found.equals(keys):
         number = np.arange(len(keys))
     else:
@@ -91,7 +91,7 @@ def _joined(events: pa.Table) -> pa.RecordBatch:
 
 
 def _winners(events: pa.RecordBatch, schema: Schema, domain: TimeDomain, rules: Rules) -> pa.RecordBatch:
-    """The event that counts of each key and time, sorted by both."""
+    """The event that wins for each key and time, sorted by both."""
     by = [*(column.name for column in schema.key), *domain.columns]
     tied = [*by, *(name for name in (ORDER, BEFORE) if name in events.schema.names)]
     ordered = events.take(sort_indices(events.select([*tied, _ROW]), len(tied) + 1))
@@ -107,7 +107,7 @@ def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema
     tie = np.cumsum(ties) - 1
     best = np.zeros(tie[-1] + 1, np.bool_)
     best[tie[wins]] = True
-    # Rows of a tie stand together: they are equal if each is equal to the one before.
+    # Rows of a tie are adjacent, so they are equal if each equals the one before.
     at = np.flatnonzero(~ties & best[tie])
     if not len(at):
         return
@@ -115,7 +115,7 @@ def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema
     unequal: Mask = np.zeros(len(at), np.bool_)
     for column in schema.value:
         unequal |= differ(rows.column(column.name), before.column(column.name))
-    # What stands in the values of a removal means nothing.
+    # The values of a removal have no meaning.
     gone, gone_before = (batch.column(REMOVED).to_numpy(zero_copy_only=False) for batch in (rows, before))
     unequal = (gone != gone_before) | (unequal & ~gone)
     if unequal.any():
@@ -130,20 +130,20 @@ def _check_equal(ordered: pa.RecordBatch, ties: Mask, wins: Mask, schema: Schema
 
 
 def _late(last: pa.RecordBatch, group: Ints, stored: pa.ChunkedArray, number: Ints) -> Mask:
-    """Which events a stored row or an earlier event is newer than.
+    """Events that are older than the stored row or an earlier event of their key.
 
     Args:
         last: events, sorted by key and time.
-        group: of each the number of its key.
-        stored: the order of each old row; null is older than anything.
-        number: of each old row the number of its key.
+        group: for each event the number of its key.
+        stored: the order of each old row; null is older than everything.
+        number: for each old row the number of its key.
     """
     new = last.column(ORDER)
     both = pa.concat_arrays([*(chunk.cast(new.type) for chunk in stored.chunks), new])
     codes = _codes(both)
     codes[both.is_null().to_numpy(zero_copy_only=False)] = 0
     own = codes[len(stored) :]
-    # Codes of different keys lie in different ranges, so that one maximum runs over all of them.
+    # Codes of different keys get different ranges, so that one running maximum serves all keys.
     span = np.int64(codes.max() + 1)
     base = np.arange(group[-1] + 1, dtype=np.int64) * span
     np.maximum.at(base, number, number * span + codes[: len(stored)])
@@ -170,14 +170,14 @@ def _codes(column: pa.Array) -> Ints:
 def _differences(
     last: pa.RecordBatch, group: Ints, old: pa.Table, number: Ints, wanted: pa.Schema
 ) -> pa.Table:
-    """Old rows away, new ones in: not summed.
+    """Retractions of old rows and additions of new ones, not summed.
 
     Args:
         last: the accepted events, sorted by key and time.
-        group: of each the number of its key.
+        group: for each event the number of its key.
         old: rows of these keys.
-        number: of each the number of its key.
-        wanted: columns.
+        number: for each old row the number of its key.
+        wanted: the columns to return.
     """
     count = len(group)
     keys = 1 + max(group[-1] if count else -1, number.max() if len(number) else -1)
@@ -188,7 +188,7 @@ def _differences(
     times = last.column(wanted.names[-2])
     old, at = old.filter(pa.array(touched)), begins[number[touched]]
     present = ~last.column(REMOVED).to_numpy(zero_copy_only=False)
-    # A row of an event lasts until the next event of its key.
+    # The row of an event lasts until the next event of its key.
     ends = np.flatnonzero(present[:-1] & ~first[1:]) if count else np.zeros(0, np.int64)
     return pa.concat_tables(
         [

@@ -1,10 +1,10 @@
 """SQL conditions bound to a schema: text in, `Predicate` out.
 
-Owns the SQL that is understood, and what is said about the rest; parsing is sqlglot's. Must not know rows.
-Invariant: the predicate is true of a row iff SQL says that the condition is true, neither false nor NULL.
+Owns the SQL that is understood, and the messages about all other SQL; sqlglot does the parsing. Must not know
+rows. Invariant: the predicate is true of a row iff SQL's result is true, neither false nor NULL.
 
-Whatever the parser yields that is not listed here, a node or an argument of one, is refused. So a parser
-that learns something new leads to an error, never to other rows.
+Any node of the parser, or argument of one, that is not listed here is refused. So a newer parser may cause
+errors, but never other rows.
 """
 
 import math
@@ -45,7 +45,7 @@ _FLIPPED: dict[type[exp.Expression], type[exp.Expression]] = {
     exp.GT: exp.LT,
     exp.GTE: exp.LTE,
 }
-# Reading a text takes time and memory in proportion to its length, and each comparison looks at every row.
+# Reading a text costs time and memory in proportion to its length, and each comparison looks at every row.
 _CHARACTERS_MAX = 2_000_000
 _COMPARISONS_MAX = 10_000
 _SHOWN_MAX = 200
@@ -64,14 +64,14 @@ class _Sql(Dialect):
 
 
 def predicate(sql: str, schema: Schema) -> Predicate:
-    """Bind a condition to the schema that is read under.
+    """Bind a condition to the schema that the read uses.
 
-    A condition has at most 2,000,000 characters, and at most 10,000 comparisons that are left when those of
-    one column are joined: `id IN (...)` and `id = 1 OR id = 2` are one each.
+    A condition has at most 2,000,000 characters, and at most 10,000 comparisons after those of one column are
+    joined: `id IN (...)` and `id = 1 OR id = 2` count as one each.
 
     Raises:
-        UsageError: a column that is not there, SQL that is not supported, a literal that cannot be compared
-            with its column; names the piece and says what to write instead. Or it is past these limits.
+        UsageError: a column is missing, some SQL is not supported, or a literal cannot be compared with its
+            column; names the piece and says what to write instead. Or the condition is past these limits.
     """
     if len(sql) > _CHARACTERS_MAX:
         raise UsageError(
@@ -109,13 +109,13 @@ def _short(text: str) -> str:
 
 
 class _Binder:
-    """Binds a parsed condition; `negated` is whether the condition is to be false."""
+    """Binds a parsed condition; with `negated` the predicate is true where the condition is false."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
     def bound(self, node: exp.Expression, *, negated: bool) -> Predicate:
-        """What is true of a row iff SQL says that the node is true, or with `negated` that it is false."""
+        """What is true of a row iff SQL says that the node is true, or false with `negated`."""
         kind = type(node)
         if kind in (exp.Paren, exp.Not):
             _only(node, "this")
@@ -174,7 +174,7 @@ class _Binder:
             raise _unsupported(node)
         column, values = self._column(_bare(node.this)), [(_literal(item), item) for item in items]
         if negated and any(value is None for value, _ in values):
-            # Not equal to something unknown: that is never true.
+            # Never true: one of the values is unknown.
             return FALSE
         places = [_placed(value, column, item) for value, item in values if value is not None]
         return _in_place(column, places, negated=negated)
@@ -221,7 +221,7 @@ class _Binder:
         _only(node, "this")
         name, columns = node.this.name, self._schema.columns
         same = [c for c in columns if c.name == name]
-        # As every SQL engine, but where two names differ in nothing but case.
+        # As in every SQL engine, unless two names differ only in case.
         found = same or [c for c in columns if c.name.casefold() == name.casefold()]
         if len(found) == 1:
             return found[0]
@@ -243,7 +243,7 @@ def _in_place(column: Column, places: list[Place], *, negated: bool) -> Predicat
 
 
 def _outside(intervals: Intervals) -> Iterator[tuple[bytes, bytes]]:
-    """All values but those, and but null."""
+    """All values except these intervals and null."""
     start = NOT_NULL[0][0]
     for begin, end in intervals:
         yield start, begin
@@ -343,7 +343,7 @@ def _bytes(node: exp.Expression) -> bytes:
 
 
 def _cast(node: exp.Expression) -> Value:
-    """A text with a type before it."""
+    """The value of a text with a type before it."""
     text, to = _bare(node.this), node.args["to"]
     if type(text) is not exp.Literal or not text.is_string or to.expressions:
         raise _unsupported(node)
@@ -375,7 +375,7 @@ def _double(text: str) -> Double | None:
 
 
 def _pattern(pattern: str, escape: str) -> tuple[str, bool]:
-    """What a LIKE pattern begins with, and whether anything may follow."""
+    """The text that a LIKE pattern begins with, and whether anything may follow it."""
     if "\\" in pattern and escape != "\\":
         raise UsageError(
             f"where: engines differ about the \\ in LIKE {_cut(pattern)}: write the pattern with "
@@ -402,7 +402,7 @@ def _pattern(pattern: str, escape: str) -> tuple[str, bool]:
 
 
 def _only(node: exp.Expression, *names: str) -> None:
-    """Refuse a node that says more than these arguments do."""
+    """Refuse a node with any argument except these."""
     if any(value not in (None, False, []) for name, value in node.args.items() if name not in names):
         raise _unsupported(node)
 

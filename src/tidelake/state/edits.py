@@ -54,7 +54,8 @@ class Edits:
     Attributes:
         since: the move of `since`, if it moves.
         upper: the move of `upper`, if it moves.
-        upper: the move of `upper`, if it moves.
+        retained: the move of `retained`, if it moves.
+        spine: what happens to the batches.
         schemas: new schemas by id.
         writers: new or changed records by name.
         holds: new or changed holds by id; None removes one.

@@ -200,7 +200,7 @@ def _check_group(before: ShardState, after: ShardState, edits: Edits) -> None:
 
 
 def _check_tiling(before: ShardState, after: ShardState, edit: SpineEdit) -> None:
-    """New members cover the times of those that go, and at the end the times that are newly drained."""
+    """New members cover the times of the members that go, and at the end the newly drained times."""
     gone, come = [], []
     covered = intervals(member.id for member in edit.members)
     if not (covered and covered[-1].hi == after.spine.next_id):

@@ -64,7 +64,7 @@ class UnfitValue(Exception):
 
 
 class Unread:
-    """A value that is JSON and yet none: a field given twice, a number beyond all bounds."""
+    """The place of a value that is valid JSON but not usable: a field given twice, a number too large."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -73,8 +73,8 @@ class Unread:
 def loads(text: str) -> Any:
     """Parse JSON; fractions become `Decimal`, so that no digit is lost before the type is known.
 
-    Fields that an object has twice, and numbers beyond all bounds, become `Unread`: they do no harm
-    where nobody asks for them.
+    Fields that an object has twice, and numbers that are too large, become `Unread`: they are refused only
+    where they are used.
 
     Raises:
         ValueError: it is not JSON. `NaN` and `Infinity` without quotes are not.
@@ -121,7 +121,7 @@ def _fraction(text: str) -> Any:
 def _whole(text: str) -> Any:
     try:
         return int(text)
-    except ValueError:  # Python reads no more than some thousand digits.
+    except ValueError:  # Python refuses texts of several thousand digits.
         return Unread("a number of too many digits")
 
 
@@ -166,7 +166,7 @@ def _first(values: Sequence[Any]) -> int | None:
 
 
 def _check_form(encoding: Encoding, kind: pa.DataType, index: int) -> None:
-    """Refuse an encoding that would not be undone: its values would be stored as they are written."""
+    """Refuse an encoding that a column's type cannot decode: its values would be stored encoded."""
     if encoding.form not in forms(kind):
         what = "decimals as bytes" if encoding.form in ("bytes", "scaled") else f"a count of {encoding.form}"
         raise UnfitValue(index, f"the source writes {what}, which is no {kind}: use a column of such a type")
@@ -189,7 +189,7 @@ Reader = Callable[[Sequence[Any], pa.DataType, Encoding], pa.Array]
 def _first_unfit(
     values: Sequence[Any], kind: pa.DataType, encoding: Encoding, reader: Reader, error: Exception
 ) -> UnfitValue:
-    """Which value it was that Arrow refused: it names none."""
+    """The first value that Arrow refuses; its error names none."""
     for index, value in enumerate(values):
         try:
             reader([value], kind, encoding)
@@ -302,8 +302,8 @@ def _decimal(value: Any, index: int, kind: pa.DataType) -> Decimal:
 def exactly(number: Decimal, kind: pa.DataType) -> Decimal:
     """The number with as many digits after the point as a decimal type has.
 
-    Arrow is given no other: of a number with some dozens of digits more than its type it makes another one,
-    or dies.
+    Arrow must get no other: a number with dozens of digits more than its type makes it return another number,
+    or crash.
 
     Raises:
         ArithmeticError: the type does not hold it.
@@ -355,7 +355,7 @@ def _timestamps(values: Sequence[Any], kind: pa.DataType, encoding: Encoding) ->
 
 
 def _either(numbers: pa.Array, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The numbers, and where the value is a string, what Arrow reads from it: it drops no digits."""
+    """The numbers; where a value is a string, what Arrow reads from it, which drops no digits."""
     if not any(isinstance(v, str) for v in values):
         return numbers
     texts = pa.array([v if isinstance(v, str) else None for v in values], pa.string())
