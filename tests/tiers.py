@@ -21,7 +21,7 @@ def examples(full: int) -> int:
 
 
 def some(cases: Iterable[object], every: int) -> list[Any]:
-    """Cases of a parametrized test: the fast tier tries one of `every`, the full tier all of them."""
+    """Cases of a parametrized test: the fast tier tries one in `every`, the full tier all."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full if i % every else ()

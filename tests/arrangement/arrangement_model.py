@@ -176,7 +176,7 @@ class Places:
 
 
 class ModelCursor:
-    """The cursor of a model, as of a time: a place among keys, and one among the values of that key."""
+    """The cursor of the model as of a time: a position among keys, and one among the values of the key."""
 
     def __init__(self, model, as_of):
         self.model, self.as_of = model, as_of

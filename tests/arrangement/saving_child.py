@@ -19,7 +19,7 @@ CONFIG = ArrangementConfig(level_rows=8)
 
 
 def rows_of(number):
-    """What content `number` holds: of each key the number of the step that touched it last."""
+    """The rows of content `number`: for each key the number of the last step that touched it."""
     last = {}
     for step in range(1, number + 1):
         for key in touched(step):

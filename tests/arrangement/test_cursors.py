@@ -1,4 +1,4 @@
-"""Random walks of a cursor, and of a list that is walked in the obvious way: every method, both ways."""
+"""Random walks of a cursor and of a sorted list: every method, both directions."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What goes wrong beside and below an arrangement is told to whom it concerns, and no row comes twice."""
+"""Errors beside and below an arrangement reach the right caller, and no row comes twice."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

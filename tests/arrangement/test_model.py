@@ -38,7 +38,7 @@ def live(seed, folder, kind, steps, *, ranked, threads=False):
 
 
 def lives(first, numbers, folder, steps=LIFE, *, threads=False):
-    """Lives one after the other, of all kinds of keys, a third of them with N-filters; the last seed."""
+    """Run one life after the other, with all kinds of keys, a third with N-filters; the last seed."""
     kinds = list(KEYS)
     for i in numbers:
         seed = first + i

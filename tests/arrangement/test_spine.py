@@ -375,7 +375,7 @@ def test_idle_spines_spill_when_others_of_their_process_need_memory(tmp_path):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_what_merges_hold_counts_in_the_budget(tmp_path, on_disk):
-    """Of a merge in memory its output, and that once more while it is copied; else its filter; and chunks."""
+    """For a merge in memory, twice its output while it is copied; otherwise its filter; and the chunks."""
     config = tiny(memory_budget_bytes=1 << 20, merge_chunk_rows=512, large_share=1.0)
     rig = Rig(tmp_path, config)
     rig.machine.share = 0.6 if on_disk else 0.0

@@ -157,7 +157,7 @@ class Crew:
         return last
 
     def _check_fork(self, fork):
-        """Its contents are those of some appends of each writer, of whom it knows nothing."""
+        """Its contents are those of some appends of each writer; it knows none of the writers."""
         state, found = _consistent(fork)
         check_state(state)
         last = Counter()

@@ -167,7 +167,7 @@ def backing_up(lake, name):
 
 
 def forking(lake, name):
-    """Forks of the collection and of these, of which the newest is kept; every third is merged apart."""
+    """Forks of the collection and of its forks; the newest is kept, every third is merged."""
     tell("ready")
     source = "c"
     for number in itertools.count():

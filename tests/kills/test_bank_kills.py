@@ -115,7 +115,7 @@ def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, recor
 
 
 def check_at_rest(lake, told):
-    """What was acknowledged is in, once; maintenance leaves nothing that awaits a decision."""
+    """Acknowledged writes are in once; maintenance leaves nothing that awaits a decision."""
     last = last_time(lake)
     found = check_at(lake, last)
     for who, amount, source, target, at in told:

@@ -296,7 +296,7 @@ class Trial:
             shutil.rmtree(self.place, ignore_errors=True)
 
     def _try(self, what, do, wrong):
-        """An answer, of which `wrong` says what is wrong with it; None if it was a fitting error."""
+        """An answer; `wrong` says what is wrong with it. None if it was a fitting error."""
         try:
             got = do()
         except FITTING as error:
@@ -459,7 +459,7 @@ def command_line(command, place):
 
 
 def told_well(name):
-    """What is wrong with how a command has ended: it is done, or says in a line what is damaged."""
+    """What is wrong with the end of a command: it must succeed, or name the damage in one line."""
     # Without its marker a directory is no lake, which is said to be a mistake of the caller.
     fitting = {0, 1, 5, 6} | ({2} if name.endswith("tidelake.json") else set())
 

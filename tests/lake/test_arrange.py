@@ -1,4 +1,4 @@
-"""Arrangements of a collection: they follow, and what they answer is what a snapshot of that time says."""
+"""Arrangements of a collection: they follow it, and answer as a snapshot of that time does."""
 
 import random
 import signal

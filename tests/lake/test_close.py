@@ -1,4 +1,4 @@
-"""The end of a handle on a lake: what was begun is finished, and nothing is begun any more."""
+"""Closing a lake: running calls finish, and no call begins any more."""
 
 import gc
 import inspect

@@ -1,4 +1,4 @@
-"""The end of a collection: refused while it is held, complete in the end, and final for everybody."""
+"""The end of a collection: refused while it is held, complete at last, and final for every process."""
 
 import threading
 import uuid
@@ -146,7 +146,7 @@ def test_a_hold_that_has_expired_holds_nothing(site):
 
 
 def commands_of(c):
-    """What a process may still try with a handle: those that are told, and those that are neutral."""
+    """Calls that a process may still try with a handle: those that raise, and those that do nothing."""
     told = {
         "append": lambda: c.append(rows(9)),
         "append at times": lambda: c.append(at(9, 9)),
@@ -341,7 +341,7 @@ def test_two_droppers_at_once_both_come_to_an_end(site):
 
 
 def shard_without_name(site):
-    """What is left if a process dies right after it has made a shard, before it has a name."""
+    """The leftovers of a process that dies after it has made a shard, before the shard has a name."""
     spec = ShardSpec("memory://x", uuid.uuid4().hex, site.c.domain, 0, site.c._shard.spec.schemas, CONFIG)
     return Shard.create(site.stores, Env(clock=site.clock), spec)
 

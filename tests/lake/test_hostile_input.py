@@ -29,7 +29,7 @@ CPU_S, MEMORY_BYTES = 60, 2_000 * MIB
 
 
 def bounded(code, *arguments, cpu_s=CPU_S, memory_bytes=MEMORY_BYTES):
-    """What a child says, one JSON value a line, that has so much processor time and address space."""
+    """The output of a child with so much processor time and address space: one JSON value a line."""
     limits = f"""
         import json, resource, sys
         resource.setrlimit(resource.RLIMIT_CPU, ({cpu_s}, {cpu_s}))

@@ -412,7 +412,7 @@ def test_opening_by_name_costs_as_much_among_10000_names_as_among_few(harbour, c
 @pytest.mark.parametrize("merge_budget_s", [0.0, 0.25])
 def test_creating_and_dropping_costs_as_much_among_10000_names_as_among_few(merge_budget_s):
     def spent(count):
-        """Calls and bytes of 200 creations and 100 drops, of names that lie among the others."""
+        """Calls and bytes of 200 creations and 100 drops of names that sort among the others."""
         harbour = Harbour(replace(CONFIG, merge_budget_s=merge_budget_s))
         lake = harbour.made(first=1)
         if count:

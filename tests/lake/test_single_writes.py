@@ -1,4 +1,4 @@
-"""Writes of one collection that is in a group: all that works alone works there, and is as certain."""
+"""Writes of one collection in a group: all calls work there as they do alone, with the same guarantees."""
 
 import threading
 from dataclasses import replace

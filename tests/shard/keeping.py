@@ -63,7 +63,7 @@ class Kept(Place):
         return self.lake(faults, config, **{"clock": self.clock, "spawner": Idle(), **seams})
 
     def made(self, appends=4, each=120):
-        """A lake as of a process that writes, and its collection, of several batches of several parts."""
+        """The lake of a writing process, and its collection, with several batches of several parts."""
         lake = self.process()
         c = lake.create("c", SCHEMA, key=["id"])
         for n in range(appends):

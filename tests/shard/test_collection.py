@@ -753,7 +753,7 @@ def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_els
 
 
 def test_a_past_state_that_lost_nothing_but_a_rollup_or_a_chunk_can_be_pinned():
-    """Readers of a state need neither: a plan that is held late must not be refused for them."""
+    """Readers of a state need neither, so a plan that is held late must not be refused for them."""
     world = World(3, replace(CONFIG, rollup_bytes_min=10**6))
     shard = world.c._shard
     shard.write_rollup()

@@ -31,7 +31,7 @@ UNSURE = {
 
 
 def configs():
-    """So small that nearly every merge is claimed, cut into chunks and done in several passes."""
+    """Limits so small that nearly every merge is claimed, cut into chunks and done in several passes."""
     return st.builds(
         Config,
         part_target_bytes=st.just(1024),

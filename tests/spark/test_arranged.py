@@ -1,4 +1,4 @@
-"""What processes of Spark keep: arrangements that enrich frames, and unpacked parts for upserts."""
+"""What Spark processes keep: arrangements that enrich frames, and unpacked parts for upserts."""
 
 import random
 import threading

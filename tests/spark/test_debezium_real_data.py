@@ -23,7 +23,7 @@ FILES = 4
 
 
 def history(folder: Path) -> tuple[list[dict[str, Any]], pa.Schema]:
-    """The changes in their order, and the columns of the table, of which the first is the key."""
+    """The changes in order, and the columns of the table; the first column is the key."""
     table = pq.read_table(folder / "changes.parquet").sort_by("version")
     names = [name for name in table.column_names if name not in ("version", "ts", "op")]
     fields = [pa.field(name, pa.string(), nullable=name != names[0]) for name in names]

@@ -113,7 +113,7 @@ class Upserts(Rows):
         return rows
 
     def check(self, history: History, upper: int) -> None:
-        """At every time the contents are those after some files, of later times after no fewer."""
+        """At every time the contents are those after some files; at later times, after no fewer files."""
         contents: Counter[tuple[Any, ...]] = Counter()
         files = 0
         for at in range(upper):

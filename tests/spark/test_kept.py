@@ -1,4 +1,4 @@
-"""What a process keeps open of collections: as they are now, few, and none that was dropped."""
+"""Collections that a process keeps open: up to date, few, and none that was dropped."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a stream, and what the reader says to Spark; no session is started."""
+"""The offsets of a stream in a checkpoint, and the reader's answers to Spark; starts no session."""
 
 import json
 import pickle

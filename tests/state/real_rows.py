@@ -77,7 +77,7 @@ class RealShard(Shard):
         self.do(advance_since, since)
 
     def rows_of(self, run: Run):
-        """The updates of a run as a reader sees them: rewritten, and as far folded as they are."""
+        """The updates of a run as a reader sees them: with rewritten times, folded as far as the run is."""
         for p in run.parts:
             for (key, time), diff in self.stored[p.name].items():
                 yield (key, time if p.rewrite is None else times.join(time, p.rewrite)), diff

@@ -82,7 +82,7 @@ def test_collectors_go_by_the_state_that_they_change():
 
 
 def test_settings_as_they_always_were_are_not_stored():
-    """So that older versions go on reading such a lake; one whose settings were changed they refuse."""
+    """Older versions go on reading such a lake, and refuse one whose settings were changed."""
     shard = Shard()
     assert b"agreed" not in encode_state(shard.state)
     shard.do(agreeing.change, {"lease_ms": 7})

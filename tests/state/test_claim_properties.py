@@ -23,7 +23,7 @@ CUTS = (b"a", b"b")
 
 
 class Runner:
-    """What one process remembers: its claim, what it knows to be recorded, and how it is called."""
+    """What one process remembers: its claim, the recorded chunks that it knows, and its name."""
 
     def __init__(self, name):
         self.name, self.claim, self.chunks = name, None, {}
@@ -115,7 +115,7 @@ class World:
             assert self.state is before
 
     def apply(self, runner, *_):
-        """A runner's own result, of chunks it knows and new ones, whether or not it has the claim."""
+        """A runner's own result, from known and new chunks, with or without the claim."""
         claim = runner.claim
         if claim is None:
             return
@@ -141,7 +141,7 @@ class World:
         self.check_orphans(before)
 
     def check_orphans(self, before):
-        """What was recorded and no state names any more is garbage, and nothing that is named."""
+        """Recorded parts that no state names any more are garbage; named parts are not."""
         recorded = {p.name for parts in before.chunks.values() for p in parts}
         named = {p.name for parts in self.state.chunks.values() for p in parts} | set(self.shard.names)
         told = self.shard.garbage & recorded

@@ -1,4 +1,4 @@
-"""Whatever the rules of a step accept, the rules at opening accept: random commands, stale ones, mutants."""
+"""The rules at opening accept what the rules of a step accept: random, stale and mutated commands."""
 
 import importlib
 import inspect

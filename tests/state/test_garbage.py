@@ -1,4 +1,4 @@
-"""What leaves the state is garbage, is not given up while it is read, and never comes back."""
+"""Objects that leave the state are garbage, are kept while they are read, and never come back."""
 
 from dataclasses import dataclass, field
 

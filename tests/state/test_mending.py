@@ -1,4 +1,4 @@
-"""Of a state that breaks any rule a state is made that keeps all of them, with all that can be kept."""
+"""Mending a state that breaks any rule gives one that keeps all rules, with all that can be kept."""
 
 from dataclasses import replace
 

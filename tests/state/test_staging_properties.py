@@ -104,7 +104,7 @@ class World:
         self.oracle.upper = self.oracle.upper.join(to)
 
     def stage_and_seal(self, times, _):
-        """In one step: what is staged is open when it comes, and perhaps closed afterwards."""
+        """In one step: staged times are open when they come, and perhaps closed afterwards."""
         updates = self.updates(self.open_times(times))
         end = reached(self.state.upper, times[:2])
         runs = (self.run_of(updates),) if updates else ()

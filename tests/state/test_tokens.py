@@ -208,7 +208,7 @@ def test_a_group_forgets_a_hundred_thousand_decisions_and_remembers_nothing_of_t
 
 
 def test_a_write_of_a_member_forgets_the_decisions_that_it_has_applied():
-    """So a collection that is written to leaves no more decisions than its state has not applied."""
+    """A collection with writes leaves no more decisions than those its state has not applied."""
     group = Shard()
     group.commit(Edits(memberships={"c": Membership(F(0), 1)}))
     applied = frozenset()

@@ -183,7 +183,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def forget(self):
-        """As `Groups.tidy` does: what the collections have applied, and those that have left."""
+        """Forget, as `Groups.tidy` does, what the collections have applied, and those that have left."""
         state = self.group.state
         left = {}
         for name, member in state.memberships.items():
