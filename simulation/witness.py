@@ -3,11 +3,12 @@
 Must not know what an effect means, nor change any answer.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
+from tidelake.store.layers import BlobLayer, LogLayer
+from tidelake.store.protocols import BlobStore, Entry, VersionLog
 
 
 @dataclass(frozen=True)
@@ -41,79 +42,41 @@ class Observer(Protocol):
         """A log is about to be deleted."""
 
 
-class WitnessedBlobs:
+class WitnessedBlobs(BlobLayer):
     """A `BlobStore` whose deletions are seen."""
 
     def __init__(self, inner: BlobStore, observer: Observer) -> None:
-        self._inner, self._observer = inner, observer
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a range; see `BlobStore.get`."""
-        return self._inner.get(name, start, length)
-
-    def put(self, name: str, data: bytes) -> None:
-        """Put if absent; see `BlobStore.put`."""
-        self._inner.put(name, data)
+        super().__init__(inner)
+        self._observer = observer
 
     def delete(self, name: str) -> bool:
-        """Remove; see `BlobStore.delete`."""
+        """Tell the observer; see `BlobStore.delete`."""
         self._observer.deleting(name)
-        return self._inner.delete(name)
-
-    def prune(self, folder: str) -> None:
-        """Remove empty folders; see `BlobStore.prune`."""
-        self._inner.prune(folder)
-
-    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`."""
-        return self._inner.list(prefix)
-
-    def open(self, name: str) -> BinaryIO:
-        """A reader; see `BlobStore.open`."""
-        return self._inner.open(name)
+        return super().delete(name)
 
     def close(self) -> None:
-        """Do nothing: other processes use it."""
+        """Do nothing: other processes use the store."""
 
 
-class WitnessedLog:
+class WitnessedLog(LogLayer):
     """A `VersionLog` whose new entries are seen."""
 
     def __init__(self, inner: VersionLog, observer: Observer, acting: Callable[[], Actor]) -> None:
-        self._inner, self._observer, self._acting = inner, observer, acting
-
-    def head(self, key: str) -> Entry | None:
-        """The newest entry; see `VersionLog.head`."""
-        return self._inner.head(key)
-
-    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries from `start` on; see `VersionLog.scan`."""
-        return self._inner.scan(key, start, limit)
+        super().__init__(inner)
+        self._observer, self._acting = observer, acting
 
     def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
-        won = self._inner.compare_and_set(key, expected, data)
+        """Tell the observer of the new entry; see `VersionLog.compare_and_set`."""
+        won = super().compare_and_set(key, expected, data)
         if won:
             entry = Entry(0 if expected is None else expected + 1, data)
             self._observer.entered(key, entry, self._acting())
         return won
 
-    def truncate(self, key: str, seqno: int) -> int:
-        """Remove entries before `seqno`; see `VersionLog.truncate`."""
-        return self._inner.truncate(key, seqno)
-
     def delete(self, key: str) -> bool:
-        """Remove the key; see `VersionLog.delete`."""
+        """Tell the observer; see `VersionLog.delete`."""
         self._observer.ending(key)
-        return self._inner.delete(key)
-
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Repair the key; see `VersionLog.mend`."""
-        return self._inner.mend(key, starts)
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys; see `VersionLog.keys`."""
-        return self._inner.keys(prefix)
+        return super().delete(key)
 
     def close(self) -> None:
-        """Do nothing: other processes use it."""
+        """Do nothing: other processes use the log."""

@@ -1,4 +1,4 @@
-"""Closing a lake: wrappers around its stores that refuse calls once the lake is closed.
+"""Closing a lake: calls of its stores are refused once the lake is closed.
 
 Every method of a lake or a collection begins with a log call. So refusing log calls closes all of them, no
 matter how the store below handles a close; and work that began earlier stores nothing any more. Streams of
@@ -10,12 +10,14 @@ these have ended. So a command is either carried out and answered, or not begun.
 
 import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import TypeVar
 
 from tidelake.errors import Closed
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
+from tidelake.store.layers import Operation
+
+T = TypeVar("T")
 
 
 class Gate:
@@ -60,6 +62,17 @@ class Gate:
         finally:
             self._leave()
 
+    def around(self, operation: Operation, call: Callable[[], T]) -> T:
+        """Make a call of the log, or a put, as a command; an `Around`.
+
+        Other calls of the blob store are made even when the gate is shut, so that streams can be read to
+        their end and unused uploads deleted.
+        """
+        if operation.startswith("blob.") and operation != "blob.put":
+            return call()
+        with self.command():
+            return call()
+
     def shut(self) -> None:
         """Refuse new commands, and wait for those in progress. May be repeated."""
         if self._pid != os.getpid():
@@ -93,90 +106,3 @@ class Gate:
             self._own.depth = self._depth - 1
             self._inside -= not self._depth
             self._changed.notify_all()
-
-
-class GatedVersionLog:
-    """A `VersionLog` for one handle on a lake. Other handles on the same stores have gates of their own."""
-
-    def __init__(self, inner: VersionLog, gate: Gate) -> None:
-        self._inner = inner
-        self._gate = gate
-
-    def head(self, key: str) -> Entry | None:
-        """The newest entry; see `VersionLog.head`."""
-        with self._gate.command():
-            return self._inner.head(key)
-
-    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries from `start` on; see `VersionLog.scan`."""
-        with self._gate.command():
-            return self._inner.scan(key, start, limit)
-
-    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
-        with self._gate.command():
-            return self._inner.compare_and_set(key, expected, data)
-
-    def truncate(self, key: str, seqno: int) -> int:
-        """Remove entries before `seqno`; see `VersionLog.truncate`."""
-        with self._gate.command():
-            return self._inner.truncate(key, seqno)
-
-    def delete(self, key: str) -> bool:
-        """Remove the key; see `VersionLog.delete`."""
-        with self._gate.command():
-            return self._inner.delete(key)
-
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Recover the sound entries; see `VersionLog.mend`."""
-        with self._gate.command():
-            return self._inner.mend(key, starts)
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys; see `VersionLog.keys`."""
-        self._gate.check()
-        return self._inner.keys(prefix)
-
-    def close(self) -> None:
-        """Close the log below. REQUIRES: the gate is shut."""
-        self._inner.close()
-
-
-class GatedBlobStore:
-    """A `BlobStore` for one handle on a lake, which refuses `put` once the handle is closed.
-
-    Reads and deletes stay possible, so that streams can be read to their end and unused uploads removed.
-    """
-
-    def __init__(self, inner: BlobStore, gate: Gate) -> None:
-        self._inner = inner
-        self._gate = gate
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a range; see `BlobStore.get`."""
-        return self._inner.get(name, start, length)
-
-    def put(self, name: str, data: bytes) -> None:
-        """Put if absent; see `BlobStore.put`."""
-        with self._gate.command():
-            self._inner.put(name, data)
-
-    def delete(self, name: str) -> bool:
-        """Remove; see `BlobStore.delete`."""
-        return self._inner.delete(name)
-
-    def prune(self, folder: str) -> None:
-        """Remove empty folders; see `BlobStore.prune`."""
-        self._inner.prune(folder)
-
-    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`."""
-        return self._inner.list(prefix)
-
-    def open(self, name: str) -> BinaryIO:
-        """A reader; see `BlobStore.open`."""
-        return self._inner.open(name)
-
-    def close(self) -> None:
-        """Close the store below."""
-        self._inner.close()

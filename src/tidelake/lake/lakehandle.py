@@ -4,13 +4,14 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.agreeing import Agreeing
 from tidelake.lake.catalog import Catalog
-from tidelake.lake.gate import Gate, GatedBlobStore, GatedVersionLog
+from tidelake.lake.gate import Gate
 from tidelake.lake.groups import Groups
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.shards import Shards
 from tidelake.lake.sinces import Sinces
 from tidelake.shard.machine import Together
 from tidelake.shard.shard import keeper_of
+from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.url import Stores
 
 
@@ -25,8 +26,8 @@ class LakeHandle:
         self.url = url
         self._gate = gate = Gate(url)
         self._stores = Stores(
-            GatedBlobStore(stores.blobs, gate),
-            GatedVersionLog(stores.log, gate),
+            BlobLayer(stores.blobs, gate.around),
+            LogLayer(stores.log, gate.around),
             stores.turns,
             stores.read_only,
         )

@@ -5,23 +5,23 @@ creates files next to a database even to read it, and where it cannot create the
 newest commits. This module writes no file, neither in the lake nor elsewhere.
 """
 
-# ruff: noqa: ARG002 - a refused write does not use its arguments
-
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import BinaryIO, NoReturn, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tidelake.errors import CorruptionError, ReadOnlyLake, StoreUnavailable
 from tidelake.store import wal
 from tidelake.store.disk import unavailable
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
+from tidelake.store.layers import WRITES, Around, Operation
 from tidelake.store.sqlite import SqliteVersionLog
 from tidelake.store.sqlite_database import Database, open_image, witness_of
 from tidelake.store.sqlite_errors import damaged
 from tidelake.store.sqlite_pool import KeyHandle, close_descriptor, open_descriptor
+
+T = TypeVar("T")
 
 _CAREFULLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # A witness, a database and its write-ahead log.
@@ -31,84 +31,15 @@ _ATTEMPTS = 5
 _READ_BYTES = 1 << 20
 
 
-class ReadOnlyBlobStore:
-    """A `BlobStore` that refuses to write."""
+def refusing_writes(lake: str) -> Around:
+    """Refuse every call that may change what is stored."""
 
-    def __init__(self, inner: BlobStore, lake: str) -> None:
-        self._inner, self._lake = inner, lake
+    def around(operation: Operation, call: Callable[[], T]) -> T:
+        if operation in WRITES:
+            raise ReadOnlyLake(lake)
+        return call()
 
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes of an object; see `BlobStore.get`."""
-        return self._inner.get(name, start, length)
-
-    def put(self, name: str, data: bytes) -> None:
-        """Refuse."""
-        self._refuse()
-
-    def delete(self, name: str) -> bool:
-        """Refuse."""
-        self._refuse()
-
-    def prune(self, folder: str) -> None:
-        """Refuse."""
-        self._refuse()
-
-    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Objects by prefix; see `BlobStore.list`."""
-        return self._inner.list(prefix)
-
-    def open(self, name: str) -> BinaryIO:
-        """An object as a file; see `BlobStore.open`."""
-        return self._inner.open(name)
-
-    def close(self) -> None:
-        """Give up what is open."""
-        self._inner.close()
-
-    def _refuse(self) -> NoReturn:
-        raise ReadOnlyLake(self._lake)
-
-
-class ReadOnlyVersionLog:
-    """A `VersionLog` that refuses to write."""
-
-    def __init__(self, inner: VersionLog, lake: str) -> None:
-        self._inner, self._lake = inner, lake
-
-    def head(self, key: str) -> Entry | None:
-        """The newest entry; see `VersionLog.head`."""
-        return self._inner.head(key)
-
-    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries from `start` on; see `VersionLog.scan`."""
-        return self._inner.scan(key, start, limit)
-
-    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Refuse."""
-        self._refuse()
-
-    def truncate(self, key: str, seqno: int) -> int:
-        """Refuse."""
-        self._refuse()
-
-    def delete(self, key: str) -> bool:
-        """Refuse."""
-        self._refuse()
-
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Refuse."""
-        self._refuse()
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """Ascending keys; see `VersionLog.keys`."""
-        return self._inner.keys(prefix)
-
-    def close(self) -> None:
-        """Give up what is open."""
-        self._inner.close()
-
-    def _refuse(self) -> NoReturn:
-        raise ReadOnlyLake(self._lake)
+    return around
 
 
 class CopiedVersionLog(SqliteVersionLog):

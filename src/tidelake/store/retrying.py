@@ -7,12 +7,13 @@ INVARIANT: this layer raises `StoreUnavailable` only if no attempt of the call c
 compare-and-set with unknown outcome is never sent again; its caller reads the log to find out.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
 from tidelake.env import Clock, IdSource
 from tidelake.errors import BlobExists, BlobNotFound, OutcomeUnknown, StoreUnavailable
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
+from tidelake.store.layers import WRITES, BlobLayer, LogLayer, Operation
+from tidelake.store.protocols import BlobInfo, BlobStore, VersionLog
 from tidelake.store.reader import read_through
 
 PAUSE_S_MIN = 0.01
@@ -46,9 +47,14 @@ class Retry:
         """Repeat an idempotent write. After an unknown outcome, every failure is `OutcomeUnknown`."""
         return self._repeat(operation, has_effect=True)
 
-    def send(self, operation: Callable[[], T]) -> T:
-        """Repeat a write that must take effect once: only after errors that exclude an effect."""
-        return self._repeat(operation, has_effect=True, is_repeatable=False)
+    def around(self, operation: Operation, call: Callable[[], T]) -> T:
+        """Make a call of a store, and repeat it as its operation allows; an `Around`.
+
+        A compare-and-set must take effect once, so it is repeated only after errors that exclude an effect.
+        A second attempt after an unknown outcome could find its own entry and return False.
+        """
+        is_repeatable = operation != "log.compare_and_set"
+        return self._repeat(call, has_effect=operation in WRITES, is_repeatable=is_repeatable)
 
     def _repeat(self, operation: Callable[[], T], *, has_effect: bool, is_repeatable: bool = True) -> T:
         deadline_s = self._clock.monotonic_s() + self._deadline_s
@@ -91,22 +97,18 @@ class Retry:
             yield item
 
 
-class RetryingBlobStore:
+class RetryingBlobStore(BlobLayer):
     """A `BlobStore` that retries.
 
     A `delete` that was repeated after an unknown outcome may return False although it deleted the object.
     """
 
     def __init__(self, inner: BlobStore, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
-        self._inner = inner
         self._retry = Retry(clock, deadline_s, draw)
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a range; see `BlobStore.get`."""
-        return self._retry.read(lambda: self._inner.get(name, start, length))
+        super().__init__(inner, self._retry.around)
 
     def put(self, name: str, data: bytes) -> None:
-        """Put if absent; see `BlobStore.put`.
+        """Store a new object; see `BlobStore.put`.
 
         If the outcome was unknown and an object of this name and with these bytes exists, the put has
         succeeded: it does not matter which process put it. Finding out costs one more call.
@@ -126,25 +128,13 @@ class RetryingBlobStore:
 
         self._retry.write(attempt)
 
-    def delete(self, name: str) -> bool:
-        """Delete an object; see `BlobStore.delete`."""
-        return self._retry.write(lambda: self._inner.delete(name))
-
-    def prune(self, folder: str) -> None:
-        """Folders; see `BlobStore.prune`."""
-        self._retry.write(lambda: self._inner.prune(folder))
-
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """List objects; see `BlobStore.list`. The deadline applies to each step of the iterator."""
         return self._retry.iterate(lambda: self._inner.list(prefix), lambda info: info.name)
 
     def open(self, name: str) -> BinaryIO:
         """Open a reader; each of its reads is retried at its position. See `BlobStore.open`."""
-        return read_through(self._retry.read(lambda: self._inner.open(name)), self._read)
-
-    def close(self) -> None:
-        """Close the store below."""
-        self._inner.close()
+        return read_through(super().open(name), self._read)
 
     def _holds(self, name: str, data: bytes) -> bool:
         try:
@@ -162,48 +152,16 @@ class RetryingBlobStore:
         return self._retry.read(attempt)
 
 
-class RetryingVersionLog:
-    """A `VersionLog` that retries.
+class RetryingVersionLog(LogLayer):
+    """A `VersionLog` that retries, except a `compare_and_set` of unknown outcome.
 
     A `truncate` or `delete` that was repeated after an unknown outcome may not report what it removed itself.
     """
 
     def __init__(self, inner: VersionLog, clock: Clock, deadline_s: float, draw: Callable[[], float]) -> None:
-        self._inner = inner
         self._retry = Retry(clock, deadline_s, draw)
-
-    def head(self, key: str) -> Entry | None:
-        """The newest entry; see `VersionLog.head`."""
-        return self._retry.read(lambda: self._inner.head(key))
-
-    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries from `start` on; see `VersionLog.scan`."""
-        return self._retry.read(lambda: self._inner.scan(key, start, limit))
-
-    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Append iff the head is `expected`; repeated only after errors that exclude an effect.
-
-        Raises:
-            OutcomeUnknown: at once. A second attempt could find its own entry and return False.
-        """
-        return self._retry.send(lambda: self._inner.compare_and_set(key, expected, data))
-
-    def truncate(self, key: str, seqno: int) -> int:
-        """Remove entries before `seqno`; see `VersionLog.truncate`."""
-        return self._retry.write(lambda: self._inner.truncate(key, seqno))
-
-    def delete(self, key: str) -> bool:
-        """Remove the key; see `VersionLog.delete`."""
-        return self._retry.write(lambda: self._inner.delete(key))
-
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Take back what is sound; see `VersionLog.mend`."""
-        return self._retry.write(lambda: self._inner.mend(key, starts))
+        super().__init__(inner, self._retry.around)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """List keys; see `VersionLog.keys`. The deadline applies to each step of the iterator."""
         return self._retry.iterate(lambda: self._inner.keys(prefix), lambda key: key)
-
-    def close(self) -> None:
-        """Close the log below."""
-        self._inner.close()

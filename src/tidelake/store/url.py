@@ -31,12 +31,13 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.store.disk import unavailable
+from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.names import check_name
 from tidelake.store.protocols import BlobStore, VersionLog
-from tidelake.store.readonly import CopiedVersionLog, ReadOnlyBlobStore, ReadOnlyVersionLog
+from tidelake.store.readonly import CopiedVersionLog, refusing_writes
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog, draw_from
 from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
 from tidelake.store.sqlite import SqliteVersionLog
@@ -141,7 +142,8 @@ def _is_writable(folder: str) -> bool:
 
 
 def _read_only(stores: Stores, url: str) -> Stores:
-    return Stores(ReadOnlyBlobStore(stores.blobs, url), ReadOnlyVersionLog(stores.log, url), read_only=True)
+    around = refusing_writes(url)
+    return Stores(BlobLayer(stores.blobs, around), LogLayer(stores.log, around), read_only=True)
 
 
 def file_url(url: str, name: str) -> str | None:

@@ -10,12 +10,13 @@ as its kind says; after a crash no call of that process reaches the store.
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import BinaryIO, Protocol, TypeVar
 
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
+from tidelake.store.layers import Around, BlobLayer, LogLayer, Operation
+from tidelake.store.protocols import BlobInfo, BlobStore, VersionLog
 from tidelake.store.reader import read_through
 
 T = TypeVar("T")
@@ -125,89 +126,37 @@ class FaultPlan:
         return SimulatedCrash(f"crash in {operation}")
 
 
-class FaultyBlobStore:
+class FaultyBlobStore(BlobLayer):
     """A `BlobStore` whose calls fail as a `FaultPlan`, or another `Faults`, decides."""
 
     def __init__(self, inner: BlobStore, faults: Faults) -> None:
-        self._inner = inner
-        self._faults = faults
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a range; see `BlobStore.get`."""
-        return self._faults.run("blob.get", lambda: self._inner.get(name, start, length))
-
-    def put(self, name: str, data: bytes) -> None:
-        """Put if absent; see `BlobStore.put`."""
-        self._faults.run("blob.put", lambda: self._inner.put(name, data))
-
-    def delete(self, name: str) -> bool:
-        """Remove; see `BlobStore.delete`."""
-        return self._faults.run("blob.delete", lambda: self._inner.delete(name))
-
-    def prune(self, folder: str) -> None:
-        """Remove empty folders; see `BlobStore.prune`."""
-        self._faults.run("blob.prune", lambda: self._inner.prune(folder))
+        super().__init__(inner, faults.run)
 
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Ascending names; see `BlobStore.list`. A fault "after the effect" occurs half way."""
-        return _listed(self._faults, "blob.list", self._inner.list(prefix))
+        return _listed(self._around, "blob.list", self._inner.list(prefix))
 
     def open(self, name: str) -> BinaryIO:
         """A reader whose reads fail as well; see `BlobStore.open`."""
-        inner = self._faults.run("blob.open", lambda: self._inner.open(name))
-        return read_through(inner, lambda file, size: self._faults.run("blob.read", lambda: file.read(size)))
-
-    def close(self) -> None:
-        """Close the store below."""
-        self._inner.close()
+        inner = super().open(name)
+        return read_through(inner, lambda file, size: self._around("blob.read", lambda: file.read(size)))
 
 
-class FaultyVersionLog:
+class FaultyVersionLog(LogLayer):
     """A `VersionLog` whose calls fail as a `FaultPlan`, or another `Faults`, decides."""
 
     def __init__(self, inner: VersionLog, faults: Faults) -> None:
-        self._inner = inner
-        self._faults = faults
-
-    def head(self, key: str) -> Entry | None:
-        """The newest entry; see `VersionLog.head`."""
-        return self._faults.run("log.head", lambda: self._inner.head(key))
-
-    def scan(self, key: str, start: int, limit: int | None = None) -> list[Entry]:
-        """Entries from `start` on; see `VersionLog.scan`."""
-        return self._faults.run("log.scan", lambda: self._inner.scan(key, start, limit))
-
-    def compare_and_set(self, key: str, expected: int | None, data: bytes) -> bool:
-        """Append iff the head is `expected`; see `VersionLog.compare_and_set`."""
-        return self._faults.run(
-            "log.compare_and_set", lambda: self._inner.compare_and_set(key, expected, data)
-        )
-
-    def truncate(self, key: str, seqno: int) -> int:
-        """Remove entries before `seqno`; see `VersionLog.truncate`."""
-        return self._faults.run("log.truncate", lambda: self._inner.truncate(key, seqno))
-
-    def delete(self, key: str) -> bool:
-        """Remove the key; see `VersionLog.delete`."""
-        return self._faults.run("log.delete", lambda: self._inner.delete(key))
-
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
-        """Repair the key; see `VersionLog.mend`."""
-        return self._faults.run("log.mend", lambda: self._inner.mend(key, starts))
+        super().__init__(inner, faults.run)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Ascending keys; see `VersionLog.keys`. A fault "after the effect" occurs half way."""
-        return _listed(self._faults, "log.keys", self._inner.keys(prefix))
-
-    def close(self) -> None:
-        """Close the log below."""
-        self._inner.close()
+        return _listed(self._around, "log.keys", self._inner.keys(prefix))
 
 
-def _listed(faults: Faults, operation: str, items: Iterator[T]) -> Iterator[T]:
+def _listed(around: Around, operation: Operation, items: Iterator[T]) -> Iterator[T]:
     found: list[T] = []
     try:
-        faults.run(operation, lambda: found.extend(items))
+        around(operation, lambda: found.extend(items))
     except (OutcomeUnknown, SimulatedCrash):
         yield from found[: len(found) // 2]
         raise

@@ -5,51 +5,35 @@ ledger, and may exist, is listed until it is certainly deleted.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable
 
 from tidelake.env import Env
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.store.protocols import BlobInfo, BlobStore
+from tidelake.store.layers import BlobLayer
+from tidelake.store.protocols import BlobStore
 
 
-class Ledger:
+class Ledger(BlobLayer):
     """A `BlobStore` that lists the objects that were put through it and not deleted. Thread-safe."""
 
     def __init__(self, inner: BlobStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._names: dict[str, None] = {}
         self._lock = threading.Lock()
-
-    def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a range; see `BlobStore.get`."""
-        return self._inner.get(name, start, length)
 
     def put(self, name: str, data: bytes) -> None:
         """Put if absent; see `BlobStore.put`."""
         # List it before the put, whose outcome may be unknown.
         with self._lock:
             self._names[name] = None
-        self._inner.put(name, data)
+        super().put(name, data)
 
     def delete(self, name: str) -> bool:
         """Remove; see `BlobStore.delete`."""
-        present = self._inner.delete(name)
+        present = super().delete(name)
         with self._lock:
             self._names.pop(name, None)
         return present
-
-    def prune(self, folder: str) -> None:
-        """Remove empty folders; see `BlobStore.prune`."""
-        self._inner.prune(folder)
-
-    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
-        """Ascending names; see `BlobStore.list`."""
-        return self._inner.list(prefix)
-
-    def open(self, name: str) -> BinaryIO:
-        """A reader; see `BlobStore.open`."""
-        return self._inner.open(name)
 
     def close(self) -> None:
         """Do nothing: others use the store below too."""
