@@ -472,6 +472,30 @@ def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None =
     own times is closed; with `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not
     in the group, or came back to it since the transaction began.
     """
+    known = _known(state, wanted, claim)
+    if known is not None:
+        return known
+    placed = _timed(state, wanted)
+    if isinstance(placed, Refused):
+        return placed
+    time, upper = placed
+    refusal = _stale(state, wanted, time) or _too_far(state, wanted, upper, now_ms)
+    if refusal is not None:
+        return refusal
+    decisions: dict[str, Decision | None] = {}
+    if wanted.written:
+        decisions[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
+    writers = {} if claim is None else {claim.writer: noted(state, claim, upper)}
+    edits = Edits(memberships=_sealed_members(state, wanted), decisions=decisions, writers=writers)
+    answer = Appended(state.upper, upper)
+    if upper == state.upper:
+        return NoOp(replace(answer, already=True)) if edits == Edits() else Commit(edits, answer)
+    step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)))
+    return Commit(replace(edits, upper=Move(state.upper, upper), spine=step.spine), answer, step.due)
+
+
+def _known(state: ShardState, wanted: Wanted, claim: Claim | None) -> NoOp[Appended] | Refused | None:
+    """The answer if the transaction is decided or cannot be, whatever its times are; None if it can be."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     known = settled(state.writers.get(claim.writer), claim) if claim else None
@@ -491,36 +515,17 @@ def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None =
         return Refused(UpperMismatch("any frontier", state.upper))
     if wanted.lower not in (None, state.upper):
         return Refused(UpperMismatch(wanted.lower, state.upper))
-    placed = _timed(state, wanted)
-    if isinstance(placed, Refused):
-        return placed
-    time, upper = placed
-    refusal = _stale(state, wanted, time) or _too_far(state, wanted, upper, now_ms)
-    if refusal is not None:
-        return refusal
+    return None
+
+
+def _sealed_members(state: ShardState, wanted: Wanted) -> dict[str, Membership | None]:
+    """The collections of the group that the transaction closes further by itself, as they are afterwards."""
     members: dict[str, Membership | None] = {}
     for id_, share in wanted.shares.items():
-        known_as = state.memberships[id_]
-        if share.seal is not None and not share.seal <= known_as.upper:
-            members[id_] = replace(known_as, upper=known_as.upper.join(share.seal))
-    decisions: dict[str, Decision | None] = {}
-    if wanted.written:
-        decisions[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
-    writers = {} if claim is None else {claim.writer: noted(state, claim, upper)}
-    answer = Appended(state.upper, upper)
-    if upper == state.upper:
-        if not (members or decisions or writers):
-            return NoOp(replace(answer, already=True))
-        return Commit(Edits(memberships=members, decisions=decisions, writers=writers), answer)
-    step = closing(state, HollowBatch(Bounds(state.upper, upper, state.minimum)))
-    edits = Edits(
-        upper=Move(state.upper, upper),
-        spine=step.spine,
-        memberships=members,
-        decisions=decisions,
-        writers=writers,
-    )
-    return Commit(edits, answer, step.due)
+        member = state.memberships[id_]
+        if share.seal is not None and not share.seal <= member.upper:
+            members[id_] = replace(member, upper=member.upper.join(share.seal))
+    return members
 
 
 def _stale(state: ShardState, wanted: Wanted, time: int | None) -> Refused | None:
