@@ -1,8 +1,7 @@
 """Tidelake on Spark: reads, writes, ingest and merges as Spark jobs.
 
-The only package that imports PySpark. It is thin: planning, sorting, consolidating and committing are
-`tidelake.shard`; here is how they reach the workers. What goes there is bytes and schemas, never a
-handle and never a credential.
+The only package that imports PySpark. It is thin: `tidelake.shard` plans, sorts, consolidates and commits;
+this package brings the work to the workers. Only bytes and schemas go there, never a handle or a credential.
 
 Importing it raises `ImportError`, with the remedy, if the PySpark that is installed is older than 4.3.
 """

@@ -1,8 +1,8 @@
 """Columns of a collection as columns of a DataFrame, and back.
 
-Owns the mapping of Arrow types to Spark types. Every value survives it in both directions: a type
-that Spark holds only in part is refused, naming the column; one that Spark lacks but holds inside a
-wider type is widened.
+Owns the mapping of Arrow types to Spark types. Every value survives it in both directions. A type that
+Spark cannot hold completely is refused, with the column's name; a type that Spark lacks is widened if a
+wider Spark type holds all its values.
 
 | Arrow | Spark |
 |---|---|
@@ -67,7 +67,7 @@ def frame_schema(schema: pa.Schema) -> t.StructType:
 
 
 def convert(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with its columns in the order and of the types of `schema`; no value may change.
+    """Convert a batch to the column order and types of `schema`; no value may change.
 
     Raises:
         InvalidUpdates: a value does not fit.
@@ -80,7 +80,7 @@ def _column(values: pa.Array, field: pa.Field) -> pa.Array:
         return values
     try:
         if pa.types.is_decimal(values.type) and pa.types.is_uint64(field.type):
-            # Arrow 26 casts a decimal to unsigned through int64: go by text, and only where it must.
+            # Arrow 26 casts a decimal to unsigned through int64, which overflows: cast through text.
             return pc.cast(pc.cast(values, pa.string()), field.type)
         if pa.types.is_struct(field.type):
             return _struct(values, field)
@@ -93,7 +93,7 @@ def _column(values: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _same_floats(values: pa.Array, result: pa.Array) -> bool:
-    """Whether no float at any depth changed: Arrow rounds to a narrower float without a word."""
+    """Whether no float changed, at any depth: Arrow rounds to a narrower float silently."""
     if pa.types.is_struct(result.type) and pa.types.is_struct(values.type):
         return all(_same_floats(a, b) for a, b in zip(values.flatten(), result.flatten(), strict=True))
     if pa.types.is_nested(result.type) and pa.types.is_nested(values.type):
@@ -108,7 +108,7 @@ def _same_floats(values: pa.Array, result: pa.Array) -> bool:
 
 
 def _struct(values: pa.StructArray, field: pa.Field) -> pa.StructArray:
-    """Field by field: Arrow's own cast refuses a field that is "not null" in a struct that is null."""
+    """Cast field by field: Arrow's own cast refuses a "not null" field in a null struct."""
     kinds = [field.type.field(i) for i in range(field.type.num_fields)]
     children = [_column(values.field(i), kind) for i, kind in enumerate(kinds)]
     return pa.StructArray.from_arrays(children, fields=kinds, mask=values.is_null())
@@ -138,7 +138,7 @@ def _spark_arrow(kind: pa.DataType, name: str) -> pa.DataType:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark must be told it, so that a dot in it is not a path."""
+    """Quote a column's name for Spark, so that a dot in it is not taken for a path."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -148,7 +148,7 @@ def check_frame(frame: t.StructType, schema: pa.Schema, optional: Iterable[str] 
     A whole number may be of a narrower type than the collection's. Columns named in `optional` may be absent.
 
     Raises:
-        InvalidUpdates: a column is missing, not known, or of another type; names all of them.
+        InvalidUpdates: a column is missing, unknown, or of another type; names all such columns.
     """
     expected = {f.name: f for f in frame_schema(schema)}
     given = {f.name: f for f in frame}

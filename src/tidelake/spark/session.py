@@ -46,9 +46,9 @@ def local_session(app: str = "tidelake", cores: int | str = "*", **conf: str) ->
     os.environ["JAVA_HOME"] = str(find_java())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Binding to loopback is not enough: without this the JVM looks up the machine's own name.
+    # Without this the JVM looks up the machine's own name, although it binds to loopback.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Py4J logs, with a trace, what a callback raised; whoever started the query gets it as an exception.
+    # Py4J would log the error of a callback with a trace; the caller gets it as an exception anyway.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     settings = {**_settings(), **conf}
     options = (_java_options(), settings.get("spark.driver.extraJavaOptions", ""))
@@ -67,14 +67,14 @@ def _settings() -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # One error, not one with a JVM stack of a hundred lines.
+        # Errors without a JVM stack of a hundred lines.
         "spark.sql.pyspark.jvmStacktrace.enabled": "false",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 4),
         "spark.sql.streaming.stopTimeout": "60s",
         # A job with Python workers takes 55 ms instead of 88.
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
     }
-    # A task per core is what Spark runs; libraries inside a task must not start as many threads again.
+    # Spark runs a task per core; libraries inside a task must not start as many threads again.
     settings.update({f"spark.executorEnv.{name}": "1" for name in _ONE_THREAD})
     return settings
 

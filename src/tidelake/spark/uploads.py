@@ -1,10 +1,10 @@
-"""What a worker that uploads says to the driver, as one row.
+"""The answer of a worker that uploads, as one row for the driver.
 
-Owns that row. Rows of data go from the worker into the store; to the driver come only descriptors of
-what was stored, counts, and the reason if the data cannot be stored.
+Owns that row. The worker writes rows of data into the store. The driver gets only descriptors of the stored
+parts, counts, and the reason if the data cannot be stored.
 
-INVARIANT: data that cannot be stored is an answer, not a failed task: Spark would try the task again
-and then bury the reason in a trace. A store that fails does fail the task.
+INVARIANT: data that cannot be stored is an answer, not a failed task: Spark would retry the task and then
+hide the reason in a trace. A store that fails does fail the task.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,17 +47,17 @@ class Answer:
     Attributes:
         uploads: for `append_uploaded`.
         rows: updates read, before consolidation.
-        taken_bytes: of the rows that were worked on, in memory.
+        taken_bytes: size in memory of the input rows.
         time_lower: the least time of a row; None without rows, or if times are tuples.
-        time_upper: the greatest time of a row, a change event or a heartbeat; likewise.
+        time_upper: the greatest time of a row, a change event or a heartbeat; None as for `time_lower`.
         events: change events read.
         heartbeats: heartbeat lines read.
         tombstones: lines ignored.
         late: events moved to a later time.
-        files: that the rows came from, if they came from files.
+        files: names of the files that the rows came from, if any.
         advances: whether rows whose times are closed at the commit get the least open time.
-        rejects: JSON texts of what could not be read.
-        rejects_to: the folder where they are kept before the rest is appended; None if there are none ever.
+        rejects: JSON texts of the lines that could not be read.
+        rejects_to: the folder where rejects are stored before the rest is appended; None: rejects are errors.
     """
 
     uploads: tuple[bytes, ...] = field(default=(), repr=False)
@@ -91,7 +91,7 @@ class Answer:
         self.time_upper = _pick(max, self.time_upper, upper)
 
     def add(self, other: "Answer") -> None:
-        """Take in what another task did."""
+        """Add the answer of another task."""
         self.uploads += other.uploads
         self.see_times(other.time_lower, other.time_upper)
         self.rows += other.rows
@@ -113,7 +113,7 @@ def _pick(choose: Callable[[int, int], int], a: int | None, b: int | None) -> in
 
 
 def answer_schema() -> StructType:
-    """Of the DataFrame that `upload` batches make."""
+    """The schema of a DataFrame of answers."""
     return from_arrow_schema(_ANSWER)
 
 
@@ -125,7 +125,7 @@ def upload(
 
 
 def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
-    """In a worker: do what fills in the answer and returns an upload; yield the answer's row."""
+    """In a worker: call `work`, which fills in the answer and returns an upload; yield the answer's row."""
     one_thread()
     answer, stored, fault = Answer(), b"", None
     try:
@@ -138,7 +138,7 @@ def answered(work: Callable[[Answer], bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def weighing(answer: pa.RecordBatch, taken_bytes: int) -> pa.RecordBatch:
-    """In a worker: the answer's row, with the size of the rows that were worked on."""
+    """In a worker: the answer's row, with the size of the input rows."""
     at = _ANSWER.get_field_index("taken_bytes")
     return answer.set_column(at, _ANSWER.field(at), pa.array([taken_bytes], pa.int64()))
 
@@ -149,11 +149,11 @@ def collect(answers: DataFrame) -> Answer:
 
 
 def total(answers: pa.Table) -> Answer:
-    """What several tasks did, together.
+    """The sum of the answers of several tasks.
 
     Raises:
-        InvalidUpdates: a task found data that cannot be stored; the first reason in order, whatever
-            task was faster. Nothing was appended.
+        InvalidUpdates: a task found data that cannot be stored; gives the alphabetically first reason, so
+            that it does not depend on which task was faster. Nothing was appended.
     """
     rows = answers.to_pylist()
     faults = sorted(row["fault"] for row in rows if row["fault"] is not None)
@@ -166,7 +166,7 @@ def total(answers: pa.Table) -> Answer:
 
 
 def answers_to_bytes(answers: Iterator[pa.RecordBatch]) -> bytes:
-    """In a worker: what `upload` yielded, for a driver that gets messages instead of rows."""
+    """In a worker: pack what `upload` yielded, for a driver that gets messages instead of rows."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, _ANSWER) as writer:
         for batch in answers:
@@ -175,7 +175,7 @@ def answers_to_bytes(answers: Iterator[pa.RecordBatch]) -> bytes:
 
 
 def answers_from_bytes(messages: Iterable[bytes]) -> pa.Table:
-    """In the driver: the rows that `answers_to_bytes` packed, for `total`."""
+    """In the driver: unpack the rows of `answers_to_bytes`, for `total`."""
     tables = [pa.ipc.open_stream(message).read_all() for message in messages]
     return pa.concat_tables([_ANSWER.empty_table(), *tables])
 

@@ -1,6 +1,6 @@
-"""Rows that are added, each once; their time is in a column or is that of the commit.
+"""The envelope `append`: each row is added once, at the time in a column or at that of the commit.
 
-Owns the meaning of a plain DataFrame: no `_diff`, nothing is taken away.
+Owns the meaning of a plain DataFrame: no `_diff`, nothing is removed.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,10 @@ class Append:
     added may be missing, and are null.
 
     Attributes:
-        time: the column that says since when a row is there: whole numbers, or timestamps if the
-            collection's times are a clock (cut to its unit). It is stored only if the collection has a
-            column of that name. None: `_time` if the frame has it, otherwise the time of the commit, as
-            of `Updates`.
-        late: as of `Updates`.
+        time: the column with the time of each row: whole numbers, or timestamps if the collection's times
+            are a clock (rounded down to its unit). It is also stored if the collection has a column of that
+            name. None: `_time` if the frame has it, otherwise the time of the commit, as for `Updates`.
+        late: as for `Updates`.
     """
 
     time: str | None = None
@@ -42,7 +41,7 @@ class Append:
 
     @property
     def rebases(self) -> bool:
-        """Rows mean themselves, whatever else is there."""
+        """True: rows do not depend on the contents of the collection."""
         return True
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
@@ -93,10 +92,10 @@ class Append:
 
 
 def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
-    """Check that a frame has a column that times can be taken from.
+    """Check that a frame has the column that times are taken from.
 
     Raises:
-        InvalidUpdates: it has none of that name, or of another type.
+        InvalidUpdates: it has no such column, or one of another type.
     """
     found = [field.dataType for field in frame if field.name == time]
     if len(found) != 1:
@@ -115,17 +114,17 @@ def check_time(frame: t.StructType, time: str, collection: Collection) -> None:
 
 @dataclass(frozen=True)
 class TakeTime:
-    """Makes the time column of another one."""
+    """Computes the time column from another one."""
 
     source: str
     target: str
     unit: str
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with that column too."""
+        """Append the time column to a batch."""
         values = batch.column(self.source)
         if pa.types.is_timestamp(values.type):
-            # Cut towards the past, also before 1970: a cast alone would make 0 of it, which is a time.
+            # Round down, also before 1970: a cast rounds towards 0, so that -0.5 ms would become time 0.
             unit, cut = _CUTS[self.unit]
             values = pc.cast(pc.cast(cut(values), pa.timestamp(unit, values.type.tz)), pa.int64())
         return batch.append_column(self.target, values)

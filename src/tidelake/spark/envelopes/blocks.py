@@ -1,7 +1,7 @@
-"""Many lines of events at once.
+"""The fast parser for change events: reads many lines at once.
 
-Owns the fast way for events; where it is not sure that `tidelake.spark.envelopes.event` says the same, it
-gives up (`Unsure`), and never says why: that is the exact way's to find out.
+If it is not sure that `tidelake.spark.envelopes.event`, the exact parser, gives the same result, it gives up
+(`Unsure`) without a reason: the exact parser then finds the reason.
 """
 
 import json
@@ -24,21 +24,22 @@ from tidelake.spark.envelopes.event import MARKS, OPS
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-# What Debezium's PostgreSQL connector puts for a large value that did not change; base64 in binary columns.
+# Placeholder of Debezium's PostgreSQL connector for a large value that did not change; base64 in binary
+# columns.
 UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 _SAMPLE = 50
 _SCHEMA = '{"schema":'
-# Without an end, Arrow takes the lengths of slices for negative.
+# An explicit end of slices: without one, Arrow computes negative lengths.
 _END = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Side:
-    """The rows before, or those after.
+    """The old rows of events, or the new ones.
 
     Attributes:
-        lines: of each row the number of its line, ascending.
-        rows: as columns.
+        lines: the line number of each row, ascending.
+        rows: the rows, as columns.
     """
 
     lines: Ints
@@ -47,16 +48,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Events:
-    """What some lines say.
+    """The events in some lines.
 
     Attributes:
         lines: numbers of the lines that are events on rows, ascending.
-        times: of these.
-        orders: of these; None if nobody asked.
-        before: their rows before, of what of them was asked for.
-        after: their rows after.
-        marks: times of heartbeats and messages; some have none.
-        tombstones: lines that say nothing.
+        times: the times of these events.
+        orders: the values of their order field; None if there is none.
+        before: their old rows, with the columns that the layout asks for.
+        after: their new rows.
+        marks: times of the heartbeats and messages that have a time.
+        heartbeats: number of heartbeats and messages.
+        tombstones: number of tombstones.
     """
 
     lines: Ints
@@ -71,15 +73,15 @@ class Events:
 
 @dataclass(frozen=True)
 class Layout:
-    """What is read of events.
+    """Which fields of events are read.
 
     Attributes:
-        before: columns of a row before.
-        after: columns of a row after.
+        before: columns of an old row.
+        after: columns of a new row.
         time: path of the time.
-        order: path of what orders events of one time.
-        stored: old rows are looked up, and may be missing.
-        encodings: of columns whose encoding is given, and no `schema` says it.
+        order: path of the value that orders events of one time.
+        stored: old rows are looked up, and may be missing in events.
+        encodings: encodings of columns, used if the event has no `schema`.
         optional: columns that may be missing, and are null then.
     """
 
@@ -94,10 +96,10 @@ class Layout:
 
 @dataclass
 class BlockReader:
-    """Reads blocks of one layout. Remembers what the last block looked like.
+    """Reads blocks of one layout. Remembers the form of the last block, to expect the same of the next.
 
     Attributes:
-        layout: what is read.
+        layout: which fields are read.
     """
 
     layout: Layout
@@ -105,10 +107,10 @@ class BlockReader:
     _prefix: tuple[bytes, Encoding] = field(default=(b"", PLAIN))
 
     def read(self, lines: pa.Array) -> Events:
-        """The events of lines (binary).
+        """Parse lines (binary).
 
         Raises:
-            Unsure: go line by line.
+            Unsure: these lines need the exact parser.
         """
         bare = trimmed(lines)
         empty = pc.or_(bare.is_null(), pc.is_in(bare, value_set=pa.array([b"", b"null"])))
@@ -135,7 +137,7 @@ class BlockReader:
         return self._events(found, there.astype(np.int64), tombstones, encoding)
 
     def _unwrapped(self, lines: pa.Array) -> tuple[pa.Array, bool, Encoding]:
-        """Lines without the schema in front, if all have the same one; whether events are in payloads."""
+        """Strip a schema that all lines begin with; whether events are in payloads, and the encoding."""
         first: bytes = lines[0].as_py()
         if first.startswith(b'{"payload":'):
             return lines, True, self.layout.encodings
@@ -145,7 +147,7 @@ class BlockReader:
         if not pc.all(pc.starts_with(lines, prefix)).as_py():
             raise Unsure
         rest = pc.binary_slice(lines, len(prefix), _END)
-        # The schema stays as a null, so that a second one is noticed.
+        # Replace the schema by null, so that a second one in the line is noticed.
         bare = pc.binary_join_element_wise(pa.scalar(b'{"schema":null'), rest, pa.scalar(b""))
         return bare, True, encoding if encoding != PLAIN else self.layout.encodings
 
@@ -190,7 +192,7 @@ class BlockReader:
 
 
 def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
-    """The beginning of a line up to the end of its schema, and what that says."""
+    """The beginning of a line up to the end of its schema, and the encoding that this specifies."""
     if not line.startswith(_SCHEMA.encode()):
         raise Unsure
     try:
@@ -198,7 +200,7 @@ def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
         start = len(text) - len(text[len(_SCHEMA) :].lstrip(" "))
         end = json.JSONDecoder().raw_decode(text, start)[1]
         prefix = text[:end]
-        # Read again, exactly: a field given twice is no schema.
+        # Parse again, strictly: a field that occurs twice is an error.
         return prefix.encode(), row_encoding(loads(prefix[len(_SCHEMA) :]))
     except (ValueError, RecursionError):
         raise Unsure from None
@@ -289,7 +291,7 @@ def _side(rows: pa.StructArray, events: Mask, lines: Ints, schema: pa.Schema, en
 
 
 def _texts_of(lines: pa.Array, layout: Layout, wrapped: bool) -> Texts:
-    """Which columns of dates and timestamps hold texts, in the first rows that have a value there."""
+    """Which columns of dates and timestamps are texts in JSON, judged by their first values."""
     found: dict[tuple[str, ...], bool] = {}
     for line in lines.to_pylist():
         try:

@@ -1,6 +1,6 @@
 """Debezium change events, one JSON text a line, as updates or as events for an upsert.
 
-Owns the meaning of events; must not know Spark's streams nor how updates are stored.
+Owns the meaning of events. Must not know Spark's streams, nor how updates are stored.
 
     {"op": "c", "before": null, "after": {...}, "source": {"lsn": 7}}     +1 after, at time 7
     {"op": "r", ...}                                                      the same, from a first copy
@@ -14,17 +14,17 @@ Owns the meaning of events; must not know Spark's streams nor how updates are st
 
 An event may be wrapped in `{"schema": ..., "payload": <event>}`; then the schema says how values are
 encoded. Fields of a row that the collection does not have are ignored; every column of the collection must
-be there.
+be present.
 
-Old rows are taken from `before`; or, with `old_rows="stored"`, from the collection: then only the key
-columns are looked for in `before`, and where it is null, in the message's key. A change of the key removes
-the old one.
+Old rows are taken from `before` or, with `old_rows="stored"`, from the collection: then only the key columns
+are read from `before` or, if that is null, from the message's key. A change of the key removes the row of the
+old key.
 
-Blocks of lines are read at once (`blocks`); what that way is not sure of is halved, and in the end read
-line by line (`event`).
+Blocks of lines are parsed at once (`blocks`). A block of which that parser is not sure is halved, and in the
+end parsed line by line (`event`).
 
 INVARIANT: a line is either counted as tombstone, heartbeat or event, or it is an error that names the
-file, the line and the reason. There is no fourth way.
+file, the line and the reason. There is no other case.
 """
 
 import operator
@@ -65,11 +65,11 @@ _LINES_MIN = 32
 
 @dataclass(frozen=True)
 class Reject:
-    """A line that says nothing that can be read.
+    """A line that cannot be read.
 
     Attributes:
-        line: its number among the lines given, from 0.
-        reason: why.
+        line: its number among the given lines, from 0.
+        reason: why it cannot be read.
     """
 
     line: int
@@ -78,17 +78,17 @@ class Reject:
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a batch of lines said.
+    """The result of parsing a batch of lines.
 
     Attributes:
         rows: updates (key and value columns, `_time`, `_diff`) in the order of the lines, old row first;
-            with `old_rows="stored"` events as `ChangeParser.schema_of_rows` says.
-        events: change events; an update has two rows.
-        heartbeats: lines that only move time.
-        tombstones: lines that say nothing.
-        late: events before `lower`.
-        time_upper: the greatest time of any event or heartbeat; None without.
-        rejects: lines that could not be read, ascending; empty unless they were asked for.
+            with `old_rows="stored"` events, see `ChangeParser.schema_of_rows`.
+        events: number of change events; an update has two rows.
+        heartbeats: number of lines that only move time.
+        tombstones: number of tombstones.
+        late: number of events before `lower`.
+        time_upper: the greatest time of any event or heartbeat; None if there is none.
+        rejects: lines that could not be read, ascending; empty unless the parser collects them.
     """
 
     rows: pa.RecordBatch
@@ -111,15 +111,15 @@ class ChangeParser:
     Attributes:
         schema: key and value columns.
         key: names of the key columns.
-        time_field: where in the event its time is: names, separated by dots.
+        time_field: path of the time in an event: names, separated by dots.
         lower: events before this time are late.
         late: `"refuse"` makes a late event an error; `"advance"` leaves it as it is, and counts it.
         old_rows: `"events"`: in `before`; `"stored"`: in the collection.
-        order_field: where in an event is what orders it among those of its time; needs `old_rows="stored"`.
-        encodings: of columns by name, where no schema beside the payload says it.
-        rejects: collect what cannot be read instead of failing.
+        order_field: path of the value that orders events of one time; needs `old_rows="stored"`.
+        encodings: encodings of columns by name, used if there is no schema beside the payload.
+        rejects: collect lines that cannot be read instead of failing.
         optional: columns that a change of the collection's schema added: they may be missing, and are null.
-        earliest: no event can be meant to be before this time.
+        earliest: an event before this time is an error: its time must be in another unit.
     """
 
     schema: pa.Schema
@@ -149,7 +149,7 @@ class ChangeParser:
 
     @property
     def schema_of_rows(self) -> pa.Schema:
-        """Of `Parsed.rows`.
+        """The schema of `Parsed.rows`.
 
         Updates: the columns, `_time` and `_diff`. Events: the columns, values nullable, `_time`, `_removed`,
         `_order` (by `order_field`, 0 without) and `_line` (the number of the line, from 0).
@@ -162,7 +162,7 @@ class ChangeParser:
 
     @cached_property
     def layout(self) -> Layout:
-        """What is read of events."""
+        """Which fields of events are read."""
         stored = self.old_rows == "stored"
         before = pa.schema([f for f in self.schema if f.name in self.key]) if stored else self.schema
         order = None if self.order_field is None else tuple(self.order_field.split("."))
@@ -174,16 +174,15 @@ class ChangeParser:
         return BlockReader(self.layout)
 
     def parse(self, lines: pa.Array, where: Callable[[int], str], keys: pa.Array | None = None) -> Parsed:
-        """Read lines.
+        """Parse lines.
 
         Args:
             lines: binary or text, one JSON text each.
-            where: of a line's number where it is from, for messages.
-            keys: the key of each message, as JSON, where the source has one.
+            where: returns the place of a line by its number, for messages.
+            keys: the key of each message, as JSON, if the source has keys.
 
         Raises:
-            InvalidUpdates: a line cannot be read, or is late; names where it is from, its beginning and the
-                reason.
+            InvalidUpdates: a line cannot be read, or is late; gives its place, its beginning and the reason.
         """
         bad: list[Reject] = []
         lines = as_bytes(lines)
@@ -194,7 +193,7 @@ class ChangeParser:
         return self._settled(self._joined(self._spans(lines, 0, bad)), bad, keys, fail)
 
     def settle(self, found: Events, bad: list[Reject], keys: pa.Array | None = None) -> Parsed:
-        """What events that are columns already say; `bad` are those that could not be read.
+        """Process events that are columns already; `bad` are the rows that could not be read.
 
         Raises:
             InvalidUpdates: as `parse`.
@@ -210,7 +209,7 @@ class ChangeParser:
     ) -> Parsed:
         early = found.times < self.earliest
         if early.any():
-            # The field holds something else in all of them: a folder of rejects is no place for that.
+            # The time field is wrong for all events: this is an error of the call, not rejects.
             at = int(np.flatnonzero(early)[0])
             fail(Reject(int(found.lines[at]), self._implausible(int(found.times[at]))))
         if len(found.marks) and int(found.marks.min()) < self.earliest:
@@ -224,7 +223,7 @@ class ChangeParser:
         bad.sort(key=operator.attrgetter("line"))
         if bad and not self.rejects:
             fail(bad[0])
-        # Of some events it is found out last that they cannot be read.
+        # Exclude rejected events; some are rejected only above, when keys are read.
         events = ~np.isin(found.lines, [reject.line for reject in bad])
         ends = [int(times.max()) for times in (found.times[events], found.marks) if len(times)]
         return Parsed(
@@ -244,9 +243,9 @@ class ChangeParser:
         )
 
     def _spans(self, lines: pa.Array, start: int, bad: list[Reject]) -> list[Events]:
-        """The events of lines, by blocks where that is possible; `start` is the number of the first."""
+        """Parse lines, by blocks if possible; `start` is the number of the first line."""
         if not len(lines) or (bad and not self.rejects):
-            # What follows a line that fails all is not looked at.
+            # After a line that fails the whole batch, the rest need not be parsed.
             return []
         try:
             found = self._blocks.read(lines)
@@ -334,7 +333,7 @@ class ChangeParser:
         diffs = np.concatenate([np.full(len(old.lines), -1), np.full(len(new.lines), 1)]).astype(np.int64)
         rows = pa.Table.from_batches([old.rows, new.rows])
         times = found.times[np.searchsorted(found.lines, lines)]
-        # The old row of an update before the new one.
+        # The old row of an update comes before the new one.
         order = np.lexsort((diffs, lines))
         columns = [
             *one_batch(rows.take(pa.array(order))).columns,
@@ -369,7 +368,7 @@ class ChangeParser:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _removed(self, found: Events, keys: pa.Array | None, bad: list[Reject]) -> Side:
-        """Keys that are gone: of deletes, and of updates that have another one afterwards."""
+        """The removed keys: those of deletes, and the old keys of updates that change the key."""
         old, new = found.before, found.after
         kept = ~np.isin(old.lines, new.lines)
         both = np.flatnonzero(~kept)
@@ -385,7 +384,7 @@ class ChangeParser:
         return joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
 
     def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> Side:
-        """Of deletes without a row before: the key of the message."""
+        """The keys of deletes without an old row, from the keys of their messages."""
         texts = [None] * len(lines) if keys is None else as_bytes(keys.take(pa.array(lines))).to_pylist()
         found: list[int] = []
         batches: list[pa.RecordBatch] = []

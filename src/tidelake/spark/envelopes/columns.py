@@ -1,6 +1,6 @@
 """Change events that are columns already: `op`, `before`, `after`, a time.
 
-Owns the checks of such columns; what events mean is `tidelake.spark.envelopes.changes`.
+Owns the checks of such columns; `tidelake.spark.envelopes.changes` owns the meaning of events.
 """
 
 from typing import TypeAlias
@@ -22,14 +22,15 @@ Rows: TypeAlias = tuple[pa.StructArray, pa.StructArray]
 def events(
     op: pa.Array, rows: Rows, times: pa.Array, orders: pa.Array | None, layout: Layout
 ) -> tuple[Events, list[Reject]]:
-    """The events of rows, and the rows that are none.
+    """Convert rows to events. Also returns the rows that are not valid events.
 
     Args:
         op: text; null is a tombstone.
-        rows: before, with the columns of `layout.before`, and after, with those of `layout.after`.
-        times: int64.
-        orders: int64, of what orders events of one time; None if nobody asked.
-        layout: what is read.
+        rows: the old rows, with the columns of `layout.before`, and the new ones, with those of
+            `layout.after`.
+        times: the times, int64.
+        orders: the values that order events of one time, int64; None if there are none.
+        layout: which fields are read.
     """
     count = len(op)
     before, after = rows
@@ -102,7 +103,7 @@ def _check_values(rows: pa.StructArray, side: str, schema: pa.Schema, there: Mas
 
 
 def _left_out(values: pa.Array) -> Mask | None:
-    """Where the connector put its word for a value that did not change; None: no type for it."""
+    """Which values are the connector's placeholder for an unchanged value; None: the type has none."""
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         return _is(values, UNAVAILABLE)
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
@@ -111,7 +112,7 @@ def _left_out(values: pa.Array) -> Mask | None:
 
 
 def _null_inside(values: pa.Array, kind: pa.DataType) -> Mask | None:
-    """Which values hold a null in a field that allows none, in structs at any depth."""
+    """Which values have a null in a field that is not nullable, in structs at any depth."""
     if not pa.types.is_struct(kind):
         return None
     bad = np.zeros(len(values), np.bool_)

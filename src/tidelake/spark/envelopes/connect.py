@@ -1,7 +1,7 @@
-"""The `schema` beside a `payload`: what Kafka Connect's JSON says about the encoding of values.
+"""The `schema` beside a `payload`: how Kafka Connect's JSON describes the encoding of values.
 
-Owns the names of Kafka Connect's and Debezium's logical types. It must not know events but for the place
-of their rows.
+Owns the names of Kafka Connect's and Debezium's logical types. Of events it must know only where their rows
+are.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from tidelake.data.json.encoding import PLAIN, Encoding
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _SCALED = "io.debezium.data.VariableScaleDecimal"
-# Types whose name alone says what a number counts. Times of the day and texts need nothing.
+# Types whose name alone says what a number counts. Times of day and texts need no encoding.
 _COUNTS: dict[str, Encoding] = {
     "org.apache.kafka.connect.data.Date": Encoding("days"),
     "org.apache.kafka.connect.data.Timestamp": Encoding("ms"),
@@ -26,7 +26,7 @@ def row_encoding(schema: Any) -> Encoding:
     """How the rows of an event (`after`, else `before`) are encoded, by the schema of its envelope.
 
     Raises:
-        ValueError: it is no schema.
+        ValueError: it is not a schema.
     """
     if schema is None:
         return PLAIN
@@ -39,7 +39,7 @@ def struct_encoding(schema: Any) -> Encoding:
     """How the fields of a struct are encoded, such as those of a message's key.
 
     Raises:
-        ValueError: it is no schema.
+        ValueError: it is not a schema.
     """
     return PLAIN if schema is None else _encoding(schema)
 
@@ -85,7 +85,7 @@ def _scale(kind: Mapping[str, Any]) -> int:
     parameters = kind.get("parameters")
     scale = parameters.get("scale") if isinstance(parameters, dict) else None
     try:
-        # A number as text, and not bool, which is one to Python.
+        # Connect writes the scale as text. Going through `str` refuses a bool, which is an int in Python.
         return int(str(scale), 10)
     except ValueError:
         raise ValueError("a decimal of it has no scale") from None

@@ -1,16 +1,16 @@
 """Debezium change events on DataFrames.
 
-Owns which columns such a DataFrame has, and how its rows get to the tasks; what an event means is
-`tidelake.spark.envelopes.changes`.
+Owns which columns such a DataFrame has, and how its rows get to the tasks;
+`tidelake.spark.envelopes.changes` owns the meaning of events.
 
 Events come as text or as columns:
 
-| column | of texts | of columns |
+| column | if events are texts | if events are columns |
 |---|---|---|
 | `value` | one JSON text, as string or binary | |
 | `key` | the message's key as JSON; may be missing | |
 | `file`, `block`, `modified` | where the line is from; may be missing | |
-| `offset` | of the message in its partition; may be missing | |
+| `offset` | offset of the message in its partition; may be missing | |
 | `op` | | string; null is a tombstone |
 | `before`, `after` | | structs with the collection's columns |
 | the first name of `time`, of `order_by` | | a number, or a struct with it inside |
@@ -38,9 +38,9 @@ from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 _DEFAULT = {"counter": "source.lsn", "ms": "source.ts_ms", "us": "source.ts_us"}
-# Of the connectors of PostgreSQL, MySQL, SQL Server, Oracle, MongoDB and Db2.
+# Fields with log positions, of the connectors of PostgreSQL, MySQL, SQL Server, Oracle, MongoDB and Db2.
 _POSITIONS = frozenset({"lsn", "commit_lsn", "change_lsn", "scn", "commit_scn", "pos", "txid", "xmin", "ord"})
-# 1990: an earlier time in a field that nobody named is most likely one in seconds.
+# 1990: an earlier time in the default time field is most likely in seconds.
 _FIRST = {"ms": 631_152_000_000, "us": 631_152_000_000_000}
 
 
@@ -49,22 +49,21 @@ class Debezium:
     """Each row is a change event.
 
     Attributes:
-        time: where in an event its time is: names, separated by dots, such as `source.txId` or `ts_ms`; whole
-            numbers. Default: where the source says when it committed: `source.ts_ms` for times of unit `ms`,
-            `source.ts_us` for `us`, and for counters its position in the log, `source.lsn`.
+        time: path of the time in an event: names, separated by dots, such as `source.txId` or `ts_ms`; the
+            values are whole numbers. Default: the commit time at the source, `source.ts_ms` for times of unit
+            `ms` and `source.ts_us` for `us`; for counters the position in the source's log, `source.lsn`.
         late: what to do with events whose time is closed: `"refuse"` is an error that names the line,
-            `"advance"` gives them the least time that is open.
-        old_rows: `"events"`: the old row is in `before`, whole. `"stored"`: it is looked up in the
-            collection, of which `before` or the message's key need only the key columns; the last event of
-            a key wins, and all rows of the key are replaced.
-        order_by: where in an event is what orders events of one key and time; with `"stored"` only. Without
-            it, and in what it leaves open, the order of lines in their files counts, and that of files by
-            their modification times, or the messages' offsets. Where nothing tells, unequal events of one key
-            and time are refused.
-        encodings: how columns are encoded, where no schema in the events says it: `price=bytes, at=us`; see
+            `"advance"` gives them the least open time.
+        old_rows: `"events"`: `before` has the complete old row. `"stored"`: the old row is looked up in the
+            collection, and `before` or the message's key need only the key columns; the last event of a key
+            wins, and all rows of the key are replaced.
+        order_by: path of the value that orders events of one key and time; only with `"stored"`. Ties, or all
+            events without it, are ordered by the modification times of their files and then by line, or by
+            the messages' offsets. If these do not decide, unequal events of one key and time are refused.
+        encodings: encodings of columns, such as `price=bytes, at=us`, used if the events have no schema; see
             `tidelake.data.json.encoding`.
-        rejects: a folder, which the driver can write to: what cannot be read goes there, as JSON lines with
-            file, line and reason, and the rest is appended. None: it fails the batch.
+        rejects: a folder that the driver can write to: lines that cannot be read are stored there, as JSON
+            lines with file, line and reason, and the rest is appended. None: such a line fails the batch.
     """
 
     time: str | None = None
@@ -85,10 +84,10 @@ class Debezium:
         ChangeParser(pa.schema([]), (), path, 0, self.late, self.old_rows, self.order_by)
 
     def time_of(self, collection: Collection) -> str:
-        """Where the time of a collection's events is.
+        """The path of the time in events of a collection.
 
         Raises:
-            UsageError: a position in a log was named for times of a clock.
+            UsageError: `time` is a log position, and the collection's times are a clock.
         """
         unit = collection.domain.unit
         if self.time is None:
@@ -102,11 +101,11 @@ class Debezium:
 
     @property
     def rebases(self) -> bool:
-        """Old rows that were looked up may be others at a later upper."""
+        """False if old rows are looked up: they may differ at a later upper."""
         return self.old_rows == "events"
 
     def parser(self, collection: Collection, lower: int = 0) -> ChangeParser:
-        """What reads the events of a collection.
+        """The parser for events of a collection.
 
         Raises:
             UsageError: the collection has a column that cannot be read from JSON.
@@ -122,7 +121,7 @@ class Debezium:
             self._encodings(),
             self.rejects is not None,
             frozenset(collection.uploader().spec.optional),
-            # Whoever names a field knows what it holds.
+            # A user who names the field knows what it holds, so check only the default.
             _FIRST.get(collection.domain.unit, 0) if self.time is None else 0,
         )
 
@@ -152,28 +151,28 @@ class Debezium:
                 _check_number(frame, what, path)
 
     def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
-        """As `Envelope`: the columns that are read; with `old_rows="stored"` what was read of them."""
+        """As `Envelope`: the columns to read; with `old_rows="stored"` the parsed events."""
         parser = replace(self.parser(collection), late="advance")
         columns = _texts(frame) if _is_text(frame.schema) else self._columns(frame, parser)
         if self.old_rows == "events":
             return columns
         output = event_schema(collection.schema)
-        # Whoever looks up judges what is late: only there it is known what is closed.
+        # Lateness is judged by the task that looks up old rows: only there the closed times are known.
         read = ReadEvents(parser, tuple(columns.columns), frame_arrow(output))
         named = columns.select(*(f.col(name).alias(f"c{i}") for i, name in enumerate(columns.columns)))
         return named.mapInArrow(read, frame_schema(output))
 
     def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
-        """With `old_rows="stored"`, events of a key meet."""
+        """With `old_rows="stored"`, bring the events of each key into one task."""
         return prepared if self.old_rows == "events" else Upsert().spread(prepared, collection)
 
     def looks_up_bytes(self, collection: Collection) -> int:
-        """As an upsert, or nothing."""
+        """As for an upsert, or 0."""
         return 0 if self.old_rows == "events" else Upsert().looks_up_bytes(collection)
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""
-        # What is looked up has an upper of its own, which may be a later one.
+        # The look-up reads at its own upper, which may be later than `lower`.
         upserter = StoreSettled.upserter(collection) if self.old_rows == "stored" else None
         floor = (lower if upserter is None else upserter.lower).elements[0]
         if not isinstance(floor, int):
@@ -227,7 +226,7 @@ def _path(path: tuple[str, ...]) -> Column:
 
 
 def _struct(frame: DataFrame, name: str, schema: pa.Schema) -> Column:
-    """The columns that are wanted, in their order; null where the struct is."""
+    """The columns of `schema`, in their order; null where the struct is null."""
     there = frame.schema[name].dataType
     known = there.names if isinstance(there, t.StructType) else []
     kinds = frame_schema(schema)
@@ -277,12 +276,12 @@ def _place(files: pa.Array, row: int) -> str:
 
 
 def parse_changes(lines: DataFrame, collection: Collection, time_field: str | None = None) -> DataFrame:
-    """A DataFrame of updates from one of change events, streaming or not.
+    """Convert a DataFrame of change events, streaming or not, to one of updates.
 
     Args:
-        lines: column `value` has a line of text, column `file`, if there is one, its file.
-        collection: its key and value columns are looked for in the rows of the events.
-        time_field: where in the event its time is; default: as of `Debezium`.
+        lines: column `value` has a line of text; column `file`, if there is one, its file.
+        collection: its key and value columns are read from the rows of the events.
+        time_field: path of the time in an event; default: as for `Debezium`.
 
     Returns:
         Key and value columns, `_time` and `_diff`; a heartbeat yields no row. A line that cannot be

@@ -1,10 +1,10 @@
 """What the rows of a DataFrame mean, and how they become updates.
 
-Owns the contract between the commit loop (`tidelake.spark.writing.commit`) and those who know what rows
-mean. An envelope is a frozen value that is small and can be pickled; it has no handle inside. It decides
-in the driver whether the columns fit, how rows are to be spread over the tasks, and what a task does with
-them; of few rows the driver does that itself. It must not know when, how often or under which number its
-updates are committed.
+Owns the contract between the commit loop (`tidelake.spark.writing.commit`) and the envelopes, which know what
+rows mean. An envelope is a small frozen value that can be pickled; it has no handle inside. In the driver it
+decides whether the columns fit, how rows are spread over the tasks, and what a task does with them; if there
+are few rows, the driver does the work of the task. An envelope must not know when, how often or under which
+number its updates are committed.
 """
 
 from collections.abc import Sequence
@@ -25,69 +25,69 @@ class Envelope(Protocol):
 
     @property
     def rebases(self) -> bool:
-        """Whether what was uploaded is right at a later upper too, as long as its times are still open.
+        """Whether uploads stay right at a later upper, as long as their times are still open.
 
-        False for what depends on the collection's contents: that is uploaded again. Times that are closed
-        meanwhile do not matter if the tasks say that they may advance (`uploads.Answer.advances`).
+        False for uploads that depend on the collection's contents: these are made again. Times that are
+        closed meanwhile do not matter if the tasks allow them to advance (`uploads.Answer.advances`).
         """
 
     def check(self, frame: StructType, collection: Collection) -> None:
         """Check the columns in the driver, before anything runs.
 
         Raises:
-            InvalidUpdates: they do not fit; names all that is wrong.
+            InvalidUpdates: they do not fit; names all faults.
             UsageError: the envelope itself cannot be used with this collection.
         """
 
     def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:
-        """The columns that are worked on, of rows wherever they are."""
+        """Select the columns that the work needs. Moves no rows."""
 
     def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
-        """A prepared frame as several tasks are to get it: shuffled iff rows must meet, such as equal keys.
+        """Distribute a prepared frame over tasks: shuffled iff rows, such as equal keys, must be together.
 
-        Not called where one task gets all rows.
+        Not called if one task gets all rows.
         """
 
     def looks_up_bytes(self, collection: Collection) -> int:
-        """How much of the collection, as it is stored, the work may read at most."""
+        """The most stored bytes of the collection that the work may read."""
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
-        """What a task does: batches of the prepared frame in, rows of `uploads.answer_schema()` out.
+        """The work of a task: batches of the prepared frame in, rows of `uploads.answer_schema()` out.
 
         Args:
-            collection: to upload for; only bytes of it may go to the worker.
-            columns: names of the prepared frame's columns. In the batches they come in this order, under
-                other names. Rows come as `spread` says, or all of them in one batch, in any order.
-            lower: the upper that the updates are to be appended at.
+            collection: the target of the uploads; only bytes made from it may go to the worker.
+            columns: names of the prepared frame's columns. The batches have them in this order, under other
+                names. Rows come as distributed by `spread`, or all in one batch, in any order.
+            lower: the upper at which the updates are to be appended.
         """
 
 
 @runtime_checkable
 class Unpacking(Protocol):
-    """An envelope whose work looks into parts that a process has unpacked from one write to the next."""
+    """An envelope whose work reads parts that a process keeps decoded from one write to the next."""
 
     def catch_up(self, collection: Collection) -> None:
-        """Unpack what the work will need, if this process has most of it, so that the work need not.
+        """Decode the new parts in advance, if this process has most of the parts already.
 
-        Called in another thread while Spark brings the rows.
+        Called in another thread while Spark fetches the rows.
         """
 
 
 @runtime_checkable
 class Compared(Protocol):
-    """An envelope whose rows are stored first, whatever the upper is, and compared with what is there."""
+    """An envelope whose rows are stored first, whatever the upper is, then compared with the contents."""
 
     def difference(
         self, collection: Collection, stored: Answer, lower: Frontier, spark: SparkSession | None
     ) -> Answer:
-        """What is to be appended at an upper in the place of what the tasks uploaded.
+        """Compute the difference to append at an upper, instead of what the tasks uploaded.
 
         Args:
-            collection: to compare with.
-            stored: what the tasks did.
+            collection: the collection to compare with.
+            stored: the answer of the tasks.
             lower: the upper.
-            spark: whose workers do it; None: this process.
+            spark: the session whose workers compare; None: this process does.
         """
 
     def discard(self, collection: Collection, stored: Answer) -> None:
-        """Delete what the tasks uploaded, which is appended nowhere."""
+        """Delete what the tasks uploaded; it is never appended itself."""

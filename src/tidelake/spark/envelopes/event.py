@@ -1,6 +1,6 @@
-"""One Debezium event, read exactly: what a line says, or the reason why it says nothing.
+"""The exact parser of one Debezium event: its fields, or the reason why the line cannot be read.
 
-Owns the parsed JSON of one event and the meaning of its fields. It is the judge of every line: the fast way
+Owns the parsed JSON of one event and the meaning of its fields. It is the reference: the fast parser
 (`tidelake.spark.envelopes.blocks`) must agree with it.
 """
 
@@ -13,7 +13,7 @@ from tidelake.model.time import TIME_MAX
 from tidelake.spark.envelopes.connect import row_encoding
 
 FULL = "set REPLICA IDENTITY FULL (or its like) at the source, or old_rows='stored'"
-# op: (a row before, a row after)
+# op: (has an old row, has a new row)
 OPS = {"c": (False, True), "r": (False, True), "u": (True, True), "d": (True, False)}
 # Events on no row, which only move time: heartbeats, and messages of the source's log.
 MARKS = ("h", "m")
@@ -29,15 +29,15 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Event:
-    """What a line says.
+    """One parsed event.
 
     Attributes:
         op: one of `OPS`, or one of `MARKS`.
-        time: of it; None in a mark that has none.
-        order: what orders it among others of its time; None if nobody asked.
-        before: the row before, if there is one.
-        after: the row after, likewise.
-        encoding: of the values of rows.
+        time: its time; None for a mark without one.
+        order: the value that orders it among events of its time; None if there is no order field.
+        before: the old row, if there is one.
+        after: the new row, if there is one.
+        encoding: encoding of the values in the rows.
     """
 
     op: str
@@ -49,16 +49,16 @@ class Event:
 
 
 def parse(line: bytes | None, time_field: str, order_field: str | None, stored: bool) -> Event | None:
-    """The event of a line; None if it is empty, `null` or has a payload of null (a tombstone).
+    """Parse a line; None if it is a tombstone: empty, `null`, or with a payload of null.
 
     Args:
         line: one JSON text.
         time_field: names, separated by dots.
-        order_field: likewise, or None.
+        order_field: names, separated by dots, or None.
         stored: old rows are looked up, and need not be in `before`.
 
     Raises:
-        Unfit: with the reason.
+        Unfit: the line cannot be read; has the reason.
     """
     found = _unwrapped(line)
     if found is None:
@@ -102,7 +102,7 @@ def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
 
 
 def _is_mark(event: dict[str, Any]) -> bool:
-    """Debezium's own heartbeats, and the two ends of transactions; they have topics of their own."""
+    """Whether it is a heartbeat or transaction marker of Debezium; these come in topics of their own."""
     if "op" in event:
         return False
     return event.keys() == {"ts_ms"} or ("id" in event and event.get("status") in ("BEGIN", "END"))
@@ -121,7 +121,7 @@ def number(event: dict[str, Any], path: str, what: str) -> int:
     """The whole number at a path.
 
     Raises:
-        Unfit: there is none, or not from 0 to 2^63 - 1.
+        Unfit: there is none, or it is not between 0 and 2^63 - 1.
     """
     value = _value(event, path)
     if value is None:

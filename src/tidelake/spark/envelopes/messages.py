@@ -1,6 +1,6 @@
-"""What is told of change events that cannot be read: where they are, and why.
+"""Texts of error messages about change events: where they are, and why they cannot be read.
 
-Owns these texts. Must not know what events mean.
+Must not know what events mean.
 """
 
 import re
@@ -27,7 +27,7 @@ def late_reason(time: int, lower: int) -> str:
 
 
 def cut(text: str) -> str:
-    """A reason, at a length that people read."""
+    """Shorten a reason to a readable length."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _REASON_MAX else text[: _REASON_MAX - 3] + "..."
 
@@ -45,7 +45,7 @@ def shown(line: bytes | None) -> str:
 
 
 def as_bytes(values: pa.Array) -> pa.Array:
-    """Text as it came from Spark, undecoded: Spark does not check that text files are UTF-8."""
+    """Text from Spark as bytes, undecoded: Spark does not check that text files are UTF-8."""
     if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
         return values.view(pa.large_binary()).cast(pa.binary())
     return values.view(pa.binary())

@@ -28,11 +28,11 @@ _NAMED: dict[str, Callable[..., Envelope]] = {
 
 
 def named(envelope: EnvelopeLike, options: Mapping[str, object] | None = None) -> Envelope:
-    """The envelope that a user means.
+    """Make an envelope from its name and options.
 
     Args:
-        envelope: a name of an envelope, or one that is made already.
-        options: for a name, what its class takes, such as `time="ts"`; None counts as not given.
+        envelope: the name of an envelope, or an envelope object, which is returned.
+        options: for a name, the fields of its class, such as `time="ts"`; None counts as not given.
 
     Raises:
         UsageError: there is no such name, or the envelope does not take an option.

@@ -1,7 +1,6 @@
 """Change events in the tasks: rows of Spark in; updates, or events for an upsert, out.
 
-Owns the batches that come from Spark, the numbers of lines in their files, and what is told of lines that
-cannot be read.
+Owns the batches that come from Spark, the line numbers in files, and the texts of rejected lines.
 """
 
 import base64
@@ -25,7 +24,7 @@ from tidelake.spark.uploads import Answer, upload
 
 AS_TEXT = ("value", "key", "file", "block", "modified", "offset")
 AS_COLUMNS = ("op", "before", "after", "time", "order")
-# Of one task. More are no exceptions but another kind of file, and would go through the driver's memory.
+# Limit for one task. More rejects mean a wrong kind of file, and they all go through the driver's memory.
 _REJECTS_MAX = 10_000
 # Columns of events on their way to the tasks that look up, beside the collection's own.
 NOTE = "_debezium_note"
@@ -38,9 +37,9 @@ class EventReader:
     """Reads the batches of one task, in their order.
 
     Attributes:
-        parser: of the events.
-        columns: names of the batches' columns: `AS_TEXT`, `AS_COLUMNS`, or those of a frame as it came.
-        answer: is told what there was.
+        parser: parses the events.
+        columns: names of the batches' columns: `AS_TEXT`, `AS_COLUMNS`, or those of an unprepared frame.
+        answer: collects the counts.
     """
 
     parser: ChangeParser
@@ -49,7 +48,7 @@ class EventReader:
     _last: tuple[object, int] = field(default=(None, 0))
 
     def read(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Parsed, "Places"]:
-        """The rows that a batch amounts to, what else there was, and where the events are from.
+        """Parse a batch: the rows that it makes, the rest of the result, and where the events are from.
 
         Raises:
             InvalidUpdates: an event cannot be read, and rejects are not kept; or there are too many.
@@ -100,7 +99,7 @@ class EventReader:
         return Places(files, blocks, modified, self._line_numbers(files, blocks))
 
     def _line_numbers(self, files: pa.Array, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Of each line, from 1 where its file, or a block of it, begins: Spark reads them in order."""
+        """The number of each line, from 1 at the begin of its file or block: Spark reads lines in order."""
         codes = files.dictionary_encode().indices.fill_null(-1).to_numpy()
         begins = np.append(True, (codes[1:] != codes[:-1]) | (blocks[1:] != blocks[:-1]))
         at = np.flatnonzero(begins)
@@ -130,13 +129,13 @@ class EventReader:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the rows of a batch are from; position i of each is row i.
+    """Where the rows of a batch are from; element i of each array belongs to row i.
 
     Attributes:
-        files: their names, if they are from files.
-        blocks: where in the file the numbers begin, in bytes.
-        modified: when the file was modified, in any unit.
-        numbers: of lines, from 1, or offsets of messages; 0 if neither is known.
+        files: names of the files, if the rows are from files.
+        blocks: byte offset in the file at which the line numbers begin.
+        modified: modification times of the files, in any unit.
+        numbers: line numbers from 1, or offsets of messages; 0 if neither is known.
     """
 
     files: pa.Array
@@ -145,20 +144,20 @@ class Places:
     numbers: npt.NDArray[np.int64]
 
     def text(self, row: int) -> str:
-        """Of one row, for messages."""
+        """The place of one row, for messages."""
         return place(self.files[row].as_py(), int(self.numbers[row]) or None)
 
     def told(self, row: int) -> dict[str, object]:
-        """Of one row, for people."""
+        """The place of one row, as fields of a reject."""
         file = self.files[row].as_py()
         told: dict[str, object] = {"file": None if file is None else place(file).removeprefix("file=")}
         told["number"] = int(self.numbers[row]) if self.numbers[row] else None
         return told | ({"block": int(self.blocks[row])} if self.blocks[row] else {})
 
     def orders(self, rows: pa.RecordBatch) -> pa.Array:
-        """Of events (`ChangeParser.schema_of_rows`), binary: greater is later.
+        """A binary sort key for each event of `ChangeParser.schema_of_rows`: greater is later.
 
-        By time, the order field, the file's modification, its name, and the place in it.
+        Made of the time, the order field, the file's modification time and name, and the place in the file.
         """
         at = rows.column(LINE).to_numpy()
         first = [rows.column(TIME).to_numpy(), rows.column(ORDER).to_numpy(), self.modified[at]]
@@ -174,7 +173,7 @@ def is_text(names: Collection[str]) -> bool:
 
 
 def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of `AS_TEXT`, from those that there are."""
+    """The columns of `AS_TEXT`; missing ones are null."""
     kinds = {"block": pa.int64(), "modified": pa.int64(), "offset": pa.int64(), "file": pa.string()}
     columns = []
     for name in AS_TEXT:
@@ -200,7 +199,7 @@ def _inside(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
 
 
 def _chosen(rows: pa.StructArray, schema: pa.Schema) -> pa.StructArray:
-    """The columns that are wanted of structs, in their order."""
+    """The columns of `schema` from structs, in their order."""
     there = [rows.type.field(i).name for i in range(rows.type.num_fields)]
     children = [
         rows.field(field.name) if field.name in there else pa.nulls(len(rows), field.type) for field in schema
@@ -209,7 +208,7 @@ def _chosen(rows: pa.StructArray, schema: pa.Schema) -> pa.StructArray:
 
 
 def _big_endian(parts: list[npt.NDArray[np.int64]]) -> pa.Array:
-    # Stacked first: that would undo another order of bytes.
+    # Stack before the conversion: stacking would change the byte order back.
     whole = np.stack(parts, axis=1).astype(">i8").tobytes()
     kind = pa.binary(8 * len(parts))
     return pa.Array.from_buffers(kind, len(parts[0]), [None, pa.py_buffer(whole)]).cast(pa.binary())
@@ -229,7 +228,7 @@ def _line(line: bytes | None) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class StoreChanges:
-    """In a worker: events with whole old rows become parts in the store, and one answer."""
+    """In a worker: store events that have complete old rows as parts, and yield one answer."""
 
     uploader: bytes
     parser: ChangeParser
@@ -253,12 +252,12 @@ class StoreChanges:
 
 @dataclass(frozen=True)
 class ReadEvents:
-    """In a worker: events become rows for the tasks that look up, and a last row with what else there was.
+    """In a worker: parse events into rows for the tasks that look up, and a last row with the counts.
 
     Attributes:
-        parser: of the events; it takes none for late.
-        columns: of what comes.
-        schema: of what goes: columns as Spark has them, see `settle.event_schema`.
+        parser: parses the events; accepts late ones.
+        columns: names of the input columns.
+        schema: schema of the output in Spark's types, see `settle.event_schema`.
     """
 
     parser: ChangeParser

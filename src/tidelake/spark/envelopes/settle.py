@@ -1,7 +1,7 @@
-"""Events of keys whose old rows are looked up: from the tasks that read lines to those that settle them.
+"""Events whose old rows are looked up: from the tasks that parse lines to the tasks that store updates.
 
-Owns the rows between the two. They are events, and one note of each reading task, which has no key: what it
-counted, and the reason if it failed.
+Owns the rows between the two: events, and one note from each parsing task, which has no key: its counts, and
+the reason if it failed.
 """
 
 import json
@@ -25,20 +25,20 @@ _PLACE_FROM, _PLACE_TO = 24, -16
 
 
 def event_schema(schema: pa.Schema) -> pa.Schema:
-    """Of the rows between the tasks: the collection's columns, all nullable, and what an event has more."""
+    """The schema of rows between the tasks: the collection's columns, all nullable, and those of events."""
     more = [(TIME, pa.int64()), (GONE, pa.bool_()), (BEST, pa.binary()), (NOTE, pa.string())]
     return pa.schema([*(field.with_nullable(True) for field in schema), *(pa.field(*one) for one in more)])
 
 
 @dataclass(frozen=True)
 class StoreSettled:
-    """In a worker: all events of some keys become parts in the store, and one answer.
+    """In a worker: store all events of some keys as parts, and yield one answer.
 
     Attributes:
         upload: bytes of the upserter.
-        parser: with the lower of the upserter; tells what to do with late events.
-        columns: of what comes.
-        rejects_to: where rejects are kept.
+        parser: has the lower of the upserter, and says what to do with late events.
+        columns: names of the input columns.
+        rejects_to: the folder for rejects.
     """
 
     upload: bytes
@@ -48,8 +48,8 @@ class StoreSettled:
 
     @staticmethod
     def upserter(collection: Collection) -> Upserter:
-        """For `upload`."""
-        # Two lines of one place are one key twice only if they say the same.
+        """The upserter for `upload`."""
+        # Row order decides nothing here: two events of one key and place must be equal.
         return collection.upserter(order_by=BEST, delete_column=GONE, rows_count=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ class StoreSettled:
                 yield self._in_time(rows.select(kept), answer)
 
     def _in_time(self, rows: pa.RecordBatch, answer: Answer) -> pa.RecordBatch:
-        """The events with open times."""
+        """The events, with late times moved to the least open time or refused."""
         times, lower = rows.column(TIME), self.parser.lower
         late = pc.less(times, lower)
         count = pc.sum(late).as_py() or 0
@@ -98,10 +98,10 @@ class StoreSettled:
 
 
 def _hear(note: dict[str, Any], answer: Answer) -> None:
-    """Take in what a reading task said.
+    """Add the note of a parsing task to the answer.
 
     Raises:
-        InvalidUpdates: it failed.
+        InvalidUpdates: the task failed.
     """
     fault = note.pop("fault")
     if fault is not None:

@@ -1,6 +1,6 @@
 """The rows of change events, before and after, as columns with the numbers of their lines.
 
-Owns how rows that were read one by one become columns, and how those of several blocks are joined. Must not
+Owns how rows that were parsed one by one become columns, and how rows of several blocks are joined. Must not
 know what an event means.
 """
 
@@ -32,7 +32,7 @@ def message_key(text: bytes | None) -> tuple[dict[str, Any], Encoding]:
     """The key columns in the key of a message, and how they are encoded.
 
     Raises:
-        Unfit: there are none.
+        Unfit: the message has no usable key.
     """
     try:
         key = None if text is None else loads(text.decode("utf-8"))
@@ -69,7 +69,7 @@ def rows_of(
 
 
 def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding, side: str) -> pa.Array:
-    # Unless they are told otherwise, sources write of an old row the key alone.
+    # By default, sources write only the key of an old row.
     remedy = f"; {FULL}" if side == "before" else ""
     for index, row in enumerate(rows):
         if wanted.name not in row:
@@ -83,7 +83,7 @@ def _column(rows: list[dict[str, Any]], wanted: pa.Field, encoding: Encoding, si
 
 
 def moved(events: Events, start: int) -> Events:
-    """The events as of lines that begin at number `start`."""
+    """The events, with `start` added to their line numbers."""
     return replace(
         events,
         lines=events.lines + start,
@@ -93,7 +93,7 @@ def moved(events: Events, start: int) -> Events:
 
 
 def joined_sides(sides: list[Side], schema: pa.Schema) -> Side:
-    """All rows of several, in the order of their lines."""
+    """The rows of several sides, in the order of their lines."""
     lines = concat([side.lines for side in sides])
     table = pa.Table.from_batches([side.rows for side in sides], schema=schema)
     order = np.argsort(lines, kind="stable")
@@ -103,7 +103,7 @@ def joined_sides(sides: list[Side], schema: pa.Schema) -> Side:
 
 
 def concat(parts: list[Ints]) -> Ints:
-    """One array of several, or of none."""
+    """Concatenate arrays; empty if there are none."""
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 

@@ -1,8 +1,8 @@
-"""Full dumps: the rows are the contents, and what differs is written.
+"""The envelope `snapshot`: the rows are the new contents, and only differences are written.
 
-Owns the two steps of it. The tasks store the rows as they come; then key ranges of these and of what is
-there are compared, each by a task of its own that needs no rows of Spark. So nothing is shuffled, and whole
-rows are equal by the collection's rules and not by Spark's.
+It has two steps. First the tasks store the rows as they come. Then key ranges of these rows and of the
+contents are compared, each by a task that needs no rows of Spark. So nothing is shuffled, and rows are
+compared by the collection's rules, not by Spark's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,20 +33,20 @@ from tidelake.spark.uploads import (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The rows are all that there is. See `tidelake.Collection.replace`.
+    """The rows are the complete new contents. See `tidelake.Collection.replace`.
 
-    The frame has the key and value columns, by name in any order, and perhaps `_diff`: how often a row is
-    there. Columns that a change of the schema added may be missing, and are null.
+    The frame has the key and value columns, by name in any order, and optionally `_diff`, the multiplicity.
+    Columns that a change of the schema added may be missing, and are null.
 
     Attributes:
-        time: of the change; None: the time of the commit.
+        time: time of the change; None: the time of the commit.
     """
 
     time: int | None = None
 
     @property
     def rebases(self) -> bool:
-        """What another writer commits is replaced too."""
+        """False: the difference depends on the contents, also on what another writer commits."""
         return False
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
@@ -61,15 +61,15 @@ class Snapshot:
         return frame
 
     def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
-        """No row needs to meet another one: rows meet when they are stored."""
+        """No shuffle: rows are compared only after they are stored."""
         return prepared
 
     def looks_up_bytes(self, collection: Collection) -> int:  # noqa: ARG002
-        """Nothing, while the rows are stored."""
+        """0: storing the rows reads nothing."""
         return 0
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002
-        """As `Envelope`: stores the rows, at the first time of all."""
+        """As `Envelope`: store the rows, all at time 0."""
         wanted = [field for field in collection.update_schema if field.name in columns]
         return StoreRows(
             collection.uploader().to_bytes(),
@@ -100,14 +100,15 @@ class Snapshot:
     def _planned(
         self, collection: Collection, stored: Answer, lower: Frontier, count: int
     ) -> tuple[int, list[Replacement]]:
-        """The time of the change, and the tasks that find out what it is."""
+        """The time of the change, and the tasks that compute the difference."""
         while True:
             at = commit_time(collection, lower) if self.time is None else self.time
             try:
                 return at, collection.replacements(stored.uploads, time=at, parallelism=count)
             except UpdateNotBeyondLower:
                 lower = collection.upper
-                # Whoever closed the time that was picked, and not all of them, only moved it.
+                # Another writer closed the chosen time: choose a later one, unless the caller gave the time
+                # or all times are closed.
                 if self.time is not None or lower.closed:
                     raise
 
@@ -118,7 +119,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class _Compare:
-    """In a worker: one key range."""
+    """In a worker: compare one key range."""
 
     def __call__(self, task: bytes) -> Iterator[pa.RecordBatch]:
         def work(answer: Answer) -> bytes:

@@ -1,6 +1,6 @@
-"""Updates as they are: key and value columns, `_time`, `_diff`.
+"""The envelope `updates`: rows are updates, with key and value columns, `_time` and `_diff`.
 
-Owns the check of such a frame, and the work of a task that stores rows which mean themselves.
+Owns the check of such a frame, and the work of tasks that store rows without looking up others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,14 +30,14 @@ class Updates:
     """Each row is an update.
 
     The frame has the key and value columns, by name in any order, types as `tidelake.spark.columns` maps
-    them. Without `_time` all rows get one time, that of the commit: the collection's upper, and of a clock
-    the wall clock if that is later. Without `_diff` all are `+1`. Columns that a change of the schema
+    them. Without `_time` all rows get the time of the commit: the collection's upper or, for clock times, the
+    wall clock if that is later. Without `_diff` all are `+1`. Columns that a change of the schema
     added may be missing, and are null.
 
     Attributes:
         late: what to do with rows whose time is closed: `"refuse"` is an error, `"advance"` gives them
             the least time that is open at the commit.
-        interval: lower and upper; all rows lie in it. Only times that are tuples need it.
+        interval: lower and upper; all rows lie in between. Only needed if times are tuples.
     """
 
     late: Late = "refuse"
@@ -48,7 +48,7 @@ class Updates:
 
     @property
     def rebases(self) -> bool:
-        """Rows mean themselves, whatever else is there."""
+        """True: rows do not depend on the contents of the collection."""
         return True
 
     def check(self, frame: StructType, collection: Collection) -> None:
@@ -99,11 +99,11 @@ class Updates:
 
 @dataclass(frozen=True)
 class Half:
-    """The rows of one side of a time.
+    """The rows on one side of a time.
 
     Attributes:
         at: the time.
-        late: those before it; False: the others.
+        late: True: the rows before it; False: the rows at or after it.
     """
 
     at: int
@@ -112,18 +112,18 @@ class Half:
 
 @dataclass(frozen=True)
 class StoreRows:
-    """In a worker: rows become parts in the store, and one answer.
+    """In a worker: store rows as parts, and yield one answer.
 
     Attributes:
-        uploader: bytes of it.
-        columns: names of what comes, in order.
-        schema: of the columns that are stored as they come.
+        uploader: bytes of the uploader.
+        columns: names of the input columns, in order.
+        schema: the columns that are stored unchanged.
         time: name of the time column; None if times are tuples.
-        stamp: the time of all rows; None if the rows have theirs.
+        stamp: the time of all rows; None if the rows have their own.
         counted: whether the rows have diffs; otherwise all are +1.
-        advances: whether rows whose times are closed at the commit get a later one.
+        advances: whether rows whose times are closed at the commit get a later time.
         prepare: applied to each batch first, under the names of `columns`.
-        half: which rows; None: all. Those before its time are counted as late in any case.
+        half: which rows to store; None: all. Rows before its time are counted as late in either case.
     """
 
     uploader: bytes
@@ -163,17 +163,17 @@ def _constant(batch: pa.RecordBatch, name: str, value: int) -> pa.RecordBatch:
 
 
 def check_late(late: object) -> None:
-    """Refuse what `late` may not be.
+    """Check the argument `late`.
 
     Raises:
-        UsageError: with what it may be.
+        UsageError: it is not valid; names the valid values.
     """
     if late not in get_args(Late):
         raise UsageError(f"late={late!r} is unknown: use 'refuse' or 'advance'")
 
 
 def commit_time(collection: Collection, lower: Frontier) -> int:
-    """The time of rows that have none: that of `lower`, of a clock the wall clock if that is later."""
+    """The time for rows without one: `lower` or, for clock times, the wall clock if that is later."""
     now_ms = Env().clock.now_ms()
     now = {"ms": now_ms, "us": now_ms * 1000}.get(collection.domain.unit, 0)
     return times.parts(times.join(lower.elements[0], now))[0]

@@ -1,7 +1,7 @@
-"""Events of keys: each row is the new row of its key, or removes it.
+"""The envelope `upsert`: each row is the new row of its key, or removes the key.
 
-Owns the meaning of such a frame, and how equal keys meet in one task; what events amount to is
-`tidelake.data.upsert`. Old rows are looked up by the tasks, for the keys that they have.
+Owns the meaning of such a frame, and how equal keys get into one task; `tidelake.data.upsert` turns events
+into updates. The tasks look up the old rows of their keys.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,22 +27,22 @@ from tidelake.spark.uploads import Answer, answered
 
 @dataclass(frozen=True)
 class Upsert:
-    """Each row is the last one of its key, or says that there is none.
+    """Each row is the new row of its key, or removes the key.
 
     The frame has the key and value columns, by name in any order, and those named here. Rows have no order
     in Spark: several events of one key and time must be equal, or differ in `order_by`. See
     `tidelake.Collection.upsert`.
 
     Attributes:
-        order_by: a column, of the collection or of the frame only: of events of one key and time the one
-            with the greatest value wins. If it is one of the collection's, events older than the stored row
-            are late and change nothing.
-        delete_column: a boolean column, true where the key is removed; None: a row whose value columns (but
-            `order_by`) are all null removes.
-        time: the column that says when the event was, as of `Append`, or one time of all events. None:
+        order_by: a column of the collection, or only of the frame: of the events of one key and time, the one
+            with the greatest value wins. If it is a column of the collection, events older than the stored
+            row are late and change nothing.
+        delete_column: a boolean column that is true where the key is removed; None: a row removes its key if
+            all its value columns except `order_by` are null.
+        time: the column with the time of each event, as for `Append`, or one time for all events. None:
             `_time` if the frame has it, otherwise the time of the commit.
-        late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` lets them
-            happen at the least time that is open, in their order.
+        late: what to do with events whose time is closed: `"refuse"` is an error, `"advance"` moves them to
+            the least open time, in their order.
     """
 
     order_by: str | None = None
@@ -55,7 +55,7 @@ class Upsert:
 
     @property
     def rebases(self) -> bool:
-        """What another writer commits may be what the events change."""
+        """False: the updates depend on old rows, which another writer may change."""
         return False
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
@@ -85,18 +85,18 @@ class Upsert:
         return frame
 
     def spread(self, prepared: DataFrame, collection: Collection) -> DataFrame:
-        """Equal keys into one task, near ones too, so that each task reads a part of the collection only.
+        """Bring equal and neighbouring keys into one task: each task then reads a part of the collection.
 
-        The frame is sampled for that, and so evaluated twice. Tasks are as many as run at once.
+        Spark samples the frame for that, so it is evaluated twice. There are as many tasks as run at once.
         """
         by = [_sorted_as_stored(prepared.schema[name]) for name in collection.key]
         count = slots(prepared.sparkSession)
         met = prepared.repartitionByRange(count, *by) if count > 1 else prepared.coalesce(1)
-        # So that a task needs memory for some of its events only.
+        # Sorted, so that a task needs memory only for some of its events at a time.
         return met.sortWithinPartitions(*by)
 
     def looks_up_bytes(self, collection: Collection) -> int:
-        """Keys that lie anywhere may be in all row groups."""
+        """All stored bytes: the keys may be in all row groups."""
         return collection.state().spine.totals.size_bytes
 
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:  # noqa: ARG002  # it pins its own
@@ -129,7 +129,7 @@ class Upsert:
         return EventColumns(self.order_by, self.delete_column)
 
     def _column(self, names: Sequence[str], collection: Collection) -> str | None:
-        """Where the times are; None: they are none of the frame's."""
+        """The frame's column with the times; None if there is none."""
         own = collection.domain.columns[0]
         if self.time is None:
             return own if own in names else None
@@ -138,15 +138,15 @@ class Upsert:
 
 @dataclass(frozen=True)
 class _UpsertEvents:
-    """In a worker: events become parts in the store, and one answer.
+    """In a worker: store the updates of events as parts, and yield one answer.
 
     Attributes:
-        upserter: bytes of it.
-        columns: names of what comes, in order.
-        schema: of updates of the collection.
+        upserter: bytes of the upserter.
+        columns: names of the input columns, in order.
+        schema: schema of the collection's updates.
         time: name of its time column.
-        stamped: whether the events have the time of the commit, so that without updates there is none.
-        prepare: makes the time column.
+        stamped: whether the events have the time of the commit: then no time passes without updates.
+        prepare: computes the time column.
     """
 
     upserter: bytes
@@ -185,7 +185,7 @@ class _UpsertEvents:
 
 
 def _sorted_as_stored(field: t.StructField) -> Column:
-    """A key column so that Spark sorts it as it is stored: nulls last, one zero, text by its bytes."""
+    """Make Spark sort a key column as parts are sorted: nulls last, -0.0 equal to 0.0, text by bytes."""
     column = f.col(quoted(field.name))
     if isinstance(field.dataType, t.FloatType | t.DoubleType):
         column = column + f.lit(0.0).cast(field.dataType)

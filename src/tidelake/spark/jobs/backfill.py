@@ -1,7 +1,8 @@
-"""A large history into a collection, as one commit of many uploads.
+"""Writing a large history into a collection, as one commit of many uploads.
 
-Owns how the rows get to the tasks: range by range of their keys, so that what one task stores overlaps with
-nothing of another, and reads afterwards merge nothing. What is stored and committed is an ordinary write.
+Owns how the rows get to the tasks: by ranges of their keys, so that the parts of different tasks do not
+    overlap
+and reads need not merge them. Apart from that it is an ordinary write.
 """
 
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ class BackfillReport:
     """What a backfill did.
 
     Attributes:
-        appended: the times written, and the upper after it.
-        rows: updates read, before consolidation; 0 if it was in already.
-        uploads: of which the one commit consists.
+        appended: the times written, and the new upper.
+        rows: updates read, before consolidation; 0 if it was committed before.
+        uploads: number of uploads in the commit.
         seconds: wall clock.
     """
 
@@ -44,19 +45,19 @@ def backfill(
     token: str | None = None,
     envelope: EnvelopeLike = "updates",
 ) -> BackfillReport:
-    """Write a DataFrame that is too large for the memory of the tasks together, sorted by key, in one commit.
+    """Write a DataFrame that does not fit into the memory of all tasks, sorted by key, in one commit.
 
-    The rows are shuffled by ranges of the key, of which each task sorts and stores one, in bounded memory.
-    A job that fails appends nothing; what it stored is collected later.
+    The rows are shuffled by ranges of the key; each task sorts and stores one range, in bounded memory.
+    A job that fails appends nothing; the parts that it stored are collected later.
 
     Args:
-        collection: to write to.
+        collection: the collection to write to.
         frame: as for `tidelake.spark.write`. It is evaluated twice, since Spark samples it for the ranges.
         lower: write iff the collection's upper equals it.
         upper: close all times before it; default: just past the last time.
-        ranges: of keys; default: as many as Spark makes of them (`spark.sql.shuffle.partitions`, put together
-            where they are small).
-        token: of this very write: with one, a backfill that is run again after it succeeded does nothing.
+        ranges: number of key ranges; default: as many as Spark makes (`spark.sql.shuffle.partitions`, small
+            ones combined).
+        token: identifies this write: a backfill that is repeated under the same token is written once.
         envelope: what the rows mean.
 
     Raises:
@@ -65,7 +66,7 @@ def backfill(
     clock = Env().clock
     started_s = clock.monotonic_s()
     if ranges is None:
-        # Without a number Spark may put small ranges together, always neighbours.
+        # Without a number, Spark may combine small neighbouring ranges.
         frame = frame.repartitionByRange(*map(quoted, collection.key))
     done = write(collection, frame, envelope, lower=lower, upper=upper, ranges=ranges, token=token)
     seconds = clock.monotonic_s() - started_s

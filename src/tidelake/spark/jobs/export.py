@@ -1,10 +1,10 @@
-"""A snapshot or changes of a collection as a table of another format.
+"""Exporting a snapshot or changes of a collection as a table of another format.
 
-Owns what is written and when it can be seen. Must not know how any format is written: Spark writes Parquet,
-and Delta Lake and Iceberg bring writers of their own, where they are installed.
+Owns what is written and when it becomes visible. Must not know how any format is written: Spark writes
+Parquet, and Delta Lake and Iceberg bring their own writers, if they are installed.
 
-INVARIANT: a Parquet export is there as a whole or not at all: it is written beside its place and then renamed
-(`append` adds files as Spark does, at the end of its job). The other formats commit by themselves.
+INVARIANT: a Parquet export is visible as a whole or not at all: it is written beside its place and then
+renamed (with `append` Spark adds the files at the end of its job). The other formats commit by themselves.
 """
 
 import contextlib
@@ -46,11 +46,11 @@ class ExportReport:
     """What was exported.
 
     Attributes:
-        path: where to.
-        format: of the table.
-        rows: written.
-        through: the time of the snapshot, or the last one of the changes.
-        after: the time that the changes start after; None of a snapshot.
+        path: place of the table.
+        format: format of the table.
+        rows: number of rows written.
+        through: the time of the snapshot, or the last time of the changes.
+        after: the changes are after this time; None for a snapshot.
         seconds: wall clock.
     """
 
@@ -76,26 +76,27 @@ def export(
     mode: Mode = "error",
     timeout_s: float | None = None,
 ) -> ExportReport:
-    """Write the contents at a time, or the netted changes between two, as a table of another format.
+    """Write the contents at a time, or the net changes between two, as a table of another format.
 
     Args:
         spark: the session.
-        collection: to read. What is read is held until the export has ended.
-        path: of the table: a directory, or for Iceberg a table's name in a catalog: `catalog.db.table`.
+        collection: the collection to read. The parts are held until the export has ended.
+        path: a directory, or for Iceberg the name of a table in a catalog: `catalog.db.table`.
         format: `"parquet"`, `"delta"` or `"iceberg"`.
         as_of: time of the contents; default: the last closed one.
         changes: export the changes after the first of two times, through the second, instead.
         columns: key and value columns to write; default: all.
-        where: SQL that is true of the rows to write.
-        with_diff: True: each row once, with its multiplicity in `_diff`; False: as often as that says, which
-            must not be negative. Default: False for contents, True for changes. Times are not written.
-        mode: what if there is something at `path`: `"error"`, `"overwrite"` or `"append"`.
+        where: an SQL condition on the rows to write.
+        with_diff: True: each row once, with its multiplicity in `_diff`; False: each row repeated as often as
+            its multiplicity, which must not be negative. Default: False for contents, True for changes. Times
+            are not written.
+        mode: what to do if `path` exists: `"error"`, `"overwrite"` or `"append"`.
         timeout_s: how long to wait for the times to be closed.
 
     Raises:
-        UsageError: there is something at `path`, or it and the lake are in one another, or the format's
-            package is not installed; nothing ran.
-        HistoryCompacted, NotYetClosed: as of reads.
+        UsageError: `path` exists, or one of `path` and the lake contains the other, or the format's package
+            is not installed; nothing ran.
+        HistoryCompacted, NotYetClosed: as for reads.
     """
     _check(format, mode, as_of, changes)
     if format != "iceberg":
@@ -138,7 +139,7 @@ def _check(format_: str, mode: str, as_of: Time | None, changes: tuple[Time, Tim
 
 
 def _check_apart(path: str, lake_url: str) -> None:
-    """Refuse a place in the lake, or around it: to overwrite that is to delete the lake."""
+    """Refuse a place inside the lake, or one that contains it: overwriting it would delete the lake."""
     scheme = urlsplit(path).scheme
     if scheme not in ("", "file") or urlsplit(lake_url).scheme != "file":
         return
@@ -164,7 +165,7 @@ def _read(
         try:
             return snapshot(spark, collection, last, **asked), last
         except HistoryCompacted:
-            # Others appended and moved `since` in between: there is a later last time now.
+            # Others appended and moved `since` in between: the last closed time is a later one now.
             continue
 
 
@@ -173,9 +174,9 @@ def _column(name: str) -> Any:
 
 
 def _expanded(frame: DataFrame) -> DataFrame:
-    """Each row as often as its multiplicity says; one that is negative, or no int of Spark, fails the job."""
+    """Repeat each row as often as its multiplicity says; a negative one, or over 2^31 - 1, fails the job."""
     refused = f.raise_error(f.lit("a row has a negative multiplicity: export it with with_diff=True"))
-    # A cast cuts it off where the session is not in ANSI mode.
+    # Check it explicitly: without ANSI mode a cast would truncate it.
     huge = f.raise_error(
         f.lit("a row is there more often than 2^31 - 1 times: export it with with_diff=True")
     )
@@ -186,7 +187,7 @@ def _expanded(frame: DataFrame) -> DataFrame:
         .otherwise(diff.cast("int"))
     )
     names = [name for name in frame.columns if name != DIFF]
-    # The one column that cannot be in a collection stands for the copies.
+    # The copies need a column: `_diff` is a name that no collection's column can have.
     repeated = frame.select(*map(_column, names), f.explode(f.array_repeat(f.lit(0), times)).alias(DIFF))
     return repeated.select(*map(_column, names))
 
@@ -206,9 +207,9 @@ def _write(frame: DataFrame, path: str, format_: str, mode: str) -> None:
 
 
 def _check_installed(spark: SparkSession, format_: str) -> None:
-    """Refuse a format that this session does not have, before anything runs."""
+    """Check that this session has the format, before anything runs."""
     try:
-        # Spark looks the format up first, and there is no table of that name.
+        # Spark looks up the format first; then it finds no table of this fresh name.
         spark.read.format(format_).load(f"/{Env().ids.fresh()}").schema  # noqa: B018
     except (PySparkException, Py4JError) as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error):
@@ -220,26 +221,26 @@ def _exists(path: str) -> UsageError:
 
 
 class _Parquet:
-    """A directory of Parquet files that comes into being at once, where Spark lets us rename."""
+    """A directory of Parquet files that appears at once, if Spark gives access to a rename."""
 
     def __init__(self, spark: SparkSession, path: str, mode: Mode) -> None:
         self._path, self._mode = path.rstrip("/"), mode
         try:
             context = spark.sparkContext
         except PySparkException:
-            # Spark Connect shows no file system: the job's own commit has to do.
+            # Spark Connect gives no access to the file system: rely on the commit of Spark's job.
             self._files, self._hadoop = None, None
             return
         self._hadoop = context._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
         self._files = self._hadoop(self._path).getFileSystem(context._jsc.hadoopConfiguration())
 
     def check(self) -> None:
-        """Refuse what would be refused after the work."""
+        """Refuse an existing place before the work."""
         if self._files is not None and self._mode == "error" and self._there(self._path):
             raise _exists(self._path)
 
     def write(self, frame: DataFrame) -> None:
-        """Write, then move to its place."""
+        """Write the frame, then move it to its place."""
         if self._files is None or self._mode == "append":
             self._plainly(frame)
             return
@@ -257,7 +258,7 @@ class _Parquet:
 
     def _place(self, written: str) -> None:
         if self._mode == "error" and self._there(self._path):
-            # Somebody else's, since the check. To rename onto a directory would put it inside.
+            # Another process made it since the check. Renaming onto a directory would move ours inside it.
             raise _exists(self._path)
         if not self._there(self._path):
             self._rename(written, self._path)
@@ -272,7 +273,7 @@ class _Parquet:
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[str]:
-        """A name beside the target; what is there in the end is removed."""
+        """Yield a name beside the target; what remains there at the end is removed."""
         path = self._beside()
         try:
             yield path

@@ -1,7 +1,7 @@
 """The files of a directory as a stream: lines with their places, or rows.
 
-Owns how Spark's file source is asked, and that nothing it reads is guessed: JSON lines are read strictly by
-`tidelake.data.json`, since Spark's own reader makes nulls and rounded numbers of what does not fit.
+Owns the options of Spark's file source, and that values are not guessed: `tidelake.data.json` reads JSON
+lines strictly, because Spark's own reader turns values that do not fit into nulls and rounded numbers.
 """
 
 import re
@@ -29,23 +29,23 @@ from tidelake.spark.envelopes.messages import as_bytes, place, shown
 from tidelake.spark.tasks import ArrowMap, one_thread
 
 Format: TypeAlias = Literal["text", "jsonl", "csv", "parquet"]
-# The column of files: as the envelope `debezium` takes it, and beside rows that may have any column.
+# Name of the column with the file: for the envelope `debezium`, and for rows that may have any column names.
 FILE, ROWS_FILE = "file", "_tidelake_file"
-# As RFC 4180, and as `tidelake append` reads them: Spark by itself knows no newlines and doubled quotes in
-# quotes, and takes `""` for null.
+# As RFC 4180, and as `tidelake append` reads CSV. By default Spark does not handle newlines and doubled
+# quotes inside quotes, and reads `""` as null.
 _CSV = {
     "header": "true",
-    # The names are checked against each file's own header.
+    # False: Spark checks the names against the header of each file.
     "enforceSchema": "false",
     "mode": "FAILFAST",
     "multiLine": "true",
     "escape": '"',
-    # Nothing between two commas is null. Only what stands in no file can be told from `""`.
+    # An empty field is null. A null value that occurs in no file lets Spark tell it from `""`.
     "nullValue": "\0null\0",
 }
-# What a worker raised, in the text of Spark's exception.
+# The error that a worker raised, inside the text of Spark's exception.
 _RAISED = re.compile(r"tidelake\.errors\.(\w+): (.*)")
-# What it says of a file that it cannot read, and why that is of CSV.
+# Spark's text for a file that it cannot read, and its reasons for CSV files.
 _UNREAD = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+)\.\s")
 _CSV_REASONS = {
     "CSV header does not conform to the schema": "its header is not that of the other files",
@@ -71,10 +71,11 @@ def rows_of(
     files: int | None,
     file_column: str,
 ) -> DataFrame:
-    """The rows of new files, with a column more, `file_column`: their file.
+    """The rows of new files, with an additional column `file_column`, the name of their file.
 
-    Columns are those of the files that are there. Of texts, those that the collection knows are of its types;
-    others are, of CSV, texts, and of JSON as in the first line. No value may be anything else.
+    Columns are those of the present files. In text formats, columns of the collection get its types; other
+    columns are texts in CSV, and have the type of the first line's value in JSON. Every value must fit its
+    type.
 
     Raises:
         UsageError: there is no file yet, or the format is unknown.
@@ -110,18 +111,18 @@ def rows_of(
 
 def _mapped(frame: DataFrame, work: ArrowMap, schema: pa.Schema, file_column: str) -> DataFrame:
     output = pa.schema([*schema, pa.field(file_column, pa.string())])
-    # By position: mapInArrow takes a dot in a name for a path.
+    # Name columns by position: `mapInArrow` takes a dot in a name for a path.
     columns = frame.select(*(f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(frame.columns)))
     return columns.mapInArrow(work, frame_schema(output))
 
 
 def _known(schema: pa.Schema, name: str, other: pa.DataType) -> pa.Field:
-    """A column as the collection has it; times and counts as they are."""
+    """The collection's field for a column; if it has none, a field of type `other`."""
     return schema.field(name) if name in schema.names else pa.field(name, other)
 
 
 def _first_columns(line: str, known: pa.Schema, directory: str) -> pa.Schema:
-    """The columns that the first line names."""
+    """The columns of the first line."""
     kinds = {bool: pa.bool_(), int: pa.int64(), Decimal: pa.float64(), str: pa.string()}
     try:
         row = loads(line)
@@ -139,7 +140,7 @@ def _first_columns(line: str, known: pa.Schema, directory: str) -> pa.Schema:
 
 @dataclass(frozen=True)
 class _ReadLines:
-    """In a worker: JSON lines and their files to rows."""
+    """In a worker: parse JSON lines into rows, and keep their files."""
 
     schema: pa.Schema
     output: pa.Schema
@@ -160,7 +161,7 @@ class _ReadLines:
 
 @dataclass(frozen=True)
 class _CastTexts:
-    """In a worker: columns of text and their files to columns of types. No digit is lost."""
+    """In a worker: cast columns of text to their types without loss, and keep their files."""
 
     schema: pa.Schema
     output: pa.Schema
@@ -182,7 +183,8 @@ class _CastTexts:
             file = place(batch.column(len(self.schema))[0].as_py())
             reason = str(error).split("\n", 1)[0]
             raise InvalidUpdates(f"column {wanted.name!r} is no {wanted.type}: {reason}; {file}") from error
-        # Spark has put it where bytes were no text, and nobody can tell.
+        # Spark puts U+FFFD in place of bytes that are not UTF-8, which looks the same as a U+FFFD in the
+        # file.
         lost = pc.fill_null(pc.match_substring(texts, "\ufffd"), False)
         if pc.any(lost, min_count=0).as_py():
             file = place(batch.column(len(self.schema))[pc.index(lost, True).as_py()].as_py())
@@ -194,9 +196,9 @@ class _CastTexts:
 
 
 def ours(error: Exception) -> TidelakeError | None:
-    """What an error of Spark's means: one of Tidelake that a worker raised, or a CSV file that is none.
+    """Convert an error of Spark: to the error of Tidelake that a worker raised, or to that of a bad CSV file.
 
-    Spark has only the text of these. None: it is something else.
+    Spark has only the texts of these. None: it is some other error.
     """
     text = str(error)
     raised = _RAISED.search(text)
@@ -215,7 +217,7 @@ def ours(error: Exception) -> TidelakeError | None:
 
 def _reader(spark: SparkSession, format: str, files: int | None) -> DataStreamReader:  # noqa: A002
     reader = spark.readStream.format(format)
-    # Without these, Spark skips files older than a week than the newest, or that it cannot read, silently.
+    # By default Spark silently skips files that are a week older than the newest, or that it cannot read.
     reader = reader.option("maxFileAge", "36500d").option("ignoreCorruptFiles", "false")
     reader = reader.option("ignoreMissingFiles", "false")
     if files is not None:
@@ -235,5 +237,5 @@ def _loaded(reader: DataStreamReader, directory: str) -> DataFrame:
 
 
 def _literal(directory: str) -> str:
-    """A directory's name as a pattern that matches only itself: Spark reads paths as patterns."""
+    """Escape a directory's name: Spark reads paths as patterns."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", directory)

@@ -1,19 +1,19 @@
-"""Files of a directory into a collection, each row exactly once, whatever dies when.
+"""Taking the files of a directory into a collection, each row exactly once, also after crashes.
 
-Owns the stream: Spark's file source lists what is new, workers parse and upload, and the driver
-appends once for each micro-batch. The order of commits makes it exactly-once with nothing to configure:
+Owns the stream: Spark's file source lists new files, workers parse and upload, and the driver appends once
+for each micro-batch. The order of commits makes it exactly-once, with nothing to configure:
 
 1. Spark writes which files batch n has into the checkpoint. From then on batch n is those files.
 2. One compare-and-set appends the rows of batch n and records "writer W has written n for query Q".
 3. Spark writes into the checkpoint that n is done.
 
-A driver that dies between 2 and 3 runs batch n again, and the record says that it is in. A driver
-that was thought dead is fenced by the epoch of the one that opened the writer after it. A lost
-checkpoint is another query Q, which may not write on under the name W.
+If a driver dies between 2 and 3, the next one runs batch n again, and the record says that it is committed.
+A driver that was wrongly taken for dead is fenced by the epoch of the next driver that opens the writer. A
+lost checkpoint means another query Q, which is refused under the name W.
 
-Spark's file source takes files in the order of their modification times, each path once, and does not
-see files whose name begins with `.` or `_`, files in subdirectories, nor a change of a file that it
-has taken: write files elsewhere and move them into the directory when they are complete.
+Spark's file source takes files in the order of their modification times, each path once. It ignores files
+whose names begin with `.` or `_`, files in subdirectories, and changes of files that it has taken: write
+files elsewhere and move them into the directory when they are complete.
 """
 
 import hashlib
@@ -48,14 +48,14 @@ class IngestedBatch:
 
     Attributes:
         batch: its number in the checkpoint.
-        already: it was in before; its files were not read again.
+        already: it was committed before; its files were not read again.
         upper: the collection's upper after it.
         events: change events read.
         updates: rows they made, before consolidation.
         heartbeats: heartbeat lines read.
         tombstones: lines ignored.
-        late: events whose time was closed when they were read, moved to the least that is open.
-        rejects: lines that could not be read, kept in the folder of rejects.
+        late: events whose time was closed when they were read, moved to the least open time.
+        rejects: lines that could not be read, stored in the folder of rejects.
         files: files read.
     """
 
@@ -77,8 +77,9 @@ class IngestReport:
 
     Attributes:
         batches: micro-batches that were appended.
-        already: micro-batches that were in before.
-        upper: the collection's upper after the last one; if there was none, at the end. None before that.
+        already: micro-batches that were committed before.
+        upper: the collection's upper after the last micro-batch or, without any, at the end of the run. None
+            before that.
     """
 
     batches: int = 0
@@ -119,35 +120,35 @@ def ingest(
     progress: Progress | None = None,
     **options: object,
 ) -> IngestReport:
-    """Follow a directory of files.
+    """Take the files of a directory into a collection, and optionally follow the directory.
 
     A micro-batch is one commit. The ingest may be killed and run again at any point.
 
     Args:
         spark: the session.
-        collection: to append to.
-        directory: of the files, also compressed.
-        checkpoint: a directory of this ingest alone. Do not share, copy or delete it.
-        envelope: what rows mean, by name or made already; see `tidelake.spark.write`.
-        format: of the files: `"text"` (lines of change events; the default, and all that the envelope
-            `debezium` reads but Parquet), `"jsonl"`, `"csv"` (with a header) or `"parquet"`.
-        available_now: stop when everything that is there has been taken; otherwise follow until the
-            query is stopped or the caller interrupted.
-        max_files_per_trigger: files in a micro-batch at most; default: all that are new.
-        writer: name of the writer's record in the collection. One ingest, one name.
-        take_over: write on under a name that another checkpoint has used. For files that the other
-            one has not ingested; the same files again would be in twice.
+        collection: the collection to append to.
+        directory: the directory of the files, which may be compressed.
+        checkpoint: a directory only for this ingest. Do not share, copy or delete it.
+        envelope: what rows mean, as a name or an envelope object; see `tidelake.spark.write`.
+        format: format of the files: `"text"` (lines of change events; the default), `"jsonl"`, `"csv"` (with
+            a header) or `"parquet"`. The envelope `debezium` reads `"text"` and `"parquet"`.
+        available_now: stop when all present files are taken; False: follow until the query is stopped or the
+            caller is interrupted.
+        max_files_per_trigger: the most files in a micro-batch; default: all new files.
+        writer: name of the writer's record in the collection. Each ingest needs its own name.
+        take_over: take over a name that another checkpoint has used. Only for files that the other one has
+            not ingested: the same files would be appended twice.
         progress: called after each micro-batch.
-        **options: of the envelope, such as `time="ts_ms"` or `rejects="folder"`.
+        **options: options of the envelope, such as `time="ts_ms"` or `rejects="folder"`.
 
     Returns:
-        What was done.
+        Totals of what was done.
 
     Raises:
-        InvalidUpdates: a line cannot be read or is late; names file, line and reason. The micro-batch
-            it is in was not appended, all earlier ones were. Mend the file in place and run again.
-        UsageError: the checkpoint is not the one that this writer name belongs to, times are tuples, or the
-            session is one of Spark Connect, where the driver's part would run in the server.
+        InvalidUpdates: a line cannot be read or is late; names file, line and reason. Its micro-batch was not
+            appended, all earlier ones were. Correct the file in place and run again.
+        UsageError: this writer name belongs to another checkpoint, times are tuples, or the session is one of
+            Spark Connect, where the driver's part would run in the server.
         WriterFenced: another ingest under this name was started.
     """
     if remote(spark):
@@ -164,7 +165,7 @@ def ingest(
         frame = text_of(spark, folder, most)
     else:
         frame = rows_of(spark, collection, folder, kind, files=most, file_column=_file_column(made))
-    # Before a query is started, whose error would be a text.
+    # Check before the query starts: afterwards Spark has only the text of an error.
     made.check((frame if kind == "text" else frame.drop(_file_column(made))).schema, collection)
     sink = _Sink(collection, made, writer, take_over, progress)
     stream = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", os.fspath(checkpoint))
@@ -174,7 +175,7 @@ def ingest(
     except KeyboardInterrupt:
         query.stop()
     except StreamingQueryException:
-        # Spark has only the text of what our function raised.
+        # Spark's exception has only the text of the error: raise the error itself.
         if sink.error is not None:
             raise sink.error from None
         raise
@@ -199,20 +200,20 @@ def ingest_change_files(
 ) -> IngestReport:
     """Follow a directory of Debezium change files; see `tidelake.spark.envelopes.changes` for the lines.
 
-    Rows are at their own times, and the collection's upper moves just past the last time seen, so that
-    time must not go on in a later file unless `late="advance"`.
+    Rows have their own times, and the collection's upper moves just past the last time seen. So a later file
+    must not have events of an earlier or the same time, unless `late="advance"`.
 
     Args:
         spark: the session.
-        collection: to append to; its times must be single numbers.
-        directory: of the change files, JSON lines, also compressed.
-        checkpoint: as of `ingest`.
-        time_field: where in an event its time is: names, separated by dots; default: as of `Debezium`.
+        collection: the collection to append to; its times must be single numbers.
+        directory: the directory of change files: JSON lines, which may be compressed.
+        checkpoint: as for `ingest`.
+        time_field: path of the time in an event: names, separated by dots; default: as for `Debezium`.
         late: what to do with an event before the collection's upper: `"refuse"` stops with an error
             that names it, `"advance"` gives it the upper as its time.
-        old_rows: where old rows are: `"events"`, or `"stored"` in the collection.
-        order_by: where in an event is what orders those of one key and time, with `"stored"`.
-        encodings: of columns, where no schema says them.
+        old_rows: where old rows are: in the `"events"`, or `"stored"` in the collection.
+        order_by: path of the value that orders events of one key and time, with `"stored"`.
+        encodings: encodings of columns, used if the events have no schema.
         rejects: a folder for lines that cannot be read; default: they stop the ingest.
         **how: the other arguments of `ingest`.
 
@@ -231,7 +232,7 @@ def content_of(files: Iterable[str]) -> str:
 
 @dataclass
 class _Sink:
-    """What Spark calls for each micro-batch, on a thread of its own."""
+    """The function that Spark calls for each micro-batch, in another thread."""
 
     collection: Collection
     envelope: Envelope
@@ -243,7 +244,7 @@ class _Sink:
     _writer: Writer | None = None
 
     def take(self, frame: DataFrame, batch: int) -> None:
-        """Append one micro-batch, unless it is in."""
+        """Append one micro-batch, unless it is committed already."""
         try:
             if self._writer is None:
                 self._writer = self.collection.writer(
@@ -257,7 +258,7 @@ class _Sink:
             self.error = error
             raise
         except Exception as error:
-            # Of the driver or a worker, and not always of PySpark's own classes.
+            # The error may come from the driver or a worker, and is not always one of PySpark's classes.
             self.error = ours(error) or error
             raise
 
@@ -265,12 +266,12 @@ class _Sink:
         lines = isinstance(self.envelope, Debezium) and "value" in frame.columns
         if is_in(writer, batch):
             if content_of(self._files(frame)) != writer.last_content:
-                # A driver that died before it finished its last batch repeats that one, with the same files.
-                # A checkpoint that is older than the collection gives its number to new files; to take them
-                # for repeated would lose them without a word.
+                # After a crash Spark repeats the last batch, with the same files. An old copy of the
+                # checkpoint gives the number to new files: to skip these as repeated would lose them
+                # silently.
                 raise UsageError(other_content(writer.name, batch))
             return IngestedBatch(batch, True, self.collection.upper)
-        # Lines come with their files. Of other rows, they are asked for.
+        # Lines come with their files. For other rows, query the files.
         files = None if lines else self._files(frame)
         written = write(
             self.collection,
@@ -296,10 +297,10 @@ class _Sink:
         )
 
     def _files(self, frame: DataFrame) -> tuple[str, ...]:
-        """The files that a micro-batch is made of, but for those without a row."""
+        """The files of a micro-batch, except those without rows."""
         return tuple(row[0] for row in frame.select(_file_column(self.envelope)).distinct().collect())
 
 
 def _file_column(envelope: Envelope) -> str:
-    """Where a micro-batch has the file of each row."""
+    """The column with the file of each row."""
     return FILE if isinstance(envelope, Debezium) else ROWS_FILE

@@ -1,8 +1,8 @@
-"""Maintenance of many collections with Spark, all merges that are due at once as one job.
+"""Maintenance of many collections with Spark; merges of several collections share a job.
 
-Owns how the merges of several collections become jobs. What is due is decided for each collection by itself,
-in a thread of the driver; when all of them wait for key ranges to be merged, these are one job. So a lake of
-many small collections costs a few jobs, not some for each.
+Owns how the merges of several collections become jobs. For each collection a thread of the driver decides
+what is due. When all threads wait for key ranges to be merged, these ranges become one job. So a lake of many
+small collections needs a few jobs in all, not several for each.
 """
 
 import threading
@@ -23,7 +23,7 @@ from tidelake.spark.jobs.merge import carried_out
 from tidelake.spark.jobs.rounds import Rounds
 from tidelake.spark.tasks import described, slots
 
-# Collections that are looked after at once, each by a thread that mostly waits.
+# So many collections are maintained at once, each by a thread that mostly waits.
 _AT_ONCE = 64
 
 
@@ -32,9 +32,9 @@ class Round:
     """One job, before it runs.
 
     Attributes:
-        number: from 1 on.
-        collections: whose merges are in it.
-        key_ranges: that it merges, each by a task.
+        number: number of the round, from 1.
+        collections: number of collections with merges in it.
+        key_ranges: number of key ranges that it merges, each by a task.
     """
 
     number: int
@@ -47,10 +47,10 @@ class MaintainReport:
     """What `maintain` did.
 
     Attributes:
-        collections: by name, what was done; of those that failed nothing is told.
-        failed: by name, why maintenance of a collection ended early. What was merged before is in.
-        rounds: jobs of Spark.
-        key_ranges: that they merged.
+        collections: reports by name, without the collections that failed.
+        failed: errors by name, of collections whose maintenance ended early. Earlier merges are committed.
+        rounds: number of Spark jobs.
+        key_ranges: number of key ranges that they merged.
         seconds: wall clock.
     """
 
@@ -72,18 +72,18 @@ def maintain(
     parallelism: int | None = None,
     progress: Progress | None = None,
 ) -> MaintainReport:
-    """Bring collections to rest as `Collection.maintain` does, with the merges as jobs of Spark.
+    """Maintain collections as `Collection.maintain` does, with the merges as Spark jobs.
 
     Args:
         spark: the session.
-        lake: whose collections.
-        names: of the collections; default: all, and drops that were interrupted are finished first.
-        parallelism: key ranges of a merge at least, if it is large enough; default: as many as the session
-            runs tasks at once.
-        progress: is told of each job before it runs.
+        lake: the lake.
+        names: the collections; default: all, after finishing interrupted drops.
+        parallelism: the number of key ranges of a large merge; default: as many as the session runs tasks at
+            once.
+        progress: called before each job.
 
     Returns:
-        What was done. A collection whose merge cannot be done keeps no other one waiting: it is in `failed`.
+        What was done. A collection whose merge fails does not block the others: it is in `failed`.
 
     Raises:
         CollectionNotFound: there is no collection of that name; nothing was done.
@@ -91,7 +91,7 @@ def maintain(
     clock = SystemClock()
     started_s = clock.monotonic_s()
     if names is None:
-        # First: what is half dropped is in the list, and cannot be opened.
+        # Collect first: a half-dropped collection is still listed, but cannot be opened.
         lake.collect()
     unopened: dict[str, TidelakeError] = {}
     opened = (
@@ -112,7 +112,7 @@ def maintain(
 
 
 def _carry_out(spark: SparkSession, rounds: Rounds, progress: Progress | None) -> tuple[int, int]:
-    """Run a job for each round until no member is left; how many, and of how many key ranges."""
+    """Run a job for each round until no member is left. Returns how many rounds and key ranges there were."""
     number = key_ranges = 0
     while asked := rounds.gather():
         tasks = [task for one in asked for task in one.tasks]
@@ -128,7 +128,7 @@ def _carry_out(spark: SparkSession, rounds: Rounds, progress: Progress | None) -
 
 @dataclass
 class _Crew:
-    """Threads that maintain collections, one after the other each, and what became of these."""
+    """Threads, each of which maintains one collection after the other; and the results."""
 
     todo: deque[Collection]
     width: int
@@ -147,7 +147,7 @@ class _Crew:
         ]
 
     def stop(self) -> None:
-        """Let nobody begin anything more, and wait until all have ended."""
+        """Start no further collection, and wait until all threads have ended."""
         self.todo.clear()
         self.rounds.end()
         for thread in self._threads:
@@ -162,7 +162,7 @@ class _Crew:
                     return
                 self._maintain(collection, workers)
         except Exception as error:
-            # A thread has nobody to raise it to; `maintain` does.
+            # Keep it for `maintain` to raise: a thread has no caller.
             self.bugs.append(error)
         finally:
             self.rounds.leave()

@@ -1,8 +1,8 @@
 """The merge of a collection as a Spark job.
 
-Owns only the way to the workers: what is merged, and whether the result still fits, is decided below.
-A worker reads, merges and writes a key range by itself and sends back a descriptor, so no row passes
-through the JVM. A job that fails leaves the collection as it was.
+Owns only the way to the workers: `tidelake.shard` decides what is merged, and whether the result still fits.
+A worker reads, merges and writes a key range by itself and returns a descriptor, so no row passes through the
+JVM. A job that fails leaves the collection unchanged.
 """
 
 import json
@@ -27,15 +27,15 @@ _ARROW = pa.schema(
         pa.field("fault", pa.string()),
     ]
 )
-# More tasks than this for each that runs at once are put together: starting one costs 25 ms.
+# More tasks per slot than this are combined: starting one costs 25 ms.
 _TASKS_A_SLOT = 16
-# What says that this merge cannot be done, whoever tries it: an answer, and no failure of the task.
+# Errors that every attempt at this merge would meet: they are answers, so that Spark does not retry the task.
 _FAULTS = {kind.__name__: kind for kind in SET_ASIDE}
 
 
 @dataclass(frozen=True)
 class _Merge:
-    """SUBTLE: a task tells its number, since Spark promises no order of rows and runs must be in order."""
+    """SUBTLE: a task returns its number, since runs must be in order and Spark guarantees no order."""
 
     def __call__(self, numbered: bytes) -> Iterator[pa.RecordBatch]:
         number, task = int.from_bytes(numbered[:8], "big"), numbered[8:]
@@ -53,12 +53,12 @@ def merge(spark: SparkSession, collection: Collection, *, parallelism: int | Non
 
     Args:
         spark: the session.
-        collection: to merge.
-        parallelism: tasks at once; default: as many as the session runs at once.
+        collection: the collection to merge.
+        parallelism: number of tasks at once; default: as many as the session runs at once.
 
     Returns:
-        What went in and what came out; `applied` is False if there was nothing to gain, or if another
-        merge was faster.
+        The shape before and after; `applied` is False if a merge would gain nothing, or another one was
+        faster.
     """
     return collection.merge(workers(spark, f"tidelake: merge {collection.name}", parallelism))
 
@@ -66,7 +66,7 @@ def merge(spark: SparkSession, collection: Collection, *, parallelism: int | Non
 def workers(spark: SparkSession, description: str, parallelism: int | None = None) -> Workers:
     """The workers of a session, for `Collection.merge` and `Collection.maintain`.
 
-    What they are given at once is one job; its finished key ranges are recorded before the next begins.
+    The tasks of one call are one job; its finished key ranges are recorded before the next call.
     """
 
     def run(tasks: Sequence[bytes]) -> list[bytes]:
@@ -81,7 +81,7 @@ def workers(spark: SparkSession, description: str, parallelism: int | None = Non
 
 
 def carried_out(spark: SparkSession, tasks: Sequence[bytes]) -> list[bytes | TidelakeError]:
-    """Carry out tasks of merges as one job; for each the run that it stored, or why it cannot be done."""
+    """Carry out merge tasks as one job. Returns for each the run that it stored, or its error."""
     numbered = [i.to_bytes(8, "big") + task for i, task in enumerate(tasks)]
     partitions = min(len(tasks), _TASKS_A_SLOT * slots(spark))
     rows = run_tasks(spark, numbered, _Merge(), from_arrow_schema(_ARROW), partitions=partitions).collect()

@@ -1,7 +1,7 @@
-"""Several that wait for tasks of theirs, and one that carries out all of these at once.
+"""Rounds: several threads ask for tasks and wait, and one thread carries out all these tasks at once.
 
-Owns the meeting of their threads: a round begins when everybody who is still at work waits for tasks. Must
-not know what tasks are. Invariant: whoever waits is answered, or told that nobody will answer any more.
+Owns the meeting of the threads: a round begins when every thread that is still at work waits for tasks. Must
+not know what tasks are. INVARIANT: a waiting thread gets an answer, or `Closed` if there are no more rounds.
 """
 
 import threading
@@ -15,7 +15,7 @@ Output = bytes | TidelakeError
 
 @dataclass
 class Asked:
-    """Tasks of one member, and what came of them once they are carried out."""
+    """The tasks of one member, and their outputs once they are carried out."""
 
     tasks: Sequence[bytes]
     outputs: list[Output] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Asked:
 
 
 class Rounds:
-    """A meeting place for a number of members, each in a thread of its own."""
+    """Combines the tasks of several members, each in its own thread, into rounds."""
 
     def __init__(self, members: int) -> None:
         self._members = members
@@ -32,10 +32,10 @@ class Rounds:
         self._changed = threading.Condition()
 
     def run(self, tasks: Sequence[bytes]) -> Sequence[bytes]:
-        """As a member: have tasks carried out in the next round; their outputs, in order.
+        """As a member: have tasks carried out in the next round. Returns their outputs, in order.
 
         Raises:
-            TidelakeError: the first that a task answered with; `Closed` if there are no more rounds.
+            TidelakeError: the first error of a task; `Closed` if there are no more rounds.
         """
         asked = Asked(tasks)
         with self._changed:
@@ -52,20 +52,20 @@ class Rounds:
         return outputs
 
     def leave(self) -> None:
-        """As a member: ask for no more."""
+        """As a member: end; this member asks for no more tasks."""
         with self._changed:
             self._members -= 1
             self._changed.notify_all()
 
     def gather(self) -> list[Asked]:
-        """Wait until all members that are left have asked for tasks; nothing when none is left."""
+        """Wait until all remaining members have asked for tasks. Empty if there are no members left."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) >= self._members)
             asked, self._waiting = self._waiting, []
             return asked
 
     def answer(self, asked: Sequence[Asked], outputs: Sequence[Output]) -> None:
-        """Hand out the outputs of all tasks that were gathered, in their order."""
+        """Hand the outputs of all gathered tasks to their members."""
         with self._changed:
             at = 0
             for one in asked:
@@ -75,7 +75,7 @@ class Rounds:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Tell everybody who waits, or will, that there are no more rounds. May be repeated."""
+        """End all rounds: waiting and later calls of `run` raise `Closed`. May be repeated."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -2,11 +2,11 @@
 
 Owns how a planned read becomes a DataFrame. The driver plans once, when the function is called; workers
 fetch, merge and consolidate their key range and hand Arrow batches to Spark. Nothing is shuffled, and
-rows come sorted within a partition. Of a snapshot, parts that need none of it are read by Spark's own Parquet
-scan (`tidelake.spark.reading.native`), which promises no order.
+rows come sorted within a partition. The parts of a snapshot that need no merging are read by Spark's own
+Parquet scan (`tidelake.spark.reading.native`), which guarantees no order.
 
-The plan is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts that
-it names, for a day unless asked otherwise: see `tidelake.spark.reading.holds`.
+The plan is part of the DataFrame: using it again later reads the same contents. A hold keeps the parts of the
+plan, by default for a day: see `tidelake.spark.reading.holds`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,28 +54,29 @@ def snapshot(
 
     Args:
         spark: the session.
-        collection: to read.
+        collection: the collection to read.
         as_of: a time of the collection's unit.
-        columns: key and value columns to give; default: all. See `Collection.snapshot`.
-        where: SQL that is true of the rows to give; what cannot match is not read.
-        parallelism: key ranges that are merged, at most; default: as many as the session runs tasks at once,
-            and more where one would read more than `spark.sql.files.maxPartitionBytes`.
+        columns: key and value columns to return; default: all. See `Collection.snapshot`.
+        where: an SQL condition on the rows; parts that cannot match are not read.
+        parallelism: the most key ranges to merge; default: as many as the session runs tasks at once, and
+            more if a range would read more than `spark.sql.files.maxPartitionBytes`.
         timeout_s: how long to wait for the time to be closed; default: the setting `wait_timeout_s`.
-        hold_for: how long the DataFrame can be used; in seconds, if it is no timedelta. See `release`.
-            None: it is used within `garbage_age_s`, and nothing is written.
-        staged: with what is staged for times that are still open: see `Collection.snapshot`.
-        native: let Spark read by itself what needs no merging, as after a merge up to `as_of`: parts of one
-            time and of the newest schema, whose keys no other run has. Not with `where`, which leaves out
-            more. False: all goes through workers, and rows come sorted within a partition.
+        hold_for: how long the DataFrame can be used; a timedelta, or seconds. See `release`. None: it must be
+            used within `garbage_age_s`, and nothing is written.
+        staged: include updates that are staged at open times: see `Collection.snapshot`.
+        native: let Spark itself read the parts that need no merging, as after a merge up to `as_of`: parts of
+            one time and of the newest schema, whose keys no other run has. Not used with `where`, since our
+            own scan skips more. False: workers read all parts, and rows come sorted within a partition.
 
     Returns:
-        Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity; in no
-        order, unless `native` is False. Key and value columns are nullable, as in any file that Spark reads.
+        Key and value columns, the time columns (all equal to `as_of`) and `_diff`, the multiplicity. The rows
+        have no order, unless `native` is False. Key and value columns are nullable, as in all files that
+        Spark reads.
 
     Raises:
         HistoryCompacted: `as_of` is before the collection's `since`.
         NotYetClosed: `as_of` is still open after `timeout_s`.
-        UsageError: a column is of a type that Spark cannot hold, or `columns` or `where` do not fit.
+        UsageError: a column has a type that Spark cannot hold, or `columns` or `where` do not fit.
     """
     asked = None if as_of is None else AsOf(collection.domain.check(as_of, "as_of"))
     return _frame(
@@ -105,10 +106,10 @@ def changes(
     hold_for: timedelta | float | None = HOLD_FOR,
     staged: bool = False,
 ) -> DataFrame:
-    """The exact netted difference between the contents at `after` and at `through`.
+    """The exact net difference between the contents at `after` and at `through`.
 
-    Columns as `snapshot`, with `_diff` the change in multiplicity and all times `through`. Arguments
-    and errors as `snapshot`; `after` must not be before `since`.
+    Columns as for `snapshot`; `_diff` is the change in multiplicity, and all times are `through`. Arguments
+    and errors as for `snapshot`; `after` must not be before `since`.
     """
     domain = collection.domain
     asked = Changes(domain.check(after, "after"), domain.check(through, "through"))
@@ -138,7 +139,7 @@ def updates(
     hold_for: timedelta | float | None = HOLD_FOR,
     staged: bool = False,
 ) -> DataFrame:
-    """Every update of `[lower, upper)` at its own time. Columns, arguments and errors as `snapshot`."""
+    """Every update in `[lower, upper)`, at its own time. Columns, arguments and errors as for `snapshot`."""
     asked = Updates(collection.frontier(lower, "lower"), collection.frontier(upper, "upper"))
     return _frame(
         spark,
@@ -161,14 +162,14 @@ def snapshots(
     timeout_s: float | None = None,
     hold_for: timedelta | float | None = HOLD_FOR,
 ) -> DataFrame:
-    """The contents at each of several times in one job: the time columns tell which.
+    """The contents at each of several times in one job; the time columns say which time a row belongs to.
 
-    For looking at many versions of a collection that is small enough for one task to read whole.
-    Columns and errors as `snapshot`.
+    For reading many versions of a collection that is small enough for one task to read completely.
+    Columns and errors as for `snapshot`.
     """
     asked = [AsOf(collection.domain.check(time, "times")) for time in times]
     schema_id = collection.state().schema_id
-    # All of one schema, whatever others change meanwhile.
+    # Read all under one schema, even if others change it meanwhile.
     plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
     held = hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
@@ -219,6 +220,6 @@ def _frame(
 
 
 def _nullable(schema: pa.Schema, collection: Collection) -> pa.Schema:
-    """With all columns of the collection nullable, so that a frame's schema does not tell how it is read."""
+    """Make the collection's columns nullable: a frame's schema must not depend on how it is read."""
     given = {*collection.domain.columns, DIFF}
     return pa.schema([field if field.name in given else field.with_nullable(True) for field in schema])

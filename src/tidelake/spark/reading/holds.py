@@ -1,11 +1,11 @@
-"""What DataFrames read is held: by whom, for how long, and who lets go of it.
+"""Holds on what DataFrames read: who opens them, who renews them, and who releases them.
 
-Owns the holds of this process' DataFrames, those that the format's planner opens for the whole Spark
-application, and their signs of life. The planner runs in a process that the driver does not know and that is
-gone soon: so its holds are named after the application, and where the driver has asked for it (`follow`) the
-planner notes in a folder of the driver's which collections it holds.
+Owns the holds of this process' DataFrames, the holds that the format's planner opens for the whole Spark
+application, and their renewal. The planner runs in a short-lived process that the driver does not know. So
+its holds are named after the application, and if the driver has asked for it (`follow`), the planner notes in
+a folder of the driver which collections it holds.
 
-INVARIANT: only the driver's own process releases, never a fork of it and never a worker.
+INVARIANT: only the driver's own process releases holds, never a fork of it and never a worker.
 """
 
 import atexit
@@ -45,13 +45,13 @@ from tidelake.shard.shard import Shard
 from tidelake.state.holds import close_hold
 
 HOLD_FOR = timedelta(days=1)
-# Of the time that a hold lasts: how old it may get before a task that still reads extends it.
+# A task that still reads extends its hold after this fraction (1/8) of the time that the hold lasts.
 _SHARE = 8
 
 
 @dataclass(frozen=True)
 class _Held:
-    """What is held for a DataFrame of this process."""
+    """A hold for a DataFrame of this process."""
 
     collection: Collection
     hold: str
@@ -60,14 +60,14 @@ class _Held:
 
 @dataclass(frozen=True)
 class Lasting:
-    """A hold that goes along with the tasks that need it.
+    """A hold as the tasks that need it get it, to renew it.
 
     Attributes:
-        url: of the lake.
-        shard_id: of the collection, whose name may change.
-        hold: its name.
-        seconds: how long it lasts without a sign of life.
-        taken_ms: wall clock of the last one that is known.
+        url: URL of the lake.
+        shard_id: id of the collection, whose name may change.
+        hold: id of the hold.
+        seconds: how long it lasts without a renewal.
+        taken_ms: wall clock of the last known renewal.
     """
 
     url: str
@@ -78,16 +78,16 @@ class Lasting:
 
 
 _held: list[_Held] = []
-# Of those, what the innermost `released_afterwards` of a thread is to release.
+# Those of `_held` that the innermost `released_afterwards` of a thread will release.
 _passing: contextvars.ContextVar[list[_Held]] = contextvars.ContextVar("_passing")
-# By application and driver's process: where its planners note what they hold.
+# By application and process of the driver: the folder where its planners note their holds.
 _followed: dict[tuple[str, int], Path] = {}
 
 
 def hold_plans(
     collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None
 ) -> Lasting | None:
-    """Hold what a DataFrame of this process reads, until `release`. At most one log write."""
+    """Hold the parts that a DataFrame of this process reads, until `release`. At most one log write."""
     hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
     if hold is None or hold_for is None:
         return None
@@ -103,7 +103,7 @@ def _lasting(collection: Collection, hold: str, seconds: float) -> Lasting:
 
 @contextlib.contextmanager
 def released_afterwards() -> Iterator[None]:
-    """Release at the end of the block what this thread's helpers hold inside: their frames are used there."""
+    """At the end of the block release the holds that this thread opened in it for DataFrames."""
     mine: list[_Held] = []
     token = _passing.set(mine)
     try:
@@ -111,16 +111,16 @@ def released_afterwards() -> Iterator[None]:
     finally:
         _passing.reset(token)
         for held in mine:
-            # Somebody may have released all meanwhile.
+            # `release` may have released it already.
             if held in _held:
                 _held.remove(held)
                 _let_go(held)
 
 
 def hold_for_application(collection: Collection, plan: ReadPlan, hold_for_s: float) -> Lasting | None:
-    """Hold what a plan reads for the Spark application whose planner this process is.
+    """Hold the parts of a plan for the Spark application whose planner this process is.
 
-    At most one log write, and none if it was done for the same version less than a minute ago.
+    At most one log write; none if the same version was held less than a minute ago.
     """
     owner = _application()
     hold = collection.hold([plan], hold_for_s, f"DataFrames of Spark application {owner}", owner=owner)
@@ -133,7 +133,7 @@ def hold_for_application(collection: Collection, plan: ReadPlan, hold_for_s: flo
 
 
 def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa.RecordBatch]:
-    """The same batches, while the hold is extended whenever it has grown old. Short reads write nothing."""
+    """Pass batches through, and renew the hold from time to time. Short reads write nothing."""
     if held is None:
         yield from batches
         return
@@ -146,22 +146,22 @@ def kept(batches: Iterator[pa.RecordBatch], held: Lasting | None) -> Iterator[pa
 
 
 def _extended(held: Lasting, slack_s: float) -> bool:
-    """Give a sign of life; whether another one makes sense."""
+    """Renew the hold. Returns whether later renewals make sense."""
     try:
         with shard_by_id(held.url, held.shard_id) as shard:
             return extend_states(shard, held.hold, slack_s)
     except CollectionNotFound:
-        # The read finds that out by itself.
+        # The collection is gone: the read itself will fail with that.
         return False
     except (NotALake, StoreUnavailable, OutcomeUnknown):
-        # There is time for several more.
+        # There is time for several more attempts before the hold expires.
         return True
 
 
 def follow(spark: SparkSession) -> None:
-    """Release what the format holds for this application when this process ends. May be repeated.
+    """When this process ends, release the holds of the format for this application. May be repeated.
 
-    Does nothing under Spark Connect, whose planner is on another machine: there holds expire.
+    Does nothing under Spark Connect, whose planner is on another machine: there the holds expire.
     """
     try:
         spark.sparkContext  # noqa: B018  # raises where there is none
@@ -172,17 +172,17 @@ def follow(spark: SparkSession) -> None:
         folder = _folder(owner)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        # In the place of another user nothing is noted: then the holds expire.
+        # If the folder belongs to another user, nothing is noted: then the holds expire.
         if _is_own(folder):
             _followed[owner, os.getpid()] = folder
 
 
 def release(collection: Collection | None = None) -> int:
-    """Keep what this driver's DataFrames (of a collection; default: all) read no longer; how many holds end.
+    """Release the holds of this driver's DataFrames (of a collection; default: all). Returns how many.
 
-    Those that are used afterwards fail with `LeaseExpired` once their parts are collected. One log write
-    each. Of reads by the format without a collection only if the session was given to `register`; none under
-    Spark Connect. Called when the process ends, as far as its lakes are still open.
+    DataFrames that are used afterwards fail with `LeaseExpired` once their parts are collected. One log write
+    for each hold. Without a collection, holds of reads by the format are released only if the session was
+    given to `register`; under Spark Connect none are. Called when the process ends.
     """
     count = _released_frames(collection)
     followed = {owner: folder for (owner, pid), folder in _followed.items() if pid == os.getpid()}
@@ -193,10 +193,10 @@ def release(collection: Collection | None = None) -> int:
 
 
 def _released_frames(collection: Collection | None) -> int:
-    """Release what this process' own DataFrames hold; how many there were."""
+    """Release the holds of this process' own DataFrames. Returns how many."""
     wanted = [held for held in _held if collection is None or held.collection.id == collection.id]
     for held in wanted:
-        # A fork has a copy of the list; the holds are its parent's.
+        # A fork has a copy of the list, but the holds belong to its parent.
         if held.pid == os.getpid():
             _let_go(held)
         if held in _held:
@@ -208,7 +208,7 @@ def _let_go(held: _Held) -> None:
     try:
         held.collection.release(held.hold)
     except Closed:
-        # The DataFrame can be read after its lake was closed, and so it is still held.
+        # A DataFrame outlives its lake's handle, and so does its hold: open the shard again.
         _in_shard(held.collection.lake_url, held.collection.id, partial(_close, hold=held.hold))
 
 
@@ -218,7 +218,7 @@ def _close(shard: Shard, hold: str) -> int:
 
 
 def _in_shard(url: str, shard_id: str, release: Callable[[Shard], int]) -> int:
-    """What a release in a shard of a lake answers; 0 if either is gone, and what was held with it."""
+    """Release holds in a shard of a lake. Returns how many; 0 if the shard or the lake is gone."""
     try:
         with shard_by_id(url, shard_id) as shard:
             return release(shard)
@@ -227,9 +227,9 @@ def _in_shard(url: str, shard_id: str, release: Callable[[Shard], int]) -> int:
 
 
 def _released_all(owner: str, folder: Path) -> int:
-    """Release what an application holds in all collections that its planners have noted."""
+    """Release the holds of an application in all collections that its planners have noted."""
     count = 0
-    # Whoever tidies up temporary files may have taken the folder: then the holds expire.
+    # A cleaner of temporary files may have removed the folder: then the holds expire.
     for note in sorted(folder.iterdir()) if _is_own(folder) else ():
         url = json.loads(note.read_text(encoding="utf-8"))
         count += _in_shard(url, note.name, partial(release_owned, owner=owner))
@@ -238,9 +238,9 @@ def _released_all(owner: str, folder: Path) -> int:
 
 
 def _application() -> str:
-    """A word for the Spark application whose driver, or whose driver's planner, this process is.
+    """A word that identifies this process' Spark application, in the driver and in its planner.
 
-    Both know the folder of the application's files on the driver, which has a name that no other has.
+    Both know the folder of the application's files on the driver, whose name is unique.
     """
     return "spark-" + hashlib.sha256(SparkFiles.getRootDirectory().encode()).hexdigest()[:16]
 
@@ -260,7 +260,7 @@ def _is_own(folder: Path) -> bool:
 
 def _release_at_exit() -> None:
     for held in _held:
-        # Best effort: the lake may be out of reach. The hold expires.
+        # Best effort: if the lake cannot be reached, the hold expires.
         with contextlib.suppress(TidelakeError):
             if held.pid == os.getpid():
                 _let_go(held)

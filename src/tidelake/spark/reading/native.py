@@ -1,12 +1,13 @@
-"""Parts that nobody has to merge, read by Spark's own Parquet scan.
+"""Reading parts that need no merging by Spark's own Parquet scan.
 
-Owns which collections Spark reads to the very same values as `tidelake.spark.columns` maps them, and the
-options that make its scan fail rather than leave something out. Must not know why a part need not be merged;
-see `tidelake.shard.runs.stored`.
+Owns for which column types Spark reads the same values as `tidelake.spark.columns`, and the options that make
+its scan fail rather than leave rows out. Must not know why a part needs no merging; see
+`tidelake.shard.runs.stored`.
 
-What is checked: the driver compares the sizes of the files and the seals of their footers when it plans, and
-Spark the checksums of the pages when it reads. A file that is gone fails the read. Headers of pages have no
-checksum in Parquet; Tidelake's own reads check those too. Filters reach the files, but not those on floats.
+What is checked: when it plans, the driver compares the sizes of the files and the checksums of their footers;
+when it reads, Spark checks the checksums of the pages. A missing file fails the read. Page headers have no
+checksum in Parquet; Tidelake's own reads check these too. Filters are pushed down to the files, except those
+on floats.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from tidelake.model.time import parts
 from tidelake.shard.runs.stored import AsStored
 from tidelake.spark.columns import frame_schema, quoted
 
-# Stored as Spark would store them itself; of all others a part's bytes may mean something else to it.
+# Types that parts store as Spark would. Spark may read the stored bytes of other types differently.
 _PLAIN = {
     pa.bool_(),
     pa.int8(),
@@ -38,25 +39,25 @@ _PLAIN = {
 }
 _OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
-    # Whatever the session says: a row that is left out is a wrong answer.
+    # Override the session's settings: a missing row is a wrong answer.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
-    # Dates before 1582 are what they are.
+    # Read dates before 1582 unchanged, without a calendar conversion.
     "datetimeRebaseMode": "CORRECTED",
 }
-# Of more paths Spark makes the list of files by a job.
+# With more paths Spark lists the files by a job.
 _PATHS_MAX = 32
-# Spark takes these in a path for patterns.
+# Spark takes a path with these characters for a pattern.
 _PATTERN = frozenset("{}[]*?\\")
 
 
 def readable(schema: pa.Schema) -> bool:
-    """Whether Spark reads files with such columns to the values that our own reads give it."""
+    """Whether Spark reads the same values from files with such columns as our own reads return."""
     names = [field.name for field in schema]
     return (
         all(_is_plain(field.type) for field in schema)
-        # It does not tell names apart by their case, and takes a dot for a path.
+        # Spark ignores the case of names, and takes a dot in a name for a path.
         and len({name.casefold() for name in names}) == len(names)
         and not any("." in name for name in names)
     )
@@ -69,7 +70,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def reachable(stored: AsStored) -> bool:
-    """Whether Spark takes the names of the files as they are."""
+    """Whether Spark takes the names of the files literally."""
     return not any(_PATTERN & set(url) for url in stored.files)
 
 
@@ -79,7 +80,7 @@ def scan(spark: SparkSession, stored: AsStored, schema: pa.Schema, times: Sequen
     Args:
         spark: the session.
         stored: the parts.
-        schema: of the DataFrame: key and value columns, times and `_diff`.
+        schema: schema of the DataFrame: key and value columns, times and `_diff`.
         times: names of the time columns.
 
     Raises:
@@ -89,7 +90,7 @@ def scan(spark: SparkSession, stored: AsStored, schema: pa.Schema, times: Sequen
     if stored.ones:
         given[DIFF] = 1
     read = pa.schema([field for field in schema if field.name not in given])
-    # What Spark knows not to be null, since the frame's schema is not to tell how it is read.
+    # Columns that Spark knows are not null, so that the frame's schema does not depend on how it is read.
     made = {name: lit(value).cast("bigint").alias(name) for name, value in given.items()}
     made.setdefault(DIFF, coalesce(col(DIFF), lit(0).cast("bigint")).alias(DIFF))
     columns = [made[field.name] if field.name in made else _column(field) for field in schema]
@@ -107,8 +108,8 @@ def scan(spark: SparkSession, stored: AsStored, schema: pa.Schema, times: Sequen
 def _column(field: pa.Field) -> Column:
     if not pa.types.is_floating(field.type):
         return col(quoted(field.name))
-    # SUBTLE: a sum hides the column from filters on the file. Those go by statistics, which leave NaN out,
-    # and by dictionaries, where -0.0 is not 0.0: they would drop row groups with rows that match.
+    # SUBTLE: the sum prevents filter pushdown to the file. Pushed filters use statistics, which leave NaN
+    # out, and dictionaries, where -0.0 is not 0.0: they would skip row groups that have matching rows.
     zero = lit(0.0).cast("float" if field.type == pa.float32() else "double")
     return (col(quoted(field.name)) + zero).alias(field.name)
 

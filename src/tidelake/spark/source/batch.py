@@ -1,11 +1,11 @@
 """The batch read of the format.
 
-Owns how a read becomes tasks of Spark, and what a worker makes of one. Spark calls `partitions` once for a
-DataFrame or view, in a planner's process: it decides which version that is, plans it, and holds what the plan
-names (`tidelake.spark.reading.holds`). `read` is called in the workers.
+Owns how a read becomes Spark tasks, and what a worker does with one. Spark calls `partitions` once for a
+DataFrame or view, in a planner's process: this decides which version is read, plans the read, and holds its
+parts (`tidelake.spark.reading.holds`). `read` is called in the workers.
 
-Filters are not taken over from Spark: it keeps the first pushed read for others of the same DataFrame, and
-they lose rows. Conditions come as the option `where`.
+Filter pushdown is not supported: Spark reuses the first pushed read for other queries on the same DataFrame,
+which would lose rows. Conditions come as the option `where`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,11 +34,11 @@ class ReadTask(InputPartition):
     """What a worker gets.
 
     Attributes:
-        task: of a plan.
-        rows: what they are to look like.
+        task: a task of a plan.
+        rows: the form of the rows.
         key: names of the key columns, for a change feed.
-        domain: of the times.
-        held: what keeps the parts of the task.
+        domain: unit of the times.
+        held: the hold that keeps the parts of the task.
     """
 
     task: bytes
@@ -52,7 +52,7 @@ class ReadTask(InputPartition):
 
         Raises:
             LeaseExpired: the hold ended, and a part is gone.
-            InvalidUpdates: a multiplicity is negative where rows are to be those of a table.
+            InvalidUpdates: a multiplicity is negative, and the rows are to be those of a table.
         """
         try:
             yield from self._shaped(kept(run_task(self.task), self.held))
@@ -76,8 +76,8 @@ class BatchReader(DataSourceReader):
     """A batch read.
 
     Args:
-        options: of Spark.
-        schema: the columns that are wanted: those of `planning.shown`, or some that a user chose.
+        options: the options from Spark.
+        schema: the columns to read: those of `planning.shown`, or the user's choice.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -85,12 +85,12 @@ class BatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the read, and hold what it reads. One log write at most.
+        """Plan the read, and hold its parts. At most one log write.
 
         Raises:
             UsageError: an option or a column does not fit.
             HistoryCompacted: the times asked for lie before the collection's `since`.
-            NotYetClosed: they are still open when the time to wait is over.
+            NotYetClosed: they are still open after the timeout.
         """
         asked = read_options(self._options)
         with opened(self._options) as (_, collection):

@@ -1,4 +1,4 @@
-"""Updates as the rows of a change feed, with the columns that other table formats have for it.
+"""Updates as the rows of a change feed, with the same columns as in other table formats.
 
 | column | |
 |---|---|
@@ -6,11 +6,11 @@
 | `_commit_version` | the time |
 | `_commit_timestamp` | the time as a timestamp, where the collection's unit is a clock; else null |
 
-Pure: Arrow in, Arrow out. Where as many rows of one key go as come at one time, they are updates: the old
-rows are pre-images, the new ones post-images. Otherwise nobody can say which became which: the rows of that
-key and time are deletes and inserts. Each row is repeated as often as it goes or comes.
+Pure: Arrow in, Arrow out. If as many rows of one key are removed as added at one time, they are updates: the
+removed rows are pre-images, the added ones post-images. Otherwise it is unknown which row became which: the
+rows of that key and time are deletes and inserts. Each row is repeated as often as it is removed or added.
 
-Rows come by key, then time, those that go before those that come, then value.
+Rows are ordered by key, then time, removed before added ones, then value.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,9 +65,9 @@ def change_feed(
     """The rows of a change feed.
 
     Args:
-        batches: consolidated updates, sorted by key; all of a key are among them.
-        key: names of the key columns, which must be there.
-        domain: of the times; not of tuples.
+        batches: consolidated updates, sorted by key; complete for each of their keys.
+        key: names of the key columns, which must be present.
+        domain: unit of the times; not tuples.
 
     Returns:
         The columns before the times, then `FIELDS`. All updates of one key are in memory at once.

@@ -1,7 +1,7 @@
-"""The format `tidelake`: what Spark asks a data source.
+"""The format `tidelake`: the entry point of Spark's data source interface.
 
 Owns which options lead to which reader or writer. Spark makes a source, asks for its `schema` and then for a
-reader or writer, in processes of the driver's that come and go.
+reader or writer, in short-lived processes of the driver.
 """
 
 from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ class TidelakeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As Spark knows it."""
+        """The name of the format."""
         return "tidelake"
 
     def schema(self) -> StructType:
@@ -55,10 +55,10 @@ class TidelakeSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `tidelake` known to a session, which mostly finds it by itself.
+    """Register the format `tidelake` with a session; most sessions find it by themselves.
 
-    What is read by the format is held for `holdFor`. With this call also no longer than this process lives,
-    and `release()` ends it; not so under Spark Connect, where the planner is elsewhere.
+    Reads by the format hold their parts for `holdFor`. After this call the holds also end with this process,
+    or by `release()`; not under Spark Connect, where the planner is on another machine.
     """
     spark.dataSource.register(TidelakeSource)
     follow(spark)

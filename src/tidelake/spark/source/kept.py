@@ -1,10 +1,10 @@
 """Collections that a process keeps open from one write to the next.
 
-Spark plans, stores and commits in processes that it uses again for the next micro-batch, and to open a
-collection is to read all of its state. Must not know names: they may lead elsewhere by then.
+Spark plans, stores and commits in processes that it uses again for the next micro-batch, and opening a
+collection reads all of its state. Must not look collections up by name: a name may lead elsewhere by then.
 
-INVARIANT: what is kept is found by the id of a collection, which no other one ever has, and has looked at the
-newest state when it is given out.
+INVARIANT: an open collection is found by its id, which no other collection ever has, and has read the newest
+state when it is handed out.
 """
 
 import os
@@ -16,7 +16,7 @@ from tidelake.errors import CollectionDropped
 from tidelake.lake.collection import Collection
 from tidelake.lake.lake import Lake, open_lake
 
-# Streams that write by one process; of others the collection is opened again.
+# So many collections stay open in a process; others are opened again for each write.
 _KEPT_MAX = 4
 
 
@@ -25,10 +25,10 @@ class Target:
     """A collection to write to, for any process.
 
     Attributes:
-        url: of the lake.
-        id: of the collection.
-        name: that it had when the write began; another collection may have it by now.
-        config: settings of the lake.
+        url: URL of the lake.
+        id: id of the collection.
+        name: the name that it had when the write began; another collection may have it by now.
+        config: settings of this process.
     """
 
     url: str
@@ -37,12 +37,12 @@ class Target:
     config: Config
 
     def collection(self) -> Collection:
-        """The collection, as of its newest state. One log scan, or a few store calls.
+        """The collection at its newest state. One log scan, or a few store calls.
 
         Raises:
             CollectionDropped: it was dropped since.
         """
-        # A fork opens its own.
+        # With the pid, so that a fork opens its own.
         key = (os.getpid(), self)
         lake, found = _kept.pop(key) if key in _kept else self._opened()
         try:

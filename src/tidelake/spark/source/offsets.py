@@ -1,9 +1,10 @@
-"""Offsets of a streaming read, as they stand in Spark's checkpoint: JSON with a format number.
+"""Offsets of a streaming read, as stored in Spark's checkpoint: JSON with a format number.
 
-Two kinds. `Begin` is where a query starts that has read nothing yet; it says what was asked for, and not
-where that is, because Spark asks for it several times and writes only ends of batches down. `Position` is the
-end of a batch: an exact frontier, the id of the hold that keeps history for the query, and for a batch that
-starts at a `Begin`, where that turned out to be. So every batch that was written down can be repeated.
+There are two kinds. `Begin` is the start of a query that has read nothing yet. It has the option as given,
+not the frontier it leads to, because Spark asks for it several times and stores only the ends of batches.
+`Position` is the end of a batch: an exact frontier, the id of the hold that keeps history for the query and,
+for a batch that starts at a `Begin`, the frontier of that start. So every batch that was stored can be
+repeated.
 
 Owns the JSON; must not know collections. The same offset is always the same text.
 """
@@ -18,7 +19,7 @@ from tidelake.model.time import TIME_MAX
 FORMAT = 1
 SNAPSHOT: Literal["snapshot"] = "snapshot"
 LATEST: Literal["latest"] = "latest"
-# All times of a frontier, none of those before.
+# A frontier: all times at or after it, and none before.
 Start: TypeAlias = Literal["snapshot", "latest"] | Frontier
 Json: TypeAlias = dict[str, Any]
 _NAME = "an offset of the query's checkpoint"
@@ -43,10 +44,10 @@ class Position:
 
     Attributes:
         collection: the id of its shard.
-        hold: that keeps history for the query.
+        hold: id of the hold that keeps history for the query.
         frontier: the exact end.
-        first: of the first batch that moved: it is the snapshot just before `frontier`, or the updates from
-            this frontier on. None for all later ones.
+        first: only for the first batch: `"snapshot"`, if it is the snapshot just before `frontier`, or the
+            frontier at which its updates begin. None for all later batches.
     """
 
     collection: str
@@ -59,7 +60,7 @@ Offset: TypeAlias = Begin | Position
 
 
 def to_json(offset: Offset) -> Json:
-    """What Spark writes down."""
+    """The JSON that Spark stores."""
     head: Json = {"tidelake": FORMAT, "collection": offset.collection}
     if isinstance(offset, Begin):
         return {**head, "startingAt": _start(offset.start)}
@@ -68,11 +69,11 @@ def to_json(offset: Offset) -> Json:
 
 
 def from_json(data: object) -> Offset:
-    """What `to_json` gave, by this or an older version.
+    """Parse the output of `to_json`, of this or an older version.
 
     Raises:
         FormatTooNew: a newer version wrote it.
-        UsageError: it is no offset of a Tidelake stream.
+        UsageError: it is not an offset of a Tidelake stream.
     """
     if not isinstance(data, dict):
         raise _foreign(data)

@@ -1,8 +1,8 @@
 """The options of the format: texts in, frozen values out.
 
-Owns their names and which of them go together; must not know lakes. What a time means depends on the
-collection, so times stay texts here (`tidelake.spark.source.times`). What is not known is refused: Spark lets
-it pass.
+Owns their names and which of them can be combined; must not know lakes. The meaning of a time depends on the
+collection, so times stay texts here (`tidelake.spark.source.times`). Unknown options are refused, since Spark
+does not check them.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from tidelake.errors import UsageError
 from tidelake.spark.source.texts import count, flag, names_of, seconds
 
-# What rows look like: those of a table; with time and `_diff`; as those of a change feed.
+# The form of rows: those of a table; updates with time and `_diff`; those of a change feed.
 Rows: TypeAlias = Literal["table", "updates", "feed"]
 
 _PLACE = ("path", "collection")
@@ -39,9 +39,9 @@ WRITE = (
         "rejects",
         "encodings",
     ),
-    # Spark hands these on to the sink of a stream,
+    # Spark passes these on to the sink of a stream.
     *("checkpointLocation", "queryName"),
-    # and one may both read a view and insert into it.
+    # Options of reads: a view can be read and inserted into.
     *("holdFor", "parallelism", "timeout", "withDiff"),
 )
 _KINDS = {"batch reads": READ, "streaming reads": STREAM_READ, "writes": WRITE}
@@ -51,12 +51,12 @@ HOLD_FOR_S = 86_400.0
 
 @dataclass(frozen=True)
 class Shape:
-    """Which rows and columns, and how they look.
+    """Which rows and columns are read, and in which form.
 
     Attributes:
-        rows: what they look like.
+        rows: the form of the rows.
         columns: key and value columns, in this order; None: all.
-        where: SQL that is true of the rows; None: all.
+        where: an SQL condition on the rows; None: all.
     """
 
     rows: Rows
@@ -66,17 +66,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A batch read; times as they were written.
+    """A batch read; times are still texts.
 
     Attributes:
-        shape: of its rows.
-        as_of: of a snapshot; None: the last closed time.
-        after, through: of netted changes; `after` is None for other reads.
-        lower, upper: of updates; `lower` is None for other reads.
-        hold_for_s: how long what is read is held; None: not at all.
-        parallelism: tasks at most; None: by size.
-        timeout_s: how long to wait for a time to be closed; None: the setting of the lake.
-        staged: with what is staged for open times; it waits for nothing then.
+        shape: the rows and columns.
+        as_of: time of a snapshot; None: the last closed time.
+        after, through: times of net changes; `after` is None for other reads.
+        lower, upper: bounds of updates; `lower` is None for other reads.
+        hold_for_s: how long the parts are held; None: not at all.
+        parallelism: the most tasks; None: by size.
+        timeout_s: how long to wait for a time to be closed; None: the default setting.
+        staged: include updates that are staged at open times; then it does not wait.
     """
 
     shape: Shape
@@ -96,11 +96,11 @@ class StreamReadOptions:
     """A streaming read.
 
     Attributes:
-        shape: of its rows.
-        starting_at: `snapshot`, `latest`, or a time as it was written; None: not given.
-        rows_max: of a micro-batch, as near as whole times come; None: no limit.
-        times_max: of a micro-batch; None: no limit.
-        hold_for_s, parallelism: as of a batch read.
+        shape: the rows and columns.
+        starting_at: `snapshot`, `latest`, or the text of a time; None: not given.
+        rows_max: the most rows of a micro-batch, as near as whole times allow; None: no limit.
+        times_max: the most times of a micro-batch; None: no limit.
+        hold_for_s, parallelism: as for a batch read.
     """
 
     shape: Shape
@@ -113,20 +113,20 @@ class StreamReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """A write, batch or streaming; what an envelope makes of its own options is the envelope's.
+    """A write, batch or streaming. Envelopes check their own options.
 
     Attributes:
         envelope: what the rows mean.
-        time: the column, or the time, of rows without `_time`.
-        delete_column: true of rows that take their key away.
+        time: the column with the times, or the time, of rows without `_time`.
+        delete_column: a column that is true for rows that remove their key.
         order_by: the column that orders rows of one key.
-        writer: the named writer that remembers what is in.
+        writer: the named writer that records what is committed.
         take_over: whether the writer may belong to another query.
-        token: of a batch write, so that it may be repeated.
-        late: what becomes of rows whose time is closed.
+        token: identifies a batch write, so that it can be repeated.
+        late: what to do with rows whose time is closed.
         rejects: a folder for rows that cannot be read.
-        encodings: of columns in change events.
-        checkpoint: of a stream, if it was given as an option and not by a setting of Spark.
+        encodings: encodings of columns in change events.
+        checkpoint: checkpoint of a stream, if it was given as an option and not by a setting of Spark.
     """
 
     envelope: str | None
@@ -143,7 +143,7 @@ class WriteOptions:
 
 
 def shape(options: Mapping[str, str]) -> Shape:
-    """What rows look like, of a batch read or stream, or of a view to insert into: Spark does not say.
+    """The rows and columns of a read, a stream, or a view to insert into: Spark does not say which it is.
 
     Raises:
         UsageError: an option is unknown, has a bad value, or does not fit another one.
@@ -189,7 +189,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
-    """The options of a streaming read. Errors as `read_options`."""
+    """The options of a streaming read. Errors as for `read_options`."""
     given = _known(options, "streaming reads", STREAM_READ)
     return StreamReadOptions(
         _shape(given),
@@ -202,7 +202,7 @@ def stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of a write. Errors as `read_options`."""
+    """The options of a write. Errors as for `read_options`."""
     given = _known(options, "writes", WRITE)
     return WriteOptions(
         envelope=given.get("envelope"),
@@ -220,7 +220,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _known(options: Mapping[str, str], what: str, names: tuple[str, ...]) -> dict[str, str]:
-    """The options by their names as they are documented: Spark does not care about case, and gives none."""
+    """The options by their documented names: Spark ignores the case of names."""
     spelled = {name.lower(): name for name in names}
     found: dict[str, str] = {}
     for key, text in options.items():

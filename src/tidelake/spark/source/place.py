@@ -1,4 +1,4 @@
-"""Where a collection is: the path that Spark hands on, as a lake and a name in it.
+"""Finding a collection: Spark's path as a lake and a name in it.
 
     <lake>/<name>          the name is what follows the nearest folder above that is a lake
     file:///<lake>/<name>  the same as a URL, with % escapes: `a%2Fb` is the name `a/b`
@@ -21,10 +21,10 @@ from tidelake.spark.source.kept import Target
 
 
 def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What may be meant, as (lake, collection): the shortest name first.
+    """The possible readings of a path as (lake, collection), the shortest name first.
 
     Args:
-        options: of Spark, with any spelling of `path` and `collection`.
+        options: the options from Spark; names in any case.
 
     Raises:
         UsageError: there is no path, or no name in it.
@@ -42,7 +42,7 @@ def places(options: Mapping[str, str]) -> list[tuple[str, str]]:
         path = path.removeprefix("file:")
     if name is not None:
         return [(path, name)]
-    # A lake is no root: it is looked for below the first slash, if the path begins at one.
+    # The root cannot be a lake: look below the first slash, if the path begins with one.
     first = path.find("/", path.find("://") + 3) if is_url else 0 if path.startswith("/") else -1
     ends = [i for i in range(len(path) - 1, 0, -1) if path[i] == "/" and i > first]
     candidates = [(path[:end], path[end + 1 :].rstrip("/")) for end in ends]
@@ -60,9 +60,9 @@ def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
     """The lake and collection that options name; the lake is closed afterwards. A few store calls.
 
     Raises:
-        UsageError: as `places`.
-        NotALake: there is no lake on the way.
-        CollectionNotFound: there is a lake, and no such collection in it; names the nearest.
+        UsageError: as for `places`.
+        NotALake: no folder on the path is a lake.
+        CollectionNotFound: the lake has no such collection; suggests the nearest names.
     """
     lake, name = _lake_of(places(options))
     with lake:
@@ -70,19 +70,19 @@ def opened(options: Mapping[str, str]) -> Iterator[tuple[Lake, Collection]]:
 
 
 def located(options: Mapping[str, str]) -> Target:
-    """Where the collection is that has the name now. A few store calls; errors as `opened`."""
+    """The collection that has the name now, as a `Target`. A few store calls; errors as for `opened`."""
     lake, name = _lake_of(places(options))
     with lake:
         return Target(lake.url, lake.id_of(name), name, Config())
 
 
 def _lake_of(candidates: Sequence[tuple[str, str]]) -> tuple[Lake, str]:
-    """The first lake that there is, and the name in it; the lake stays open."""
+    """Open the first candidate that is a lake. Returns it, open, and the name in it."""
     refused: list[NotALake] = []
     for url, name in candidates:
         try:
             return open_lake(url, create=False), name
         except NotALake as error:
             refused.append(error)
-    # It names the folder that was most likely meant.
+    # The first error names the folder that was most likely meant.
     raise refused[0]

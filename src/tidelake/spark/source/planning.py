@@ -1,4 +1,4 @@
-"""A batch read as a plan: which columns it shows, under which schema it reads, and which query it is.
+"""Planning a batch read: its columns, the schema that it reads under, and its query.
 
 Must not know holds or workers.
 """
@@ -21,17 +21,17 @@ from tidelake.spark.source import change_feed
 from tidelake.spark.source.options import ReadOptions, Shape
 from tidelake.spark.source.times import frontier_of, time_of
 
-# Stored bytes of one task, unless the machine has more cores than that makes tasks.
+# Stored bytes of one task; fewer if that would make fewer tasks than the machine has cores.
 _TASK_BYTES = 32 * 1024 * 1024
 
 
 def shown(rows: pa.Schema, domain: TimeDomain, asked: Shape) -> pa.Schema:
-    """The columns of a read: those asked for, and what tells of changes.
+    """The columns of a read: those asked for, and those that describe changes.
 
     Args:
         rows: key and value columns of the schema that is read under.
-        domain: of the times.
-        asked: what rows look like.
+        domain: unit of the times.
+        asked: the rows and columns.
 
     Raises:
         UsageError: there is no such column, or a change feed is not possible.
@@ -50,7 +50,7 @@ def shown(rows: pa.Schema, domain: TimeDomain, asked: Shape) -> pa.Schema:
 
 
 def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> ReadPlan:
-    """The plan of a read that gives at least the columns that are wanted.
+    """The plan of a read that returns at least the columns in `wanted`.
 
     Raises:
         UsageError: no schema of the collection has them.
@@ -69,7 +69,7 @@ def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> R
 
 
 def query_of(collection: Collection, asked: ReadOptions) -> Query | None:
-    """What is asked for; None: the contents at the last closed time."""
+    """The query that the options ask for; None: the contents at the last closed time."""
     domain = collection.domain
     if asked.after is not None:
         after = time_of(asked.after, domain, "changesAfter")
@@ -85,13 +85,13 @@ def query_of(collection: Collection, asked: ReadOptions) -> Query | None:
 
 
 def readable(collection: Collection, asked: Shape, wanted: StructType) -> tuple[int, list[str]]:
-    """The newest schema that has the columns that are wanted, and the columns to read under it.
+    """The newest schema that has the columns in `wanted`, and the columns to read under it.
 
     A DataFrame is planned when it is first used. The collection's columns may have changed since Spark asked
-    for them: then rows are read as they would have been.
+    for them: then rows are read under the earlier schema.
 
     Raises:
-        UsageError: no schema has them; says why the newest has not.
+        UsageError: no schema has them; says why the newest one does not fit.
     """
     if not wanted.fields:
         raise UsageError("the schema has no columns: name one at least")
@@ -111,12 +111,12 @@ def readable(collection: Collection, asked: Shape, wanted: StructType) -> tuple[
 
 
 def _keyed(name: str, collection: Collection, asked: Shape) -> bool:
-    """Whether a column is needed to tell which rows belong together."""
+    """Whether a column is needed as a key column of a change feed."""
     return asked.rows == "feed" and name in collection.key
 
 
 def _unlike(wanted: StructType, offered: StructType) -> str | None:
-    """Why columns are not some of those that are offered; None if they are."""
+    """Why `wanted` is not a subset of `offered`; None if it is."""
     fields = {field.name: field for field in offered}
     for field in wanted:
         found = fields.get(field.name)

@@ -1,4 +1,4 @@
-"""Rows as those of a table: each as many times as its multiplicity says.
+"""Rows in table form: each is repeated as often as its multiplicity says.
 
 Pure: Arrow in, Arrow out. Rows are repeated in pieces, so that one row a billion times needs no memory.
 """
@@ -17,10 +17,10 @@ PIECE_ROWS = 65_536
 
 
 def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch with each row repeated as its `_diff` says; its columns as they are, `_diff` too.
+    """Repeat each row of a batch as often as its `_diff` says; the columns, also `_diff`, stay as they are.
 
     Raises:
-        InvalidUpdates: a multiplicity is negative: no table holds a row less than no times. Shows the row.
+        InvalidUpdates: a multiplicity is negative, which a table cannot show. Shows the row.
     """
     counts: Ints = batch.column(DIFF).to_numpy()
     negative = np.flatnonzero(counts < 0)
@@ -34,18 +34,18 @@ def expanded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def repeated(batch: pa.RecordBatch, counts: Ints) -> Iterator[pa.RecordBatch]:
-    """The batch with each row repeated, in order, in batches of bounded size.
+    """Repeat each row of a batch, in order; yields batches of bounded size.
 
     Args:
         batch: any columns.
-        counts: for each row how often, 1 or more.
+        counts: how often to repeat each row, 1 or more.
     """
     if not len(counts) or int(counts.max()) == 1:
         yield batch
         return
     start = 0
     while start < len(counts):
-        # Exact and without overflow: as many rows as a piece holds, or one row.
+        # Take as many rows as fit into a piece, or one row. Counts are capped, so that sums do not overflow.
         within = np.cumsum(np.minimum(counts[start : start + PIECE_ROWS], PIECE_ROWS + 1))
         rows = max(1, int(np.searchsorted(within, PIECE_ROWS, side="right")))
         piece, times = batch.slice(start, rows), counts[start : start + rows]

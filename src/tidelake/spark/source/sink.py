@@ -1,16 +1,16 @@
 """Writing through the format: `df.write.format("tidelake")` and `df.writeStream.format("tidelake")`.
 
-Owns what Spark asks of a Python data source that is written to. A writer checks the columns when it is
-made, in the driver, before anything runs; its tasks upload, and the driver commits once what their
-messages describe, by the loop of all other writes.
+Implements Spark's interface for Python data sources that are written to. A writer checks the columns when it
+is made, in the driver, before anything runs; its tasks upload, and the driver commits their uploads once,
+by the commit loop of all other writes.
 
-A data source cannot ask Spark for a distribution: rows arrive as they are spread. That is enough for
-envelopes whose rows mean themselves. For those whose rows must meet, the tasks hand rows over, sorted by key,
-and the commit merges these and carries out the envelope's work, in one process and bounded memory. Large
-writes of this kind belong to `tidelake.spark.write` and `tidelake.spark.sink`, which shuffle.
+A data source cannot ask Spark for a distribution: rows arrive as they are. That suffices for envelopes whose
+rows do not depend on others. For those that need equal keys together, the tasks hand rows over, sorted by
+key, and the commit merges these and does the envelope's work, in one process and bounded memory. Large writes
+of this kind should use `tidelake.spark.write` and `tidelake.spark.sink`, which shuffle.
 
-INVARIANT: what was offered to a commit is never deleted here. Spark calls `abort` with all messages also
-when `commit` raised, which it may do after the commit. What is in vain is found by collection.
+INVARIANT: uploads that were offered to a commit are never deleted here. Spark also calls `abort` with all
+messages if `commit` raised, which may happen after the commit. Garbage collection removes unused uploads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ from tidelake.spark.writing.exactly_once import DEFAULT_WRITER, QUERY_ID, is_in,
 from tidelake.spark.writing.token import TokenWriter
 
 SNAPSHOT = "snapshot"
-# Envelopes whose option `time` may also be one time of all rows.
+# Envelopes whose option `time` may also be one time for all rows.
 AT_ONE_TIME = (SNAPSHOT, "upsert")
 
 
@@ -48,11 +48,11 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
     """The envelope of a write through the format.
 
     Args:
-        collection: to write to.
-        schema: of the frame.
-        overwrite: whether Spark was asked for `mode("overwrite")`, or a stream for `complete`.
-        given: its options. Without a name of an envelope it is `updates` if the frame has `_diff`, otherwise
-            `append`; of an overwrite `snapshot`.
+        collection: the collection to write to.
+        schema: schema of the frame.
+        overwrite: whether the mode is `overwrite`, or `complete` for a stream.
+        given: the options. The default envelope is `updates` if the frame has `_diff`, otherwise `append`;
+            for an overwrite it is `snapshot`.
 
     Raises:
         UsageError: it cannot overwrite, or takes no such option.
@@ -80,10 +80,10 @@ def chosen(collection: Collection, schema: StructType, overwrite: bool, given: W
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
-    """Of `df.write`. A few store calls.
+    """The writer of `df.write`. A few store calls.
 
     Raises:
-        InvalidUpdates: the columns do not fit; names all that is wrong.
+        InvalidUpdates: the columns do not fit; names all faults.
         UsageError: an option does not fit.
     """
     given = write_options(options)
@@ -95,7 +95,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
-    """Of `df.writeStream`. Errors as `batch_writer`."""
+    """The writer of `df.writeStream`. Errors as for `batch_writer`."""
     given = write_options(options)
     if given.token is not None:
         raise UsageError("option token is of batch writes: a stream is recognised by its checkpoint")
@@ -110,7 +110,7 @@ def _upload(options: Mapping[str, str], schema: StructType, overwrite: bool, giv
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Of `df.write`, and of INSERT INTO a temporary view."""
+    """The writer of `df.write`, and of INSERT INTO a temporary view."""
 
     def __init__(self, upload: Upload, token: str | None = None) -> None:
         self.upload, self._token = upload, token
@@ -120,7 +120,7 @@ class BatchWriter(DataSourceArrowWriter):
         return self.upload.store(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver: append once, unless the token is in."""
+        """In the driver: append once, unless the token is committed already."""
         found = _uploaded(messages)
         collection = _target(found, self.upload.target).collection()
         numbered: Numbered | None = None
@@ -132,11 +132,11 @@ class BatchWriter(DataSourceArrowWriter):
         self.upload.commit(collection, found, numbered)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what the tasks uploaded may have been published, and is else found by collection."""
+        """Do nothing: the uploads may be committed; if they are not, garbage collection removes them."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of `df.writeStream`: one commit for a micro-batch, exactly once."""
+    """The writer of `df.writeStream`: one commit for each micro-batch, exactly once."""
 
     def __init__(
         self,
@@ -159,27 +159,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self.upload.store(iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver: append once, under the number of the micro-batch, unless it is in."""
+        """In the driver: append once, under the number of the micro-batch, unless it is committed already."""
         found = _uploaded(messages)
         queries = {message.query for message in found}
         if len(queries) != 1:
             raise InternalError(f"the tasks of micro-batch {batchId} belong to {len(queries)} queries")
         collection = _target(found, self.upload.target).collection()
-        # Spark makes a writer for each batch. Whoever runs the query has the same rows under its number, by
-        # the checkpoint that they share, and one of them gets it in.
+        # Spark makes a writer for each batch. All processes that run the query share its checkpoint, so they
+        # have the same rows under a number, and one of them commits it: `resume` fences none.
         writer = collection.writer(self._writer, owner=queries.pop(), take_over=self._take_over, resume=True)
-        # Without the checkpoint the number of rows is all that is known, and that may be another one of
-        # a batch that comes again, and the same one of another batch.
+        # Without the checkpoint only the number of rows is known. That is a weak check: a repeated batch may
+        # have another number, and a different batch the same.
         content = planned_in(self._checkpoint, batchId) or f"{sum(m.rows for m in found)} rows"
         if not is_in(writer, batchId, content):
             self.upload.commit(collection, found, Numbered(writer, batchId, lambda _answer: content))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing; see `BatchWriter.abort`."""
+        """Do nothing; see `BatchWriter.abort`."""
 
 
 def _uploaded(messages: Sequence[WriterCommitMessage | None]) -> list[Uploaded]:
-    """The messages of all tasks. Spark commits only if each of them came to an end and sent one."""
+    """The messages of all tasks. Spark commits only if every task ended and sent one."""
     found = [message for message in messages if isinstance(message, Uploaded)]
     if len(found) != len(messages):
         raise InternalError(f"{len(messages) - len(found)} of {len(messages)} tasks sent no message")
@@ -187,7 +187,7 @@ def _uploaded(messages: Sequence[WriterCommitMessage | None]) -> list[Uploaded]:
 
 
 def _target(found: Sequence[Uploaded], planned: Target) -> Target:
-    """Where the tasks stored the rows: a stream's writer is made anew, by name, for the commit."""
+    """The collection for which the tasks stored rows. A stream's writer looks it up again for the commit."""
     targets = {message.target for message in found} or {planned}
     if len(targets) != 1:
         raise InternalError(f"the tasks of one write stored rows for {len(targets)} collections")

@@ -1,16 +1,17 @@
 """The streaming read of the format: a snapshot and all updates after it, or updates only, in micro-batches.
 
-Owns what Spark asks of a streaming source, in terms of `tidelake.shard.reading.tail`: offsets, limits on a
+Implements Spark's interface of a streaming source by `tidelake.shard.reading.tail`: offsets, limits on a
 batch, and partitions. The reader lives in a Python process of Spark's driver for as long as the query;
-copies of it go to the workers, and read nothing but the task in a partition.
+copies of it go to the workers, and read only the task in a partition.
 
-A batch from one offset to another has the same rows whenever it is run: its times are exact, and a hold,
-whose id is in the checkpoint, keeps their history until Spark has said that the batch is done, or
-`hold_for_s` after the query ended. A checkpoint that was left for longer is refused once history is gone.
+A batch between two offsets has the same rows whenever it is run: its times are exact, and a hold, whose id is
+    in
+the checkpoint, keeps their history until Spark has reported the batch as done, or until `hold_for_s` after
+the query ended. An older checkpoint is refused once its history is gone.
 
-Facts of Spark 4.3 that this is built on: `initialOffset` is called again after a restart, unless the first
-batch was done, so it must name no place; `latestOffset` is called every 13 ms when idle; `commit` comes with
-the next batch, never for the last; `stop` is not called when the query dies.
+This relies on facts of Spark 4.3: `initialOffset` is called again after a restart unless the first batch was
+done, so it must not contain a frontier; `latestOffset` is called every 13 ms when idle; `commit` comes with
+the next batch, never for the last one; `stop` is not called when the query dies.
 """
 
 import os
@@ -47,7 +48,7 @@ from tidelake.spark.source.stream_read import StreamRead
 from tidelake.spark.tasks import one_thread
 from tidelake.state.backlog import Limits
 
-# Stored bytes of one partition, unless the machine has more cores than that makes partitions.
+# Stored bytes of one partition; fewer if that would make fewer partitions than the machine has cores.
 _TASK_BYTES = 32 * 1024 * 1024
 
 
@@ -56,10 +57,10 @@ class StreamTask(InputPartition):
     """One key range of a batch, as a worker gets it.
 
     Attributes:
-        task: of a plan.
-        rows: what they are to look like.
+        task: a task of a plan.
+        rows: the form of the rows.
         key: names of the key columns, for a change feed.
-        domain: of the times.
+        domain: unit of the times.
     """
 
     task: bytes
@@ -71,8 +72,8 @@ class StreamTask(InputPartition):
         """The rows, with at least the columns that Spark asked for.
 
         Raises:
-            LeaseExpired: nobody kept what is to be read for so long.
-            InvalidUpdates: a row goes, where rows are to be those that come.
+            LeaseExpired: the hold expired, and a part is gone.
+            InvalidUpdates: a row is removed, and the rows are to be added ones only.
         """
         found = run_task(self.task)
         match self.rows:
@@ -85,7 +86,7 @@ class StreamTask(InputPartition):
 
 
 def _arrivals(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows as often as they come."""
+    """Repeat added rows as often as they are added; a removed row is an error."""
     counts = batch.column(DIFF).to_numpy()
     if len(counts) and counts.min() < 0:
         row = batch.slice(int(counts.argmin()), 1).to_pylist()[0]
@@ -97,11 +98,11 @@ def _arrivals(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a collection for one streaming query. Opens nothing before it is asked something.
+    """Reads a collection for one streaming query. Opens nothing before the first call.
 
     Args:
-        read: what.
-        schema: the columns that are wanted: those that its shape has, or some that a user chose.
+        read: what to read.
+        schema: the columns to read: those of the shape, or the user's choice.
     """
 
     def __init__(self, read: StreamRead, schema: StructType) -> None:
@@ -112,26 +113,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Frontier | None = None
 
     def initialOffset(self) -> Json:
-        """Where a query starts that has no checkpoint; the same whenever it is asked. Reads no data."""
+        """The start of a query without a checkpoint; every call returns the same. Reads no data."""
         collection = self._collection()
         self._tail_of(None)  # refuses what cannot be followed
         return to_json(Begin(collection.id, self._read.start))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """That there is a limit. Spark knows none by times: both are applied in `latestOffset`."""
+        """Whether there is a limit. Spark has no limit by times: `latestOffset` applies both limits."""
         if self._limits.none:
             return ReadAllAvailable()
         return ReadMaxRows(TIME_MAX if self._read.max_rows is None else self._read.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is closed now is all that is read. One log scan."""
+        """Limit the query to the times that are closed now. One log scan."""
         self._until = self._collection().upper
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the batch that begins at `start`; `start` if there is nothing to read.
 
-        At most one log scan, and that not more often than every `poll_s`; see `Tail.step`. One log write
-        for the first batch.
+        At most one log scan every `poll_s`; see `Tail.step`. One log write for the first batch.
 
         Raises:
             HistoryCompacted: the checkpoint, or the time to start after, is older than the history kept.
@@ -145,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else to_json(end)
 
     def reportLatestOffset(self) -> Json | None:
-        """The last head that was seen, for Spark's progress reports. No store call."""
+        """The newest known upper, for Spark's progress reports. No store call."""
         if self._tail is None or self._opened is None:
             return None
         return to_json(Position(self._opened[1].id, self._tail.hold, self._tail.known.upper))
@@ -185,13 +185,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (convert(batch, schema) for batch in partition.batches())
 
     def commit(self, end: Json) -> None:
-        """What was read up to `end` is not asked for again: its history may go, in a minute."""
+        """Spark will not ask again for batches up to `end`: release their history, about a minute later."""
         done = self._checked(from_json(end))
         if isinstance(done, Position):
             self._tail_of(done.hold).move(done.frontier)
 
     def stop(self) -> None:
-        """End the signs of life. The hold stays, for whoever goes on from the checkpoint."""
+        """Stop renewing the hold. It lasts for `hold_for_s`, so that the query can be continued."""
         if self._tail is not None:
             self._tail.stop()
         if self._opened is not None:
@@ -209,12 +209,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened[1]
 
     def _tail_of(self, hold: str | None) -> Tail:
-        """The tail under a hold; None: under the one that this query has, or a fresh one."""
+        """The tail with a given hold; None: with this query's hold, or a fresh one."""
         if self._tail is None or hold not in (None, self._tail.hold):
             collection, read = self._collection(), self._read
             if self._tail is not None:
                 self._tail.stop()
-            # Decided once: what the query was started with, whatever columns come and go.
+            # Decide once: a running query keeps its schema, also if the collection's columns change.
             schema_id, columns = readable(collection, read.shape, self._schema)
             self._tail = collection.tail(
                 hold,
@@ -264,7 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _lower(begun: Offset, ended: Position) -> Frontier | None:
-    """Where the updates of a batch begin; None: it is the snapshot just before its end."""
+    """The frontier at which a batch begins; None: the batch is the snapshot just before its end."""
     if isinstance(begun, Position):
         return begun.frontier
     if ended.first is None:

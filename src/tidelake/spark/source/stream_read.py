@@ -17,16 +17,16 @@ class StreamRead:
     """What a query reads.
 
     Attributes:
-        url: of the lake.
-        collection: name in it.
-        start: the snapshot of the last closed time and then all updates, updates from now on only, or those
-            at or beyond a frontier.
-        max_rows: updates of a batch at most, but for a single time and the snapshot, which are never cut.
-        max_times: distinct times of a batch at most.
-        shape: which rows and columns, and how they look.
-        parallelism: partitions of a batch at most; None: by size. Small batches have fewer.
+        url: URL of the lake.
+        collection: name of the collection.
+        start: the snapshot of the last closed time and then all updates; or only updates from now on; or
+            updates at or after a frontier.
+        max_rows: the most updates of a batch; but a single time and the snapshot are never split.
+        max_times: the most distinct times of a batch.
+        shape: the rows and columns.
+        parallelism: the most partitions of a batch; None: by size. Small batches have fewer.
         hold_for_s: how long after its end the query can be started again from its checkpoint.
-        poll_s: least pause between two looks for news.
+        poll_s: shortest pause between two checks for new updates.
     """
 
     url: str
@@ -41,7 +41,7 @@ class StreamRead:
 
 
 def stream_read(options: Mapping[str, str]) -> StreamRead:
-    """What options ask for. A few store calls, to find the collection and the unit of its times.
+    """Parse options. A few store calls, to find the collection and the unit of its times.
 
     Raises:
         UsageError: an option is unknown or has a bad value, or the collection cannot be followed.
@@ -73,7 +73,7 @@ def stream_read(options: Mapping[str, str]) -> StreamRead:
 
 
 def _start(text: str | None, domain: TimeDomain) -> Start:
-    """`snapshot`, `latest`, or a time or frontier: what is at or beyond it, as of option `updatesFrom`."""
+    """Parse `snapshot`, `latest`, or a time or frontier to start at, as for option `updatesFrom`."""
     if text is None or text.strip().lower() == SNAPSHOT:
         return SNAPSHOT
     if text.strip().lower() == LATEST:

@@ -1,4 +1,4 @@
-"""Values of options: text in, plain values out, each or a clear error.
+"""Values of options: text in, plain values out, or a clear error.
 
 Owns the spellings of lists of names, flags, counts and spans of time; must not know what options mean.
 """
@@ -23,7 +23,7 @@ def names_of(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
     """Names between commas; one that holds a comma or a quote stands in backticks or double quotes.
 
     Raises:
-        UsageError: it is no such list, or an empty one.
+        UsageError: it is not such a list, or it is empty.
     """
     text = given.get(option)
     if text is None:
@@ -61,7 +61,7 @@ def count(given: Mapping[str, str], option: str) -> int | None:
     """A whole number from 1 on; None if it is not given.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is something else.
     """
     text = given.get(option)
     if text is None:
@@ -72,10 +72,10 @@ def count(given: Mapping[str, str], option: str) -> int | None:
 
 
 def seconds(given: Mapping[str, str], option: str) -> float | None:
-    """A span of time, in seconds where no unit is written; None if it is not given.
+    """A span of time in seconds; a text without unit is in seconds. None if it is not given.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a span of time.
     """
     text = given.get(option)
     if text is None:

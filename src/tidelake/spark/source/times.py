@@ -1,7 +1,7 @@
 """Times in options: text in, times and frontiers of a collection's unit out.
 
-A collection that counts in `ms` or `us` takes timestamps as well as numbers. They must say their zone: the
-planner of a data source does not know the session's, and a guess would read another version without a word.
+A collection that counts in `ms` or `us` also takes timestamps. They must have a zone: the planner of a data
+source does not know the session's zone, and a wrong guess would silently read another version.
 """
 
 import re
@@ -24,10 +24,10 @@ def time_of(text: str, domain: TimeDomain, option: str, *, up: bool = False) -> 
         text: a whole number, a tuple such as `(3, 4)`, or for clocks a timestamp with its zone.
         domain: the unit of the collection's times.
         option: its name, for the message.
-        up: which time of the unit a finer timestamp is: the first at or after it, or the last at or before.
+        up: round a finer timestamp up to the unit; False: round it down.
 
     Raises:
-        UsageError: it is none; says what to write.
+        UsageError: it is not a time; says what to write.
     """
     given = text.strip()
     if domain.unit == "tuple":
@@ -53,7 +53,7 @@ def frontier_of(text: str, domain: TimeDomain, option: str) -> list[Time]:
     """The elements of the frontier that an option names: a time, or a list such as `[(0, 3), (2, 0)]`.
 
     Raises:
-        UsageError: it is none; says what to write.
+        UsageError: it is not a frontier; says what to write.
     """
     found = _LIST.fullmatch(text.strip())
     if found is None:

@@ -1,10 +1,10 @@
-"""What a write through the format does with its rows: in the tasks, and in the commit.
+"""The work of a write through the format: in the tasks, and in the commit.
 
-Owns what is planned in the driver, sent to the tasks and comes back as their messages. Must not know options,
-nor how Spark calls. Envelopes whose rows must meet hand them over, sorted by key; the commit merges these
-runs and carries out the envelope's work, in one process and bounded memory.
+Owns the plan that the driver sends to the tasks, and their messages. Must not know options, nor Spark's
+interface. Tasks of envelopes that need equal keys together hand their rows over, sorted by key; the commit
+merges these runs and does the envelope's work, in one process and bounded memory.
 
-INVARIANT: what was offered to a commit is never deleted here.
+INVARIANT: uploads that were offered to a commit are never deleted here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,14 @@ from tidelake.spark.writing.commit import Numbered, commit, open_upper
 
 @dataclass(frozen=True)
 class Uploaded(WriterCommitMessage):
-    """What a task tells the driver.
+    """The message of a task to the driver.
 
     Attributes:
         answers: rows of `uploads.answer_schema()`.
         handed: names of runs of rows that were handed over.
-        rows: that the task was given.
+        rows: number of rows that the task got.
         query: id of the streaming query; empty for a batch write.
-        target: for which the rows were stored.
+        target: the collection for which the rows were stored.
     """
 
     answers: bytes
@@ -52,10 +52,10 @@ class _Plan:
     """What a task does with its rows.
 
     Attributes:
-        target: where they go.
-        work: of the envelope; None: the rows are handed over.
-        handover: bytes of it.
-        names: of the columns.
+        target: the collection to write to.
+        work: work of the envelope; None: the rows are handed over.
+        handover: bytes of the `Handover`.
+        names: names of the columns.
         key: the key columns.
     """
 
@@ -91,7 +91,7 @@ class Upload:
     """One write as Spark plans it: made in the driver, pickled for the tasks.
 
     SUBTLE: Spark makes a stream's writer anew for the commit and for an abort, and pickles only the one
-    that goes to the tasks. So the work of the tasks is planned when that is pickled.
+    that goes to the tasks. So the work of the tasks is planned when the writer is pickled.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Upload:
         self.envelope = envelope
         self.names = tuple(schema.names)
         self._plan: _Plan | None = None
-        # Rows whose keys must meet wait for the commit, which is one process.
+        # Rows whose keys must be together are handed over to the commit, which is one process.
         self.hands_over = not (envelope.rebases or isinstance(envelope, Compared))
         if self.hands_over and not set(collection.key) <= set(self.names):
             raise UsageError(
@@ -153,9 +153,9 @@ class Upload:
             if commit(collection, answer, lower, read_at=read_at, numbered=numbered) is not None:
                 break
             if rebases:
-                # The rows are not here to be uploaded again, and only rows with times of their own get here.
+                # A time of the rows was closed meanwhile, and the rows are not here to be uploaded again.
                 raise UpdateNotBeyondLower(answer.time_lower, collection.upper)
-        # These were never offered to the state: no commit can have published them.
+        # The handed-over runs were never offered to a commit, so they can be deleted.
         handover.discard(handed)
         if isinstance(self.envelope, Compared):
             self.envelope.discard(collection, given)

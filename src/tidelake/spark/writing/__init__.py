@@ -1,1 +1,1 @@
-"""DataFrames into collections: what is uploaded by workers, and how it is committed."""
+"""Writing DataFrames to collections: workers upload, and the driver commits."""

@@ -1,7 +1,7 @@
-"""A DataFrame into a collection, all or nothing: the helpers for users.
+"""Writing a DataFrame to a collection, all or nothing: the functions for users.
 
-Owns the arguments of a batch write, and the token by which a job that is run again is recognised. What
-rows mean is the envelope's, and how they get in is `tidelake.spark.writing.commit`.
+Owns the arguments of a batch write, and the token that identifies a repeated job. The envelope owns the
+meaning of rows; `tidelake.spark.writing.commit` commits them.
 """
 
 from dataclasses import replace
@@ -35,20 +35,20 @@ def append(
     """Append a DataFrame of updates in one commit.
 
     Args:
-        collection: to append to.
+        collection: the collection to append to.
         frame: the key and value columns, by name in any order, types as `tidelake.spark.columns` maps
-            them. Without `_time` all rows get one time, the collection's upper (of a clock: now, if
+            them. Without `_time` all rows get one time, the collection's upper (for clock times: now, if
             that is later); without `_diff` all are `+1`. Columns that a change of the schema added may
-            be missing, and are null. It is evaluated once, or once in vain if it only seemed to be small.
+            be missing, and are null. It is evaluated once, and once more if it was larger than estimated.
         lower: append iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. Tuple times need both.
         ranges: first sort the rows into so many key ranges (a shuffle), so that the parts do not
-            overlap and later reads merge fewer runs; worth it from some ten million rows on.
+            overlap and later reads merge fewer runs; pays off from about ten million rows on.
         token: see `write`.
         envelope: another meaning of the rows; see `write`.
 
     Returns:
-        The times written, and the upper after it.
+        The times written, and the new upper.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -82,29 +82,29 @@ def write(
     """Write a DataFrame whose rows mean what the envelope says, in one commit.
 
     Args:
-        collection: to write to.
-        frame: evaluated once, and once in vain if it only seemed to be small; again only if it is not small,
-            another writer commits meanwhile and what is written depends on what is there.
-        envelope: `"updates"` (`_time` and `_diff` given), `"append"` (rows that are added), `"upsert"` (the
-            new rows of their keys), `"snapshot"` (all that is to be there), `"debezium"` (change events), or
-            an envelope that was made already.
+        collection: the collection to write to.
+        frame: evaluated once, and once more if it was larger than estimated; again only if it is not small,
+            another writer commits meanwhile, and the write depends on the contents.
+        envelope: `"updates"` (`_time` and `_diff` given), `"append"` (rows to add), `"upsert"` (the new rows
+            of their keys), `"snapshot"` (the new contents), `"debezium"` (change events), or an envelope
+            object.
         lower: write iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
             Tuple times need both.
         ranges: first sort the rows into so many key ranges; see `append`.
-        token: a text of the caller's for this very write, such as `"orders 2026-01-31"`. A write whose
-            token is in succeeds without doing anything, whatever its rows are, so that a job that is run
+        token: a text that identifies this write, such as `"orders 2026-01-31"`. A write whose token is
+            committed already succeeds without writing, whatever its rows are, so that a job that is run
             again writes once. A record of the token stays in the collection's state (about 100 bytes).
-        **options: for the name of an envelope, what it takes, such as `time="ts"`.
+        **options: options of the named envelope, such as `time="ts"`.
 
     Returns:
-        The times written and the upper after it (`appended`), and counts of what was done (`answer`).
+        The times written and the new upper (`appended`), and counts of what was done (`answer`).
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
         UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
         UpperMismatch: the collection's upper is not `lower`.
-        WriterFenced: another process is writing under the same token, and began later.
+        WriterFenced: another process that began later is writing under the same token.
     """
     made: Envelope = named(envelope, options)
     start = None if lower is None else collection.frontier(lower, "lower")

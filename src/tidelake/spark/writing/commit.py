@@ -1,12 +1,12 @@
 """The one commit loop of all writes of DataFrames.
 
-Owns the way from a DataFrame to one append: columns are checked in the driver before anything runs, the
-workers, or this process, upload what they sort (`tidelake.spark.writing.running`), and the driver appends
-once, by compare-and-set, under a number if the caller has one. A job that fails, or a task that runs twice,
-leaves parts that no state names; collection of garbage removes them. It must not know what rows mean: that
-is the envelope's.
+Owns the way from a DataFrame to one append: the driver checks columns before anything runs, the workers, or
+this process, sort and upload rows (`tidelake.spark.writing.running`), and the driver appends once, by
+compare-and-set, under a number if the caller has one. A job that fails, or a task that runs twice, leaves
+parts that no state names; garbage collection removes them. It must not know what rows mean; the envelope
+does.
 
-INVARIANT: what was uploaded is offered again at a later upper only if it is right there.
+INVARIANT: uploads are offered again at a later upper only if they are right there.
 """
 
 from collections.abc import Callable
@@ -33,12 +33,12 @@ def _nothing(_answer: Answer) -> str:
 
 @dataclass(frozen=True)
 class Numbered:
-    """An append that a named writer numbers: whatever is tried again, it is in once.
+    """An append numbered by a named writer: it is committed once, however often it is repeated.
 
     Attributes:
-        writer: opened, so that older holders of its name are fenced.
+        writer: the open writer; older holders of its name are fenced.
         sequence: the number.
-        content: what the data was made of, as far as it says whether it is the same again.
+        content: describes the input of the data, to tell whether it is the same again.
     """
 
     writer: Writer
@@ -51,8 +51,8 @@ class Written:
     """What a write did.
 
     Attributes:
-        appended: the times, and the upper after it.
-        answer: counts of what the workers did; of an append that was in already, none.
+        appended: the times written, and the new upper.
+        answer: counts of what the workers did; empty if the append was committed before.
     """
 
     appended: Appended
@@ -74,17 +74,17 @@ def write(
     """Append a DataFrame in one commit.
 
     Args:
-        collection: to append to.
-        frame: evaluated once, and once in vain if it is larger than it seemed; again only if tasks do the
-            work, another writer committed meanwhile and the envelope's updates depend on what is there, or
-            have times that it closed.
+        collection: the collection to append to.
+        frame: evaluated once, and once more if it was larger than estimated; again only if tasks do the
+            work, another writer committed meanwhile, and the updates depend on the contents or have times
+            that it closed.
         envelope: what the rows mean.
         lower: append iff the collection's upper equals it; default: whatever the upper is.
         upper: close all times before it; default: just past the last time. An empty frame moves no time.
         numbered: append under this number.
-        title: of the jobs, for Spark's own pages.
-        by_tasks: let tasks do the work however few the rows are: the caller has said which rows are whose.
-        expected_bytes: how large the rows may be in memory, if Spark does not know: a guess.
+        title: description of the jobs, for Spark's UI.
+        by_tasks: let tasks do the work however few rows there are: the caller has distributed the rows.
+        expected_bytes: the caller's guess of the rows' size in memory, used if Spark has no estimate.
 
     Raises:
         InvalidUpdates: columns do not fit (nothing ran), or values do not (nothing was appended).
@@ -92,7 +92,7 @@ def write(
         UpperMismatch: the upper is not `lower`, or all times are closed for good.
         WriterFenced: another process opened the writer.
     """
-    # Asked for first: its schema is the one that the store knows now.
+    # Read the state first, so that the columns are checked against the newest schema.
     collection.state()
     envelope.check(frame.schema, collection)
     rows: Rows | None = None
@@ -109,7 +109,7 @@ def write(
                 answer = rows.answer(envelope.work(collection, rows.names, start))
             if isinstance(envelope, Compared):
                 stored = answer if stored is None else stored
-                # Others went on while the rows were stored.
+                # Others may have committed while the rows were stored.
                 read_at = collection.settled().seqno
                 start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, stored, start, frame.sparkSession)
@@ -133,23 +133,24 @@ def commit(
     read_at: int | None,
     numbered: Numbered | None = None,
 ) -> Appended | None:
-    """Append what workers uploaded for `lower` at whatever the upper is now.
+    """Append uploads that workers made for `lower`, at the current upper.
 
     Args:
-        collection: to append to.
-        answer: of the workers.
+        collection: the collection to append to.
+        answer: the answer of the workers.
         lower: the upper that they uploaded for.
-        upper: to close all times before; default: just past the last time.
-        read_at: seqno of a state not later than those whose contents the uploads depend on; None: on none.
+        upper: close all times before it; default: just past the last time.
+        read_at: seqno of a state that is not later than the contents that the uploads depend on; None: they
+            depend on none.
         numbered: append under this number.
 
     Returns:
-        None if it must be uploaded again, at a later upper: another writer was faster, and what was
-        uploaded depends on what was there, or has a time that is closed now.
+        None if the rows must be uploaded again, at a later upper: another writer was faster, and the uploads
+        depend on the contents, or have a time that is closed now.
 
     Raises:
         UpdateNotBeyondLower: a time was closed at `lower` already.
-        UpdateBeyondUpper, UpperMismatch, WriterFenced: as `write`.
+        UpdateBeyondUpper, UpperMismatch, WriterFenced: as for `write`.
     """
     start = lower
     while True:
@@ -163,18 +164,17 @@ def commit(
         try:
             return _append(collection, answer, start, end, numbered, read_at=read_at)
         except UpperMismatch:
-            # Somebody was faster; most often the parts are as good at the new upper.
+            # Another writer was faster; usually the parts are right at the new upper too.
             if read_at is not None:
                 return None
             start = open_upper(collection)
 
 
 def _start(collection: Collection, lower: Frontier | None, *, rebases: bool) -> Frontier:
-    """The upper to append at: as it is now, unless the caller knows.
+    """The upper to append at: the caller's or, if there is none, the current one.
 
     Raises:
-        UpperMismatch: what is uploaded depends on what is there, which is not yet, or no longer, that at the
-            upper which the caller gave.
+        UpperMismatch: the uploads depend on the contents, and the upper is not the one that the caller gave.
     """
     if lower is not None and rebases:
         return lower

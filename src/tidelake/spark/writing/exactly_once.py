@@ -1,22 +1,22 @@
-"""Streams that are written exactly once, whatever dies when.
+"""Writing streams exactly once, also after crashes.
 
-Owns what makes a micro-batch recognisable. The order of commits does it, with nothing to configure:
+Owns what identifies a micro-batch. The order of commits makes it exactly-once, with nothing to configure:
 
 1. Spark writes into the checkpoint what batch n is made of. From then on batch n is that.
 2. One compare-and-set appends the rows of batch n and records "writer W has written n for query Q".
 3. Spark writes into the checkpoint that n is done.
 
-A driver that dies before 2 leaves parts that nobody names. One that dies between 2 and 3 runs batch n
-again, and the record says that it is in; the rows are not even read. A driver that was thought dead is
-fenced by the epoch of the one that opened the writer after it. A task that is tried again, or run twice,
-uploads twice, and one answer of each task counts.
+A driver that dies before 2 leaves parts that no state names. After a death between 2 and 3 batch n is run
+again, and the record says that it is committed; its rows are not even read. A driver that was wrongly taken
+for dead is fenced by the epoch of the next driver that opens the writer. A task that is retried, or run
+twice, uploads twice, and one answer of each task counts.
 
 With `delay` the rows of a batch are staged, and the same compare-and-set seals at the watermark: so no time
 is closed before the batch that moved the watermark is durable (`tidelake.spark.writing.stage`).
 
-INVARIANT: Spark repeats no batch but its last one, and that as it was planned. A number before the last, or
-the last one planned at another moment, comes from a checkpoint that is older than the collection (a copy
-that was put back), whose rows may be others: it is refused, never taken for done.
+INVARIANT: Spark repeats only its last batch, as it was planned. A number before the last one, or the last one
+planned at another moment, comes from a checkpoint that is older than the collection (a restored copy). Its
+rows may be different: it is refused, never taken for done.
 """
 
 import re
@@ -47,7 +47,7 @@ from tidelake.state.append import other_content
 DEFAULT_WRITER = "spark"
 QUERY_ID = "sql.streaming.queryId"
 _PLANNED, _RUN = "planned at ", " by run "
-# What Spark writes into the checkpoint when it plans a micro-batch: the metadata come first.
+# Spark's entry in the checkpoint for a planned micro-batch: the metadata come first.
 _MOMENT = re.compile(r'"batchTimestampMs":(\d+)')
 
 
@@ -57,10 +57,10 @@ class WrittenBatch:
 
     Attributes:
         batch: its number in the checkpoint.
-        already: it was in before; nothing was read.
+        already: it was committed before; nothing was read.
         upper: the collection's upper after it.
         rows: updates that it made, before consolidation.
-        late: rows that were moved to a later time by the tasks, or staged where late rows go.
+        late: rows that the tasks moved to a later time, or that were staged in the collection for late rows.
     """
 
     batch: int
@@ -78,14 +78,14 @@ class Sink:
     """What `foreachBatch` calls for each micro-batch of one streaming query; made by `sink`.
 
     Attributes:
-        collection: to write to.
+        collection: the collection to write to.
         envelope: what the rows mean.
         writer: name of the stream's record in the collection.
-        take_over: whether to write on under a name that another query has used.
+        take_over: whether to take over a name that another query has used.
         progress: called after each micro-batch.
-        query: who the stream is; None: Spark says.
+        query: identifies the stream; None: Spark's query id does.
         mark: rows are staged and sealed at this watermark; None: they are appended.
-        error: what the last call raised, itself; Spark's own exception has only its text.
+        error: the error that the last call raised; Spark's own exception has only its text.
     """
 
     collection: Collection
@@ -98,23 +98,23 @@ class Sink:
     error: Exception | None = None
     _opened: tuple[str, Writer] | None = None
     _failed: int | None = None
-    # Of most streams Spark cannot say how large a micro-batch is: probably as the last one.
+    # For most streams Spark has no estimate of a micro-batch's size: use that of the last one.
     _taken_bytes: int | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Append one micro-batch, unless it is in."""
+        """Append one micro-batch, unless it is committed already."""
         try:
             done = self._take(frame, batch)
             if self.progress is not None:
                 self.progress(done)
         except Exception as error:
             self.error = error
-            # What is in, and whose the writer is, is asked anew if this query goes on.
+            # If this query continues, open the writer again, to read its record anew.
             self._opened, self._failed = None, batch
             raise
 
     def __reduce__(self) -> tuple[object, ...]:
-        """For Spark Connect, whose server calls the function in a process of its own."""
+        """Pickle it for Spark Connect, whose server calls the function in another process."""
         spec = self.collection.uploader().spec
         mark = self.mark
         sent = None if mark is None else (mark.delay, mark.late and (mark.late.id, mark.late.name))
@@ -124,7 +124,7 @@ class Sink:
     def _take(self, frame: DataFrame, batch: int) -> WrittenBatch:
         query = query_of(frame) if self.query is None else self.query
         writer, content = self._open(query), "" if self.query else planned_by(frame, query, batch)
-        # After a failure this very run may come again, if its caller tries.
+        # After a failure, the same run of the query may repeat the batch: do not compare the run.
         known = content.partition(_RUN)[0] if batch == self._failed else content
         if is_in(writer, batch, known):
             late = 0
@@ -197,30 +197,31 @@ def sink(
     micro-batch moves no time; only its number is recorded.
 
     Args:
-        collection: to write to.
+        collection: the collection to write to.
         envelope: what the rows mean; see `write`.
-        writer: name of the stream's record in the collection. One stream, one name: a second stream into
-            the same collection needs another.
-        take_over: write on under a name that another query has used, that is with another checkpoint. For
-            rows that the other one has not written; the same rows again would be in twice.
+        writer: name of the stream's record in the collection. Each stream into a collection needs its own
+            name.
+        take_over: take over a name that another query, that is another checkpoint, has used. Only for rows
+            that the other one has not written: the same rows would be written twice.
         progress: called after each micro-batch, in the driver.
-        query: who this stream is, if Spark does not say: under Spark Connect. Give the same text when the
-            stream is started again with the same checkpoint, and another one with another checkpoint.
-        delay: stage the rows at their own times, in any order, and seal as the stream goes: all times that
-            lie further than this before the latest time seen are closed, by the commit that stages the
-            micro-batch that has this time. In units of the collection's times, or a span of a clock. Take
-            at least the delay of a `withWatermark` of the query. For the envelopes 'updates' and 'append',
-            with times.
-        side: with `delay`: a collection of the same columns and times where rows are staged whose times are
-            closed. It is not sealed. Default: such a row is an error, and its micro-batch is not in.
-        **options: for the name of an envelope, what it takes, such as `time="ts"`.
+        query: identifies this stream under Spark Connect, where Spark's query id is not available. Give the
+            same text when the stream is started again with the same checkpoint, and another one with another
+            checkpoint.
+        delay: stage the rows at their own times, in any order, and seal as the stream goes: the commit that
+            stages a micro-batch also closes all times that lie further than this before the latest time seen.
+            In units of the collection's times, or a timedelta for clock times. Take at least the delay of a
+            `withWatermark` of the query. For the envelopes 'updates' and 'append', with times.
+        side: with `delay`: a collection with the same columns and times, in which rows are staged whose times
+            are closed. It is not sealed. Default: such a row is an error, and its micro-batch is not
+            committed.
+        **options: options of the named envelope, such as `time="ts"`.
 
     Raises (out of the query, as text; the error itself is in `Sink.error`):
         InvalidUpdates: rows do not fit. The micro-batch was not appended, all earlier ones were.
-        UsageError: the checkpoint is not the one that this writer name belongs to, or is an older one.
+        UsageError: this writer name belongs to another checkpoint, or the checkpoint is an old copy.
         WriterFenced: the same query was started elsewhere.
     """
-    # Before a query is started, whose error would be a text.
+    # Check before the query starts: afterwards Spark has only the text of an error.
     check_name(writer, "writer name")
     mark = None if delay is None else Watermark(_delay(delay, collection), side)
     if side is not None and (mark is None or side.id == collection.id or not _alike(side, collection)):
@@ -232,10 +233,10 @@ def sink(
 
 
 def _delay(delay: timedelta | int, collection: Collection) -> int:
-    """A delay in units of the collection's times.
+    """Convert a delay to units of the collection's times.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not valid.
     """
     if delay == 0 and not isinstance(delay, timedelta) and collection.domain.total_order:
         return 0
@@ -250,7 +251,7 @@ def query_of(frame: DataFrame) -> str:
     """The id of the streaming query that a micro-batch belongs to.
 
     Raises:
-        UsageError: it belongs to none, or Spark does not say.
+        UsageError: it belongs to none, or Spark gives no id.
     """
     try:
         found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
@@ -265,10 +266,9 @@ def query_of(frame: DataFrame) -> str:
 
 
 def planned_by(frame: DataFrame, query: str, batch: int) -> str:
-    """When Spark planned a micro-batch, as its checkpoint says, and which run of the query it is in now.
+    """The moment at which Spark planned a micro-batch, from its checkpoint, and the current run of the query.
 
-    The moment is the same if the batch is repeated, and never that of another batch. Empty if Spark does not
-    say.
+    A repeated batch has the same moment, and another batch never has it. Empty if Spark does not give them.
     """
     try:
         context = frame.sparkSession.sparkContext
@@ -277,19 +277,19 @@ def planned_by(frame: DataFrame, query: str, batch: int) -> str:
         moment = running.offsetLog().get(batch).get().metadataOpt().get().batchTimestampMs()
         return f"{_PLANNED}{moment}{_RUN}{running.runId().toString()}"
     except (PySparkException, Py4JError, AttributeError):
-        # Not in Spark's public interface: another version may keep it elsewhere.
+        # This is not public in Spark: another version may keep it elsewhere.
         return ""
 
 
 def planned_in(checkpoint: str | None, batch: int) -> str:
-    """When Spark planned a micro-batch, as `planned_by` says, for a process that has only the checkpoint.
+    """The moment at which Spark planned a micro-batch, as `planned_by`, for a process without the query.
 
     Args:
-        checkpoint: its place, as it was given to Spark.
+        checkpoint: the checkpoint's place, as it was given to Spark.
         batch: the number.
 
     Returns:
-        Empty if this process cannot read it: it is on another file system, or it is no option of the stream.
+        Empty if this process cannot read it: it is on another file system, or not an option of the stream.
     """
     if checkpoint is None:
         return ""
@@ -302,16 +302,17 @@ def planned_in(checkpoint: str | None, batch: int) -> str:
 
 
 def is_in(writer: Writer, batch: int, content: str = "") -> bool:
-    """Whether a micro-batch is in already.
+    """Whether a micro-batch is committed already.
 
     Args:
-        writer: of the stream.
-        batch: its number.
-        content: what tells it from others of this number; empty: nothing.
+        writer: the writer of the stream.
+        batch: the number of the batch.
+        content: tells it from other batches with this number; empty: unknown.
 
     Raises:
-        UsageError: it is one before the last, or another one: its checkpoint is older than the collection. Or
-            it was written by this very run, which comes to each batch once: these are other rows.
+        UsageError: the batch is before the last one, or another one has its number: the checkpoint is older
+            than the collection. Or this run of the query has written the batch before: as a run comes to each
+            batch once, these are other rows.
     """
     if writer.last_sequence is None or batch > writer.last_sequence:
         return False

@@ -1,11 +1,12 @@
-"""What could not be read, kept in a folder.
+"""Storing lines that could not be read in a folder.
 
-Owns the files of that folder: JSON lines of `file`, `number` (the line, from 1), `block` (where the numbers
-begin, in bytes), `reason` and `line`, or `base64` if the line is no text.
+Owns the files of that folder: JSON lines with `file`, `number` (the line, from 1), `block` (the byte offset
+    at
+which the numbers begin), `reason` and `line`, or `base64` if the line is not text.
 
-INVARIANT: a file is whole and flushed before the rest of its batch is appended, and a batch that is done
-again has the same file, which no other batch has: of another collection of this name, or of another query
-that took the writer over. So what is not in the collection is in the folder, once.
+INVARIANT: a file is complete and flushed before the rest of its batch is appended. A repeated batch has the
+same file, and no other batch has it, not even one of another collection of this name, or of another query
+that took the writer over. So a line that is not in the collection is in the folder, once.
 """
 
 import hashlib
@@ -24,10 +25,10 @@ class Batch:
     """A batch that a writer numbers.
 
     Attributes:
-        collection: id of it.
+        collection: id of the collection.
         writer: name of the writer.
-        owner: whose numbers these are.
-        number: of the batch.
+        owner: owner of the numbers.
+        number: number of the batch.
     """
 
     collection: str
@@ -40,23 +41,24 @@ def keep(answer: Answer, collection: str, batch: Batch | None) -> None:
     """Store the rejects of a batch, if a folder was given.
 
     Args:
-        answer: of all tasks.
-        collection: its name.
-        batch: None of an append that has no number: then the file is named by what is in it.
+        answer: the answer of all tasks.
+        collection: name of the collection.
+        batch: None for an append without a number: then the file is named by a digest of its lines.
 
     Raises:
         StoreUnavailable: the folder cannot be written to. Nothing was appended.
     """
     if answer.rejects_to is None or (batch is None and not answer.rejects):
         return
-    # Tasks answer in any order.
+    # Sort: tasks answer in any order.
     lines = sorted(answer.rejects)
     path = Path(answer.rejects_to) / f"{_name(lines, collection, batch)}.jsonl"
     try:
         if lines:
             _store(path, "".join(line + "\n" for line in lines).encode())
         else:
-            # Of an attempt that was not appended, after which the lines or the options were mended.
+            # An earlier attempt, which was not appended, may have left a file before the lines were
+            # corrected.
             path.unlink(missing_ok=True)
     except OSError as error:
         raise StoreUnavailable(
@@ -76,14 +78,14 @@ def _digest(texts: Sequence[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name as a file's: names that would look alike are told apart."""
+    """Convert a name to a file name; different names stay different."""
     text = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return text if text == name else f"{text}~{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
 def _store(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Spark's file source, and whoever looks into the folder, does not see names that begin with a dot.
+    # Written under a name that begins with a dot, which Spark's file source and directory listings skip.
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     with hidden.open("wb") as file:
         file.write(data)

@@ -1,11 +1,13 @@
-"""Where the work of a write is done: by tasks of Spark, or by this process if there are few rows.
+"""Where the work of a write is done: by Spark tasks, or by this process if there are few rows.
 
-Owns that choice, and how few rows get here. A job with Python workers takes about a tenth of a second before
-it has done anything, and its tasks use one thread each; the driver takes some rows by a job without them.
+Owns that choice, and how few rows get into this process. A job with Python workers takes about a tenth of a
+second before it does any work, and each of its tasks uses one thread; fetching a few rows into the driver
+needs no Python workers.
 
-INVARIANT: who works gets every row once, or nothing is worked on here. How large rows are is a guess: of
-files Spark knows their compressed size, of most streams nothing, but the caller has seen the micro-batch
-before. So what comes here is bounded by its own size, and if there is more the tasks do all of it.
+INVARIANT: either this process gets every row once, or the tasks do all the work. The size of rows is a guess:
+for files Spark knows their compressed size, for most streams nothing, but the caller knows the size of the
+last micro-batch. So the fetch is bounded by the real size of the rows, and if there are more, the tasks do
+all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,24 +30,25 @@ from tidelake.spark.uploads import Answer, answer_schema, collect, total, weighi
 
 BYTES_MAX = "spark.tidelake.driverBytesMax"
 _BYTES_MAX = "16m"
-# To look more up is long work, which tasks share.
+# A larger look-up takes long, so tasks share it.
 _LOOKED_UP_BYTES = 512 << 20
-# Rows in memory are larger than in files; what is larger by more than that was estimated wrongly.
+# Rows are larger in memory than in files. If they are larger by more than this factor, the estimate was
+# wrong.
 _GROWTH = 4
-# Of `monotonically_increasing_id`: above it is the number of the partition.
+# Bits of the row number in `monotonically_increasing_id`; the bits above are the number of the partition.
 _ROW_BITS = 33
-# What a value takes in memory, or less.
+# The memory counted for each value, beside its text or bytes.
 _FIXED_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a write, ready to be worked on, as often as it takes.
+    """The rows of a write, ready for the work, which may be repeated.
 
     Attributes:
-        names: of the columns.
-        frame: of which tasks are to get the rows; its columns have other names.
-        few: the rows themselves, in one batch or none; None: tasks are to get them.
+        names: names of the columns.
+        frame: the frame whose rows the tasks get; its columns have other names.
+        few: the rows themselves, in at most one batch; None: the tasks get them.
     """
 
     names: Sequence[str]
@@ -53,7 +56,7 @@ class Rows:
     few: Sequence[pa.RecordBatch] | None = None
 
     def answer(self, work: ArrowMap) -> Answer:
-        """What the work on all rows came to. Errors as `uploads.total`."""
+        """Do the work on all rows. Errors as for `uploads.total`."""
         weighed = _Weighed(work)
         if self.few is None:
             return collect(self.frame.mapInArrow(weighed, answer_schema()))
@@ -62,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Weighed:
-    """Work that says how large the rows were."""
+    """Work whose answer includes the size of its input rows."""
 
     work: ArrowMap
 
@@ -88,17 +91,17 @@ def rows_of(
     by_tasks: bool = False,
     expected_bytes: int | None = None,
 ) -> Rows:
-    """The rows of a frame that was checked; runs a job if they are few.
+    """The rows of a checked frame; runs a job to fetch them if they seem to be few.
 
     Args:
-        frame: evaluated once if its rows are few, and if they only seemed to be, once in vain.
+        frame: evaluated once here if its rows seem to be few, in vain if they are not.
         envelope: what the rows mean.
-        collection: to write to.
-        by_tasks: leave them to the tasks, however few they are.
-        expected_bytes: how large they may be, if Spark does not know.
+        collection: the collection to write to.
+        by_tasks: leave the rows to the tasks, however few they are.
+        expected_bytes: a guess of their size, used if Spark has no estimate.
 
     Raises:
-        UsageError: the setting `spark.tidelake.driverBytesMax` is no size.
+        UsageError: the setting `spark.tidelake.driverBytesMax` is not a size.
     """
     prepared = envelope.prepare(frame, collection)
     names = prepared.columns
@@ -128,20 +131,20 @@ def _bytes_max(spark: SparkSession) -> int:
 
 
 def taken(frame: DataFrame, bytes_max: int) -> list[pa.RecordBatch] | None:
-    """The rows of a frame, in one batch or none; None if those of a partition are larger than that.
+    """The rows of a frame, in at most one batch; None if those of a partition are too large.
 
-    Larger is decided row by row: row i, from 1, has at most `bytes_max / i` bytes. So whatever the rows are,
-    what a partition sends is at most `bytes_max` times the logarithm of its rows. Columns get other names.
+    This is decided row by row: row i, from 1, may have at most `bytes_max / i` bytes. So a partition never
+    sends more than `bytes_max` times the logarithm of its rows. Columns get other names.
     """
-    # As text: the expressions are many, and each call of Spark's takes its time. And by a method that is
-    # not public: the public one fails on null structs whose fields are not nullable.
+    # SQL texts, because there are many expressions and each call of Spark takes time. The private method,
+    # because the public one fails on null structs whose fields are not nullable.
     names = list(map(quoted, frame.columns))
     sizes = [_size(name, field.dataType) for name, field in zip(names, frame.schema, strict=True)]
     row = f"((monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L) + 1L)"
     more = "".join(f" + coalesce({size}, 0)" for size in sizes if size)
     fits = f"{row} * ({_FIXED_BYTES}.0D * {len(sizes) + 1}{more}) <= {bytes_max}.0D"
     cut = [f"if({fits}, {name}, null)" if size else name for name, size in zip(names, sizes, strict=True)]
-    # Of rows that are too many the first one stays, to tell of them.
+    # If there are too many rows, the first one above the limit stays, to signal that.
     some = frame.where(f"{row} <= {bytes_max // _FIXED_BYTES + 1}")
     columns = [f"{value} AS c{i}" for i, value in enumerate(cut)]
     batches = some.selectExpr(*columns, f"{fits} AS fits")._collect_as_arrow()  # type: ignore[operator]
@@ -150,13 +153,13 @@ def taken(frame: DataFrame, bytes_max: int) -> list[pa.RecordBatch] | None:
     rows = pa.Table.from_batches(batches)
     if not pc.all(rows.column("fits")).as_py():
         return None
-    # One batch, so that those who need equal keys together have them.
+    # One batch, so that equal keys are together.
     found: list[pa.RecordBatch] = rows.drop_columns(["fits"]).combine_chunks().to_batches()
     return found
 
 
 def _size(name: str, kind: t.DataType) -> str:
-    """How many bytes a value takes beside those that any takes, in SQL; empty: none."""
+    """The SQL for the bytes of a value in addition to `_FIXED_BYTES`; empty: none."""
     if isinstance(kind, t.StringType | t.BinaryType):
         return f"octet_length({name})"
     if isinstance(kind, t.ArrayType | t.MapType | t.StructType):

@@ -1,11 +1,12 @@
-"""DataFrames into open times: staged once, sealed later; and micro-batches that seal as they go.
+"""Staging DataFrames at open times; and micro-batches that are staged and sealed in one commit.
 
-Owns the way from a DataFrame to one stage: workers upload what they sort, and the driver stages once. Rows
-that come after their times were closed are refused, or staged in another collection.
+Owns the way from a DataFrame to one stage: workers sort and upload, and the driver stages once. Rows whose
+    times
+are closed already are refused, or staged in another collection.
 
-INVARIANT: of a micro-batch each row is in one of the two collections. Which one is decided by where the first
-one's upper was, and the commit that stages the others remembers that: a batch that is repeated is parted at
-the same time.
+INVARIANT: each row of a micro-batch is in exactly one of the two collections. The first collection's upper
+decides which one, and the commit that stages rows there records this time: a repeated batch is divided at the
+same time.
 """
 
 import re
@@ -38,27 +39,27 @@ def stage(
     envelope: EnvelopeLike = "updates",
     **options: object,
 ) -> bool:
-    """Stage a DataFrame in one commit: durable at once, and in the collection when its times are sealed.
+    """Stage a DataFrame in one commit: durable at once, and visible when its times are sealed.
 
-    Any times at or after the upper; stagers do not conflict with each other. Workers upload, the driver
+    Times may be any at or after the upper; stages do not conflict with each other. Workers upload, the driver
     stages once. See `Collection.stage`.
 
     Args:
-        collection: to stage in.
+        collection: the collection to stage in.
         frame: evaluated once.
-        token: a text of the caller's for this very call. One whose token is in succeeds without doing
-            anything, whatever its rows are.
-        envelope: what the rows mean: `"updates"` or `"append"`, with times of their own.
-        **options: for the name of an envelope, what it takes, such as `time="ts"`.
+        token: a text that identifies this call. A call whose token is committed already succeeds without
+            writing, whatever its rows are.
+        envelope: what the rows mean: `"updates"` or `"append"`, with their own times.
+        **options: options of the named envelope, such as `time="ts"`.
 
     Returns:
-        False if nothing had to be kept: the token is in, or there are no rows.
+        False if nothing had to be stored: the token is committed, or there are no rows.
 
     Raises:
-        InvalidUpdates: columns do not fit (nothing ran), or values do not. Nothing is kept.
-        UpdateNotBeyondLower: a time is closed; names the first. Nothing is kept.
-        UsageError: the rows have no times, or mean something that depends on what is there.
-        WriterFenced: another process is writing under the same token, and began later.
+        InvalidUpdates: columns do not fit (nothing ran), or values do not. Nothing is stored.
+        UpdateNotBeyondLower: a time is closed; names the first one. Nothing is stored.
+        UsageError: the rows have no times, or the envelope depends on the contents.
+        WriterFenced: another process that began later is writing under the same token.
     """
     made = named(envelope, options)
     if isinstance(made, Updates) and not collection.domain.total_order:
@@ -76,18 +77,18 @@ def stage(
 
 @dataclass(frozen=True)
 class Watermark:
-    """When a stream seals, and what becomes of rows that come later than that.
+    """When a stream seals, and what happens to rows that come later.
 
     Attributes:
         delay: in units of the times: all times that lie further than this before the latest one are sealed.
-        late: the collection where rows are staged whose times are closed; None: they are refused.
+        late: the collection in which rows are staged whose times are closed; None: they are refused.
     """
 
     delay: int
     late: Collection | None = None
 
     def after(self, answer: Answer) -> Frontier | None:
-        """How far a micro-batch seals, as far as its own times say; earlier ones have sealed by theirs."""
+        """The frontier that a micro-batch seals, by its own times; earlier batches have sealed by theirs."""
         if answer.time_upper is None or answer.time_upper < self.delay:
             return None
         return Frontier.of(answer.time_upper - self.delay)
@@ -98,9 +99,9 @@ class StagedBatch:
     """What a micro-batch did.
 
     Attributes:
-        rows: that were staged.
-        late: that came too late, and are staged in the other collection.
-        taken_bytes: of all of them, in memory.
+        rows: number of rows staged.
+        late: number of late rows, staged in the other collection.
+        taken_bytes: size of all rows in memory.
     """
 
     rows: int
@@ -117,12 +118,12 @@ def stage_batch(
     *,
     expected_bytes: int | None = None,
 ) -> StagedBatch:
-    """Stage a micro-batch, and seal at the watermark that it moves, in one commit; then what came too late.
+    """Stage a micro-batch and seal at its watermark in one commit; then stage its late rows.
 
-    `expected_bytes` is how large it may be, if Spark does not know.
+    `expected_bytes` is a guess of its size, used if Spark has no estimate.
 
     Raises:
-        UpdateNotBeyondLower: a row is late, and there is no collection for such rows. Nothing is kept.
+        UpdateNotBeyondLower: a row is late, and there is no collection for such rows. Nothing is stored.
     """
     rows = _rows(collection, frame, envelope, expected_bytes)
     writer, number = numbered.writer, numbered.sequence
@@ -137,7 +138,7 @@ def stage_batch(
         try:
             writer.stage_uploaded(answer.uploads, seal=mark.after(answer), sequence=number, content=content)
         except UpdateNotBeyondLower:
-            # With a place for late rows: somebody else has sealed meanwhile.
+            # Late rows were left out, so another process has sealed meanwhile: try again at the new upper.
             if half is None or open_upper(collection) == upper:
                 raise
             continue
@@ -152,7 +153,7 @@ def finish_batch(
     mark: Watermark,
     writer: Writer,
 ) -> int:
-    """Stage what came too late of a micro-batch that is in, unless it is staged; how many rows it is."""
+    """Stage the late rows of a committed micro-batch, unless they are staged. Returns how many rows."""
     content = writer.last_content or ""
     if not _late(content):
         return 0
@@ -160,7 +161,7 @@ def finish_batch(
 
 
 def _late(content: str) -> tuple[int, int] | None:
-    """Where a micro-batch was parted, and how many of its rows were late; None if none was."""
+    """The time at which a micro-batch was divided, and the number of late rows; None if no row was late."""
     found = _PARTED.search(content)
     return None if found is None or not int(found[2]) else (int(found[1]), int(found[2]))
 
@@ -186,14 +187,14 @@ def _finish(rows: Rows, envelope: Envelope, mark: Watermark, writer: Writer, con
 def _rows(
     collection: Collection, frame: DataFrame, envelope: Envelope, expected_bytes: int | None = None
 ) -> Rows:
-    # Asked for first: its schema is the one that the store knows now.
+    # Read the state first, so that the columns are checked against the newest schema.
     collection.state()
     envelope.check(frame.schema, collection)
     return rows_of(frame, envelope, collection, expected_bytes=expected_bytes)
 
 
 def _work(collection: Collection, envelope: Envelope, rows: Rows, half: Half | None = None) -> ArrowMap:
-    """What a task does: rows with times of their own become parts."""
+    """The work of a task: store rows that have their own times as parts."""
     work = envelope.work(collection, rows.names, open_upper(collection))
     if (
         not isinstance(work, StoreRows)

@@ -1,6 +1,6 @@
-"""Writes that are known by a token: run again, they are in once.
+"""Writes with a token (an idempotency key): repeated under the same token, they are committed once.
 
-What a token is, is `tidelake.lake.tokens`.
+`tidelake.lake.tokens` defines tokens.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class TokenWriter:
     """One write under one token.
 
     Attributes:
-        collection: to write to.
+        collection: the collection to write to.
         token: any text of at most 249 bytes.
     """
 
@@ -27,10 +27,10 @@ class TokenWriter:
         writer_of(self.token)
 
     def done(self) -> Appended | None:
-        """The answer to a write that is in; None if it is not. One log scan."""
+        """The answer to a committed write under the token; None if there is none. One log scan."""
         record = self.collection.token_record(self.token)
         return None if record is None else Appended(record.upper, record.upper, already=True)
 
     def open(self) -> Numbered:
-        """The number to write under; fences whoever is writing under this token. One log write."""
+        """The number to write under; fences other processes that write under this token. One log write."""
         return Numbered(self.collection.writer(writer_of(self.token)), 0)
