@@ -101,9 +101,9 @@ class Machine:
         self._config = config
         self._env = env
         self._known: Known | None = None
-        self._begin()
+        self._make_locks()
 
-    def _begin(self) -> None:
+    def _make_locks(self) -> None:
         self._adopting = threading.Lock()
         # Set last: a thread that sees the current pid uses these locks.
         self._pid = os.getpid()
@@ -111,7 +111,7 @@ class Machine:
     def _check_process(self) -> None:
         """After a fork, make new locks: a thread of the parent may have held the old ones."""
         if self._pid != os.getpid():
-            self._begin()
+            self._make_locks()
 
     def refresh(self) -> ShardState:
         """The newest state. One log scan, three calls the first time. Waits for no command.
@@ -188,7 +188,7 @@ class Machine:
         except Exception as error:
             _fail([asked for asked, _ in attempt.decided], error)
         else:
-            self._settled(attempt, committed)
+            self._answer(attempt, committed)
 
     def _decide(self, waiting: Sequence[Asked[Any]]) -> None:
         fresh = self._newest(waiting) is None
@@ -198,11 +198,11 @@ class Machine:
                 for asked in waiting:
                     asked.attempt = attempt
                 committed = self._history.commit(attempt.known, attempt.delta, attempt.after)
-                self._settled(attempt, committed)
+                self._answer(attempt, committed)
                 if committed is not None:
                     return
             elif fresh:
-                self._settled(attempt, attempt.known)
+                self._answer(attempt, attempt.known)
                 return
             self.refresh()
             fresh = True
@@ -233,7 +233,7 @@ class Machine:
         )
         return _Attempt(known, delta, replace(state, seqno=delta.seqno), tuple(decided))
 
-    def _settled(self, attempt: _Attempt, known: Known | None) -> None:
+    def _answer(self, attempt: _Attempt, known: Known | None) -> None:
         """Answer the commands of an attempt that was committed, or that wrote nothing. None: it was not."""
         for asked, _ in attempt.decided:
             asked.attempt = None

@@ -1,7 +1,7 @@
-"""A version: one moment of a shard, as its readers see it.
+"""A version: the state of a shard at one moment, as readers see it, with the schemas of that state.
 
-Owns what a read starts from. The state and the schemas cannot be of different moments, since the schemas are
-those of the state. A read takes a version, and asks the shard for nothing more.
+Owns what a read starts from. State and schemas are always of the same moment, since the schemas come from the
+state. A read takes one version, and asks the shard for nothing more.
 """
 
 from collections.abc import Generator, Iterator
@@ -16,27 +16,27 @@ from tidelake.state.state import ShardState
 
 
 class Pin(Protocol):
-    """What keeps the parts of versions in the store."""
+    """Keeps the parts of versions in the store."""
 
     @property
     def id(self) -> str:
-        """Of its hold; empty while there is none."""
+        """Id of its hold; empty while it has none."""
 
     def watch(self, version: "Version", batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-        """The same batches, read from a version, which is kept until they end or are forgotten."""
+        """The same batches, read from a version. Keeps the version until they end or are forgotten."""
 
     def close(self) -> None:
-        """Keep nothing any more. At most one log write."""
+        """Stop keeping versions. At most one log write."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """One moment of a shard; `Shard.version` gives the newest one.
+    """A version of a shard; `Shard.version` returns the newest one.
 
     Attributes:
-        state: with all that transactions had decided for the shard.
-        spec: of that state: it knows the schemas of all of its parts.
-        pin: what keeps these parts for a read that takes long; None: they stay for `garbage_age_s`.
+        state: the state, with everything that transactions had decided for the shard.
+        spec: the spec of that state, with the schemas of all of its parts.
+        pin: keeps its parts for a long read; None: they stay for at least `garbage_age_s`.
     """
 
     state: ShardState
@@ -49,16 +49,16 @@ class Version:
         return self.state.upper
 
     def kept_by(self, pin: Pin) -> "Version":
-        """This version, of which `pin` keeps what is read."""
+        """This version, with its parts kept by `pin`."""
         return replace(self, pin=pin)
 
     def watch(self, batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-        """The same batches, read from this version. It is kept until they end, if something pins it."""
+        """The same batches, read from this version. Its pin, if any, keeps it until they end."""
         return batches if self.pin is None else self.pin.watch(self, batches)
 
     @property
     def hold_id(self) -> str:
-        """Of the hold that pins it; empty if there is none."""
+        """Id of the hold that pins it; empty if there is none."""
         return "" if self.pin is None else self.pin.id
 
     def release(self) -> None:

@@ -203,7 +203,7 @@ class ShardCheck:
         def tell(kind: str, object_: str, message: str) -> None:
             found.append(Finding(kind, self._name, object_, message))
 
-        sizes = {info.name: info.size_bytes for info in [*listed, *self._lent(state)]}
+        sizes = {info.name: info.size_bytes for info in [*listed, *self._origin_parts(state)]}
         check = PartsCheck(state, self._stores.blobs, sizes, tell, deep=self._deep, watch=watch)
         for batch in state.batches():
             check.batch(batch)
@@ -214,7 +214,7 @@ class ShardCheck:
         for parts in state.chunks.values():
             if parts:
                 check.run(Run(parts))
-        self._found += self._lasting(found, state)
+        self._found += self._still_needed(found, state)
         return check
 
     def _negative(self, state: ShardState) -> None:
@@ -232,7 +232,7 @@ class ShardCheck:
             )
             self._tell("negative-rows", self._id, message)
 
-    def _lent(self, state: ShardState) -> list[BlobInfo]:
+    def _origin_parts(self, state: ShardState) -> list[BlobInfo]:
         """The stored parts of the shards that this one has borrowed from. A listing each."""
         owners = {names.owner(part.name) for part in forking.borrowed_parts(state)}
         return [
@@ -241,7 +241,7 @@ class ShardCheck:
             for info in self._stores.blobs.list(names.parts(owner))
         ]
 
-    def _lasting(self, found: list[Finding], state: ShardState) -> list[Finding]:
+    def _still_needed(self, found: list[Finding], state: ShardState) -> list[Finding]:
         """The findings without missing parts that the newest state needs no more."""
         if not any(finding.kind == "part-missing" for finding in found):
             return found

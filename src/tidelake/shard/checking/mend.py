@@ -71,16 +71,16 @@ class Mending:
         if state is None:
             return None
         left_out = () if replayed.state is not None else leaving_out.left_out
-        found = self._made(state, lost, left_out, leaving_out.sound)
+        found = self._planned(state, lost, left_out, leaving_out.sound)
         if found.after is not None:
             return found
         # A finer repair is not possible: take the last sound state, and later entries that keep the rules.
         fallback = salvaged(self._id, self._stores, keeping_rules=True)
         if fallback.state is None or not fallback.keeps_rules:
             return found
-        return self._made(fallback.state, lost, fallback.left_out, leaving_out.sound)
+        return self._planned(fallback.state, lost, fallback.left_out, leaving_out.sound)
 
-    def _made(
+    def _planned(
         self, state: ShardState, lost: frozenset[str], left_out: tuple[Entry, ...], sound: int | None
     ) -> Plan:
         own = {part.name: self._fresh(state) for part in not_ours(state) if part.name not in lost}
@@ -124,7 +124,7 @@ class Mending:
         id_ = self._env.ids.fresh()
         for name, copy in plan.own.items():
             self._copy(name, copy)
-        self._keep(plan, id_)
+        self._store_aside(plan, id_)
         history = History(self._id, self._stores, self._env)
         rollup = history.write_rollup(after)
         now_ms = max(self._env.clock.now_ms(), after.committed_ms)
@@ -145,7 +145,7 @@ class Mending:
         plan = self.plan(replayed, frozenset())
         return plan is not None and self.carry_out(plan)
 
-    def _keep(self, plan: Plan, id_: str) -> None:
+    def _store_aside(self, plan: Plan, id_: str) -> None:
         """Store copies of what is set aside, and the state before the repair."""
 
         def name(what: str) -> str:

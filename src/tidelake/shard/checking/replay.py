@@ -78,7 +78,7 @@ def salvaged(shard_id: str, stores: Stores, *, keeping_rules: bool) -> Replayed:
         stores: the stores that hold it.
         keeping_rules: also leave out entries that lead to a state which breaks a rule.
     """
-    how = _How(leave_out=True, judge=True, keeping_rules=keeping_rules)
+    how = _Options(leave_out=True, judge=True, keeping_rules=keeping_rules)
     return _read(lambda: _Replay(shard_id, stores, how), shard_id)[1]
 
 
@@ -86,12 +86,12 @@ def state_at(shard_id: str, stores: Stores, seqno: int) -> ShardState | None:
     """The state of a seqno; None if the log does not go back so far, or no whole state leads there."""
     if seqno < 0:
         return None
-    found = _read(lambda: _Replay(shard_id, stores, _How(until=seqno)), shard_id)[1].state
+    found = _read(lambda: _Replay(shard_id, stores, _Options(until=seqno)), shard_id)[1].state
     return found if found is not None and found.seqno == seqno else None
 
 
 @dataclass(frozen=True)
-class _How:
+class _Options:
     """How a log is read.
 
     Attributes:
@@ -118,8 +118,8 @@ def _read(made: Callable[[], "_Replay"], shard_id: str) -> "tuple[_Replay, Repla
 
 
 class _Replay:
-    def __init__(self, shard_id: str, stores: Stores, how: _How | None = None) -> None:
-        self._id, self._stores, self._how = shard_id, stores, how or _How()
+    def __init__(self, shard_id: str, stores: Stores, how: _Options | None = None) -> None:
+        self._id, self._stores, self._how = shard_id, stores, how or _Options()
         self._left_out: list[Entry] = []
         self._sound: int | None = None
         # Rollups and first entries that break rules: the shard cannot be opened from them.
@@ -235,7 +235,7 @@ class _Replay:
             try:
                 entries = self._scan(state.seqno + 1, _ENTRIES)
             except _Stuck:
-                state = self._past(state)
+                state = self._skip_unreadable(state)
                 continue
             if not entries:
                 return state
@@ -249,10 +249,10 @@ class _Replay:
                 for name in self._rollups.get(state.seqno, ()):
                     self._compare(name, state)
 
-    def _past(self, state: ShardState) -> ShardState:
+    def _skip_unreadable(self, state: ShardState) -> ShardState:
         """The state with its seqno advanced past an entry that the store itself cannot read."""
         seqno = state.seqno + 1
-        if not self._how.leave_out or self._leads_on(seqno):
+        if not self._how.leave_out or self._has_later_rollup(seqno):
             raise _Stuck(seqno)
         self._scan(seqno + 1, 1)
         self._left_out.append(Entry(seqno, b""))
@@ -264,10 +264,10 @@ class _Replay:
             raise _Truncated
         missing = f"entries {start} to {end - 1} are" if end - start > 1 else f"entry {start} is"
         self._tell("log-gap", f"{self._id}@{start}", f"{missing} missing from the log")
-        if not self._how.leave_out or self._leads_on(end - 1):
+        if not self._how.leave_out or self._has_later_rollup(end - 1):
             raise _Stuck(end - 1)
 
-    def _leads_on(self, least: int) -> bool:
+    def _has_later_rollup(self, least: int) -> bool:
         """Whether a rollup leads past an entry that cannot be used."""
         return self._from_rollup(least) is not None
 
@@ -280,7 +280,7 @@ class _Replay:
             if self._judge(after) or not self._how.keeping_rules:
                 return after
         except _Stuck:
-            if self._leads_on(entry.seqno):
+            if self._has_later_rollup(entry.seqno):
                 raise
         self._left_out.append(entry)
         return replace(state, seqno=entry.seqno)

@@ -63,14 +63,14 @@ def _merged(spec: ShardSpec, runs: list[Iterator[pa.RecordBatch]], query: Query)
             held_bytes += batches[-1].nbytes
     if held_bytes > bytes_max:
         # Too many rows: merge. The merge selects the held rows again, which changes nothing.
-        left = [chain(_let_go(batches), run) for batches, run in zip(held, runs, strict=True)]
+        left = [chain(_drain(batches), run) for batches, run in zip(held, runs, strict=True)]
         return merge(left, spec.schema, spec.domain, query, chunk_rows, chunk_bytes=chunk_bytes)
     table = pa.Table.from_batches(chain(*held), update_schema(spec.schema, spec.domain))
     found = consolidate(table, spec.schema, spec.domain, chunk_rows)
     return iter(found.to_batches(max_chunksize=spec.config.row_group_rows))
 
 
-def _let_go(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _drain(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the held batches, and drop each one when it is yielded."""
     while held:
         yield held.popleft()

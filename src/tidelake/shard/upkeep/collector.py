@@ -141,8 +141,8 @@ class Collector:
         if is_empty or not self._due(collected.aged_s, self._upload_ms):
             return
         if state.taken:
-            self._wanted(state, partial(collection.raise_floor, beyond=None))
-        forgotten = self._wanted(state, partial(forgetting.forget_tokens, names_max=_TOKENS_BESIDE))
+            self._run_unless_noop(state, partial(collection.raise_floor, beyond=None))
+        forgotten = self._run_unless_noop(state, partial(forgetting.forget_tokens, names_max=_TOKENS_BESIDE))
         if forgotten < _TOKENS_BESIDE:
             # If the limit was reached there may be more, so the next append goes on at once.
             collected.aged_s = self._shard.env.clock.monotonic_s()
@@ -151,10 +151,10 @@ class Collector:
         """Forget all tokens that are old enough. Tokens without a date (earlier versions) age from now on."""
         collected, forget = self._shard.collected, partial(forgetting.forget_tokens, names_max=_NAMES_MAX)
         date = partial(forgetting.date_tokens, names_max=_NAMES_MAX)
-        while not collected.dated and self._wanted(self._shard.known(), date):
+        while not collected.dated and self._run_unless_noop(self._shard.known(), date):
             pass
         collected.dated = True
-        while self._wanted(self._shard.known(), forget):
+        while self._run_unless_noop(self._shard.known(), forget):
             pass
 
     def pause_s(self) -> float:
@@ -176,7 +176,7 @@ class Collector:
         """Condemn, delete, truncate and purge, until nothing more may be deleted."""
         report = CollectReport()
         while state.garbage or state.doomed:
-            doomed = self._wanted(state, partial(collection.doom, names_max=names_max))
+            doomed = self._run_unless_noop(state, partial(collection.doom, names_max=names_max))
             if not doomed:
                 break
             deleted, blobs, error = self._deleted(doomed)
@@ -191,7 +191,7 @@ class Collector:
             state = self._shard.known()
         return report
 
-    def _wanted(self, state: ShardState, command: Command[R]) -> R:
+    def _run_unless_noop(self, state: ShardState, command: Command[R]) -> R:
         """The result of a command. Not run if it is a no-op on `state`, which was read just before."""
         outcome = command(state, self._shard.env.clock.now_ms())
         return outcome.result if isinstance(outcome, NoOp) else self._shard.run(command)
@@ -250,15 +250,15 @@ class Collector:
         rollups = list(shard.stores.blobs.list(names.rollups(id_)))
         state = shard.state()
         beyond = max((at for at, _ in _unnamed(parts, state) if at <= state.seqno), default=None)
-        self._wanted(state, partial(collection.raise_floor, beyond=beyond))
+        self._run_unless_noop(state, partial(collection.raise_floor, beyond=beyond))
         state = shard.known()
         before_ms = shard.env.clock.now_ms() - self._upload_ms
-        if any(info.modified_ms <= before_ms and _is_early(info.name, state) for info in rollups):
+        if any(info.modified_ms <= before_ms and _may_still_be_added(info.name, state) for info in rollups):
             # Its writer may be asleep and add it later. Once there is a newer rollup, it cannot.
             shard.write_rollup()
             state = shard.known()
         lost = [info for at, info in _unnamed(parts, state) if at < state.sweep.floor]
-        lost += [info for info in rollups if _came_too_late(info.name, state)]
+        lost += [info for info in rollups if _is_superseded(info.name, state)]
         _, blobs, error = self._deleted(info.name for info in lost)
         if error is not None:
             raise error
@@ -281,13 +281,13 @@ def _unnamed(parts: Iterable[BlobInfo], state: ShardState) -> Iterator[tuple[int
             yield at, info
 
 
-def _is_early(name: str, state: ShardState) -> bool:
+def _may_still_be_added(name: str, state: ShardState) -> bool:
     """Whether it is a rollup that is not in the state but may still be added: its writer was interrupted."""
     seqno = names.rolled_up_at(name)
     return seqno is not None and state.rollup.seqno < seqno <= state.seqno
 
 
-def _came_too_late(name: str, state: ShardState) -> bool:
+def _is_superseded(name: str, state: ShardState) -> bool:
     """Whether it is a rollup that is not in the state and never will be: a state adds only newer ones."""
     seqno, last = names.rolled_up_at(name), state.rollup
     if seqno is None or name in state.garbage or name in state.doomed:

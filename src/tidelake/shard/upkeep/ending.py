@@ -116,7 +116,7 @@ class Ending:
         if state is not None and self._lending.settle(state):
             state = self._last()
         if state is not None and state.forks:
-            return self._deleted(keep=_lent(state))
+            return self._deleted(keep=_needed_by_forks(state))
         if state is not None:
             self._lending.return_borrowed(state)
         removed = self._deleted(keep=frozenset())
@@ -140,7 +140,7 @@ class Ending:
         return Removed(0, blobs, size_bytes)
 
 
-def _lent(state: ShardState) -> frozenset[str]:
+def _needed_by_forks(state: ShardState) -> frozenset[str]:
     """The objects that forks of a tombstone need, and its rollup. The set only shrinks over time."""
     pins = fork_pins(state)
     kept = {name for name, lost in state.garbage.items() if any(map(lost.read_by, pins))}

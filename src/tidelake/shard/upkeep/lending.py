@@ -67,10 +67,10 @@ class Lending:
         settled = 0
         for fork_id, fork in sorted(state.forks.items()):
             if fork.noted_ms <= before_ms and self._stores.log.head(fork_id) is None:
-                settled += self._unmake(state, fork_id)
+                settled += self._forget_uncreated(state, fork_id)
         return settled
 
-    def _unmake(self, origin: ShardState, fork_id: str) -> bool:
+    def _forget_uncreated(self, origin: ShardState, fork_id: str) -> bool:
         history = History(fork_id, self._stores, self._env)
         blank = forking.unmade(origin, fork_id, self._env.clock.now_ms())
         if history.create(blank).state != blank:

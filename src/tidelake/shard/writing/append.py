@@ -127,7 +127,7 @@ def _append_timed(
     shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, claim: Claim | None
 ) -> Appended:
     table = normalized(spec, given)
-    claim = _of_rows(claim, table)
+    claim = _with_fingerprint(claim, table)
     lower = shard.version().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
     known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
@@ -219,7 +219,7 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     return times.join(state.upper.elements[0], now)
 
 
-def _of_rows(claim: Claim | None, table: pa.Table, without: tuple[str, ...] = ()) -> Claim | None:
+def _with_fingerprint(claim: Claim | None, table: pa.Table, without: tuple[str, ...] = ()) -> Claim | None:
     """The claim with a fingerprint of the rows as its content, if it has no content yet."""
     if claim is None or claim.content:
         return claim
@@ -228,7 +228,7 @@ def _of_rows(claim: Claim | None, table: pa.Table, without: tuple[str, ...] = ()
 
 def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: Claim | None) -> Appended:
     # Leave a time that is picked at the commit out of the fingerprint: a retry picks another one.
-    claim = _of_rows(claim, table, spec.domain.columns if isinstance(when, AtCommit) else ())
+    claim = _with_fingerprint(claim, table, spec.domain.columns if isinstance(when, AtCommit) else ())
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.
     known = single.preview(shard, partial(expected, when=when, claim=claim), claim)
     if known is not None and known.already:

@@ -202,7 +202,7 @@ def preview(
         if look.view is None or not _is_member(shard, look):
             continue
         runs = (Run(offered),) if offered else ()
-        match command(_alone(look, claim, runs), shard.env.clock.now_ms()):
+        match command(_base_state(look, claim, runs), shard.env.clock.now_ms()):
             case Commit(_, _, _):
                 return None
             case NoOp(result):
@@ -265,7 +265,7 @@ def _is_member(shard: Shard, look: Look) -> bool:
     return False
 
 
-def _alone(look: Look, claim: Claim | None, runs: tuple[Run, ...] = ()) -> ShardState:
+def _base_state(look: Look, claim: Claim | None, runs: tuple[Run, ...] = ()) -> ShardState:
     """The state to compute a write on: as readers see it, without the staged rows of its earlier attempts."""
     seen = transactions.seen_through(look.state, look.view)
     seen = transactions.without(seen, transactions.waiting_for(seen, runs))
@@ -291,7 +291,7 @@ class _Attempt(Generic[R]):
         write, view, group = self._write, look.view, look.group
         if view is None or group is None or self._has_given_up_others(look, group):
             return None
-        seen = _alone(look, write.claim, write.runs)
+        seen = _base_state(look, write.claim, write.runs)
         found = self._worked_out(seen)
         if isinstance(found, NoOp):
             self._withdraw()
