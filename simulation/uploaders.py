@@ -86,7 +86,7 @@ def _append(client: Client, data: bytes, lower: int) -> Appended:
     if client.draw.random() < 0.3:
         writer = collection.writer(UPLOADS)
         return writer.append_uploaded([data], lower=lower, upper=upper, advance=True)
-    return collection.append_uploaded([data], lower=lower, upper=upper, advance=True)
+    return collection.distributed.append_uploaded([data], lower=lower, upper=upper, advance=True)
 
 
 def _refused(client: Client, op: Append, error: TidelakeError) -> None:

@@ -57,7 +57,9 @@ def _append_built(client: Client) -> None:
     except (*FAILED, CollectionDropped):
         return
     op = Append(client.label("built"), rows, Frontier.of(upper))
-    result = client.offer(op, lambda: collection.append_batches([batch], lower=lower, upper=upper))
+    result = client.offer(
+        op, lambda: collection.distributed.append_batches([batch], lower=lower, upper=upper)
+    )
     if result == "refused":
         with suppress(*FAILED):
             batch.delete()

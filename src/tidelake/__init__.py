@@ -58,6 +58,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    """All public names, also those that are not loaded yet."""
+    return sorted(_WHERE)
+
+
 def __getattr__(name: str) -> object:
     if name not in _WHERE:
         raise AttributeError(f"module 'tidelake' has no attribute {name!r}")

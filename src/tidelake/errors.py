@@ -122,8 +122,11 @@ class CollectionExists(UsageError):
     """The name is taken."""
 
 
-class CollectionNotFound(UsageError):
-    """There is no collection of that name."""
+class CollectionNotFound(UsageError, KeyError):
+    """There is no collection of that name. Also a `KeyError`, as `lake["name"]` raises it."""
+
+    # That of `KeyError` would show the message as a literal.
+    __str__ = UsageError.__str__
 
 
 class CollectionDropped(CollectionNotFound):

@@ -33,7 +33,9 @@ def lake(place):
         opened.settings(upload_age_s=100_000, garbage_age_s=700)
         orders, items = (opened.create(name, make_v1.TABLE, key=["id"]) for name in ("orders", "items"))
         rows = make_v1.table(range(40), _time=[0] * 40)
-        orders.append_uploaded([orders.uploader(lower=0).upload([rows])], lower=0, upper=1)
+        orders.distributed.append_uploaded(
+            [orders.distributed.uploader(lower=0).upload([rows])], lower=0, upper=1
+        )
         opened.write({"orders": make_v1.table(range(40, 50)), "items": make_v1.table(range(9))})
         orders.writer("w", owner="me").append(make_v1.table([90]), sequence=4)
         items.stage(make_v1.table([1, 2], _time=[7, 9]))

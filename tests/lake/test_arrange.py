@@ -407,7 +407,7 @@ def test_a_checkpoint_whose_history_is_gone_is_loaded_anew(tmp_path, arrange):
         first.save(tmp_path / "saved")
         first.close()
         for hold in list(collection.state().holds):
-            collection.release(hold)
+            collection.distributed.release(hold)
         collection.append(at(5, 2), upper=20)
         collection.advance_since(15)
 
@@ -578,7 +578,7 @@ def test_history_that_goes_while_nobody_follows_ends_an_arrangement(collection, 
     collection.append(at(0, 1), upper=1)
     arrangement = arrange(collection)
     for hold in list(collection.state().holds):
-        collection.release(hold)
+        collection.distributed.release(hold)
     collection.append(at(1, 2), upper=9)
     collection.advance_since(5)
     for _ in range(2):

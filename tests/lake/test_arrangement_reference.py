@@ -89,7 +89,7 @@ def test_a_renamed_collection_has_the_arrangement_that_it_had(stored, reference,
 def test_an_arrangement_whose_history_is_gone_is_made_anew(stored, reference):
     first = reference.here()
     for hold in list(stored.state().holds):
-        stored.release(hold)
+        stored.distributed.release(hold)
     stored.append(at(1, 3), upper=20)
     stored.advance_since(15)
     again = reference.here()

@@ -228,7 +228,7 @@ def test_calls_that_contradict_themselves_are_refused(lake, collection):
 def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
     collection.append(at(3, 1))
     hold = collection.critical_hold("billing", "me")
-    plan = collection.plan(None, 1)
+    plan = collection.distributed.plan(None, 1)
     a_day = datetime.timedelta(days=1)
     for call, said in (
         (
@@ -246,11 +246,14 @@ def test_what_holds_and_upkeep_are_told_is_checked(lake, collection):
             lambda: hold.compare_and_downgrade_since("\ud800", ("you", 3)),
             "of critical hold 'billing' .* is not valid text",
         ),
-        (lambda: collection.hold([plan], 10**400, "p"), "hold_for=1000.* must be a timedelta"),
-        (lambda: collection.hold([plan], datetime.timedelta.max, "p"), "hold_for=.*at most a hundred years"),
-        (lambda: collection.hold(plan, 5, "p"), "plans is a .*: give a list of what"),
-        (lambda: collection.hold(["x"], 5, "p"), "plans is a .*: give a list of what"),
-        (lambda: collection.hold(None, 5, "p"), "plans is a .*: give a list of what"),
+        (lambda: collection.distributed.hold([plan], 10**400, "p"), "hold_for=1000.* must be a timedelta"),
+        (
+            lambda: collection.distributed.hold([plan], datetime.timedelta.max, "p"),
+            "hold_for=.*at most a hundred years",
+        ),
+        (lambda: collection.distributed.hold(plan, 5, "p"), "plans is a .*: give a list of what"),
+        (lambda: collection.distributed.hold(["x"], 5, "p"), "plans is a .*: give a list of what"),
+        (lambda: collection.distributed.hold(None, 5, "p"), "plans is a .*: give a list of what"),
         (lambda: collection.retain(2**63), "longer than all time: give None"),
         (lambda: collection.retain("7d"), "retention '7d' must be a whole number"),
         (lambda: collection.retain(0), "retention 0 must be a whole number"),

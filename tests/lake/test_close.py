@@ -18,6 +18,7 @@ from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import Closed, OutcomeUnknown, StoreUnavailable
 from tidelake.lake.collection import Collection
+from tidelake.lake.distributed import Distributed
 from tidelake.lake.lake import Lake
 from tidelake.lake.readers import CollectionCriticalHold, CollectionReader
 from tidelake.lake.writer import Writer
@@ -66,18 +67,18 @@ GIVEN = {
 CALLS = {
     "Collection.advance_since": lambda c: c.advance_since(0),
     "Collection.evolve": lambda c: c.evolve(pa.schema([*SCHEMA, ("w", pa.int64())])),
-    "Collection.hold": lambda c: c.hold([MADE["plan"]], 60, "test"),
     "Collection.lookup": lambda c: c.lookup(GIVEN["keys"]),
     "Collection.listen": lambda c: c.listen(0),
-    "Collection.release": lambda c: c.release("nothing"),
     "Collection.retain": lambda c: c.retain(5),
     "Collection.schema_at": lambda c: c.schema_at(0),
     "Collection.subscribe": lambda c: next(c.subscribe()),
     "Collection.append": lambda c: c.append(rows(3)),
-    "Collection.upserter": lambda c: c.upserter(time=9),
     "CollectionCriticalHold.compare_and_downgrade_since": lambda h: h.compare_and_downgrade_since(
         "", ("x", 0)
     ),
+    "Distributed.hold": lambda d: d.hold([MADE["plan"]], 60, "test"),
+    "Distributed.release": lambda d: d.release("nothing"),
+    "Distributed.upserter": lambda d: d.upserter(time=9),
     "CollectionReader.listen": lambda r: r.listen(0),
     "Lake.create": lambda lake: lake.create("new", SCHEMA, key=["id"]),
     "Lake.stage": lambda lake: lake.stage({"c": rows(3, _time=pa.array([9]))}),
@@ -91,8 +92,9 @@ CALLS = {
 # What needs no store, or only lets go of something; a tail plans the step that it has looked at.
 ANSWERS = {
     "BatchBuilder": {"abandon", "close"},
-    "Collection": {"batch_from_bytes", "collection_pause_s", "discard_uploaded", "frontier", "tail"},
+    "Collection": {"tail"},
     "CollectionReader": {"close"},
+    "Distributed": {"batch_from_bytes", "discard_uploaded"},
     "Lake": {"close"},
     "Tail": {"leave", "move", "plan", "read", "snapshot_of", "stop"},
 }
@@ -140,6 +142,7 @@ def test_every_public_method_answers_closed_and_writes_nothing(lake):
         c.reader("r"),
         c.critical_hold("h"),
         c.tail(poll_s=0),
+        c.distributed,
     ]
     assert [type(t) for t in things] == [
         Lake,
@@ -148,12 +151,13 @@ def test_every_public_method_answers_closed_and_writes_nothing(lake):
         CollectionReader,
         CollectionCriticalHold,
         Tail,
+        Distributed,
     ]
-    tail = things[-1]
-    MADE.update(id=c.id, plan=c.plan(None, 1), lower=tail.begin_with_snapshot())
+    tail = things[-2]
+    MADE.update(id=c.id, plan=c.distributed.plan(None, 1), lower=tail.begin_with_snapshot())
     with tidelake.open(lake.url) as other:
         c.merge()
-        MADE["plan"] = c.plan(None, 1)
+        MADE["plan"] = c.distributed.plan(None, 1)
         lake.close()
         before = trace_of(other)
         called = 0
@@ -367,7 +371,7 @@ def test_readers_and_reads_give_up_their_holds_and_what_is_to_stay_stays(lake):
     c.critical_hold("pipeline", since=2)
     tail = c.tail(hold_for=timedelta(days=1))
     tail.begin()
-    plan_hold = c.hold([c.plan(None, 1)], 60, "task")
+    plan_hold = c.distributed.hold([c.distributed.plan(None, 1)], 60, "task")
     with tidelake.open(lake.url) as other:
         assert len(other.collection("c").state().holds) == 3 + (plan_hold is not None)
         lake.close()

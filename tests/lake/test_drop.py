@@ -157,7 +157,7 @@ def commands_of(c):
         "snapshot at a time": lambda: c.snapshot(1),
         "changes": lambda: c.changes(1, 2),
         "updates": lambda: c.updates(1, 2),
-        "plan": lambda: c.plan(None, 2),
+        "plan": lambda: c.distributed.plan(None, 2),
         "critical hold": lambda: c.critical_hold("x"),
         "listen": lambda: next(c.listen(1, timeout_s=0)),
     }

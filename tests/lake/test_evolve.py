@@ -13,6 +13,7 @@ from lakes import SCHEMA, at
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import CollectionDropped, IncompatibleSchema, InvalidUpdates, UsageError
+from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
 from tidelake.shard.runs import plan
 from tidelake.shard.upkeep.compactor import Compactor, Workers
@@ -243,15 +244,17 @@ def test_batches_and_uploads_from_before_are_appended_later(lake, collection):
     builder.add(at(0, 1, v="built"))
     sent = collection.builder(0)
     sent.add(at(0, 2, v="sent"))
-    data = sent.finish(collection.frontier(1)).to_bytes()
-    worker = collection.uploader().to_bytes()
+    data = sent.finish(Frontier.of(1)).to_bytes()
+    worker = collection.distributed.uploader().to_bytes()
     other = lake.collection("c")
     other.evolve(of(W, V))
     other.evolve(of(W))
-    batch = builder.finish(collection.frontier(1))
-    collection.append_batches([batch, collection.batch_from_bytes(data)], lower=0, upper=1)
+    batch = builder.finish(Frontier.of(1))
+    collection.distributed.append_batches(
+        [batch, collection.distributed.batch_from_bytes(data)], lower=0, upper=1
+    )
     uploaded = Uploader.from_bytes(worker).upload(at(1, 3, 4, v="up").to_batches())
-    other.append_uploaded([uploaded], lower=1, upper=2)
+    other.distributed.append_uploaded([uploaded], lower=1, upper=2)
     assert rows(other) == [(1, None, 1), (2, None, 1), (3, None, 1), (4, None, 1)]
     assert schema_ids(other) == {0}
     other.merge()
@@ -263,8 +266,8 @@ def test_a_batch_of_a_schema_that_a_handle_has_not_seen_is_appended(lake, collec
     collection.evolve(of(V, W))
     with collection.builder(0) as builder:
         builder.add(pa.table({"id": [1], "v": ["a"], "w": pa.array([9], pa.int32()), "_time": [0]}))
-        data = builder.finish(collection.frontier(1)).to_bytes()
-    old.append_batches([old.batch_from_bytes(data)], lower=0, upper=1)
+        data = builder.finish(Frontier.of(1)).to_bytes()
+    old.distributed.append_batches([old.distributed.batch_from_bytes(data)], lower=0, upper=1)
     assert rows(old) == [(1, "a", 9, 1)]
 
 
@@ -326,7 +329,7 @@ def test_key_ranges_hold_across_a_key_that_was_widened(lake, monkeypatch, old, n
     c.append(pa.table({"k": others, "n": list(range(1000, 1000 + len(others)))}))
     whole = c.snapshot().read_all()
     for parallelism in (2, 5):
-        planned = c.plan(AsOf(1), parallelism)
+        planned = c.distributed.plan(AsOf(1), parallelism)
         pieces = [pa.Table.from_batches(plan.run_task(task), planned.schema) for task in planned.tasks]
         assert pa.concat_tables(pieces).equals(whole)
     assert len(whole) == len(many) + len(others) and whole.schema.field("k").type == new
@@ -375,7 +378,7 @@ def test_a_merge_that_was_begun_under_an_older_schema_goes_on_under_the_newest(t
 def test_tasks_carry_every_schema_that_parts_may_have(collection):
     collection.append(at(0, 1))
     collection.evolve(of(V, W))
-    (task,) = collection.plan(AsOf(0), 1).tasks
+    (task,) = collection.distributed.plan(AsOf(0), 1).tasks
     assert sorted(decode_record("task", task, plan.Task, "t").spec.schemas) == [0, 1]
 
 
@@ -385,9 +388,9 @@ def test_inline_rows_that_have_to_be_stored_keep_their_schema(tmp_path):
         c = lake.create("c", SCHEMA, key=["id"])
         builder = c.builder(0)
         builder.add(at(0, 1, 2, v="a"))
-        batch = builder.finish(c.frontier(1))
+        batch = builder.finish(Frontier.of(1))
         c.evolve(of(W))
-        c.append_batches([batch], lower=0, upper=1)
+        c.distributed.append_batches([batch], lower=0, upper=1)
         (part,) = [p for m in c.state().spine for p in m.batch.parts()]
         assert part.inline is None and part.schema_id == 0
         assert rows(c) == [(1, None, 1), (2, None, 1)]

@@ -124,6 +124,31 @@ ODD = [
 ]
 
 
+def test_a_lake_is_read_like_a_mapping_of_its_names(lake, collection):
+    other = lake.create("b", SCHEMA, key=["id"])
+    names = sorted([collection.name, "b"])
+    assert list(lake) == lake.list() == names and all(name in lake for name in names)
+    assert lake["b"].id == other.id
+    for missing in ("B", "", 0, None, ("b",)):
+        assert missing not in lake
+    with pytest.raises(KeyError, match=r"^no collection 'B'; there is 'b', 'c'$") as none:
+        lake["B"]
+    assert isinstance(none.value, CollectionNotFound)
+    lake.drop("b")
+    assert "b" not in lake and list(lake) == [collection.name] == lake.list()
+    with pytest.raises(KeyError):
+        lake["b"]
+    with pytest.raises(UsageError):
+        lake[0]
+    assert lake  # also an empty one is true: it has no length
+
+
+def test_the_module_lists_its_public_names_before_they_are_loaded():
+    code = """import sys, tidelake
+assert dir(tidelake) == sorted(tidelake.__all__) and 'pyarrow' not in sys.modules"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_odd_names_are_names_and_reach_no_path(lake, tmp_path):
     before = {p for p in tmp_path.rglob("*") if "lake" not in p.parts}
     for n, name in enumerate(ODD):
@@ -268,6 +293,9 @@ CALLS_OF_A_LAKE = {
     "create": lambda lake: lake.create("new", SCHEMA, key=["id"]),
     "collection": lambda lake: lake.collection("c"),
     "list": lambda lake: lake.list(),
+    "of a name": lambda lake: lake["c"],
+    "in": lambda lake: "c" in lake,
+    "for": list,
     "drop": lambda lake: lake.drop("c"),
 }
 CALLS_OF_A_COLLECTION = {
@@ -277,8 +305,8 @@ CALLS_OF_A_COLLECTION = {
     "append": lambda c: c.append(rows(9)),
     "append with times": lambda c: c.append(at(9, 9)),
     "compare_and_append": lambda c: c.compare_and_append(at(1, 9), 1, 2),
-    "append_uploaded": lambda c: c.append_uploaded([], lower=1, upper=2),
-    "append_batches": lambda c: c.append_batches([], lower=1, upper=2),
+    "append_uploaded": lambda c: c.distributed.append_uploaded([], lower=1, upper=2),
+    "append_batches": lambda c: c.distributed.append_batches([], lower=1, upper=2),
     "builder": lambda c: c.builder(),
     "writer": lambda c: c.writer("new"),
     "snapshot": lambda c: c.snapshot(),

@@ -93,12 +93,12 @@ def test_rows_of_older_schemas_rewritten_times_and_narrowed_batches_are_seen(tmp
             builder.add(narrow)
             batch = builder.finish(Frontier.of(4))
         # Of this batch only times 0 and 1 are in.
-        c.append_batches([batch], lower=0, upper=2)
+        c.distributed.append_batches([batch], lower=0, upper=2)
         with c.builder() as builder:
             builder.add(pa.table({"id": pa.array([1, 5], pa.int32()), "v": ["x", "y"], "_time": [2, 2]}))
             batch = builder.finish(Frontier.of(3))
         batch.rewrite_times(Frontier.of(4), Frontier.of(6))
-        c.append_batches([batch], lower=2, upper=6)
+        c.distributed.append_batches([batch], lower=2, upper=6)
         c.evolve(pa.schema([("id", pa.int64()), ("w", pa.int8()), ("v", pa.string())]))
         c.append(pa.table({"id": [2**40], "w": pa.array([1], pa.int8()), "v": ["z"]}))
         keys = pa.table({"id": [1, 2, 3, 5, 2**40]})

@@ -76,7 +76,7 @@ ANYWHERE = keys(*range(0, ROWS, 50))
 
 def size(c):
     """Of what is unpacked of its lake."""
-    spec = c.uploader().spec
+    spec = c.distributed.uploader().spec
     return cache_of(spec).size_bytes(spec.url)
 
 
@@ -132,7 +132,7 @@ def test_unpacked_rows_are_those_of_the_store(key, tmp_path):
             c.append(table.append_column("_diff", diffs))
         with tidelake.open(tmp_path / "lake", config=Config(**settings, lookup_cache_bytes=0)) as plain:
             stored = plain.collection("c")
-            assert cache_of(stored.uploader().spec) is None
+            assert cache_of(stored.distributed.uploader().spec) is None
             for _ in range(12):
                 asked = random_rows(rng, FIELDS, rng.choice([1, 30])).select(key)
                 as_of = rng.choice([None, 1, 2])
@@ -217,7 +217,7 @@ def test_upserts_find_old_rows_in_unpacked_parts(tmp_path):
 def test_what_is_new_is_caught_up_with_if_most_is_here(tmp_path):
     c, recorder = made(tmp_path, merge_inputs_min=100)
     c.append(rows(range(ROWS // 2), "new"))
-    c.upserter().catch_up()
+    c.distributed.upserter().catch_up()
     assert size(c) == 0
     for _ in range(3):
         # Of the first part all, of the second little.
@@ -225,7 +225,7 @@ def test_what_is_new_is_caught_up_with_if_most_is_here(tmp_path):
     first = size(c)
     assert first > 0
     for _ in range(2):
-        c.upserter().catch_up()
+        c.distributed.upserter().catch_up()
         assert size(c) == pytest.approx(1.5 * first, rel=0.1)
     assert opened(recorder, lambda: c.lookup(ANYWHERE)) == 0
 
@@ -236,7 +236,7 @@ def test_what_is_new_may_have_far_wider_rows(tmp_path):
         c.lookup(ANYWHERE)
     first, noise = size(c), random.Random(1).randbytes(2_000_000).hex()
     c.append(pa.table({"id": range(1_000), "v": [noise[4_000 * n :][:4_000] for n in range(1_000)]}))
-    c.upserter().catch_up()
+    c.distributed.upserter().catch_up()
     assert size(c) > first + 4_000_000
 
 
@@ -375,7 +375,7 @@ def test_what_is_taken_of_many_runs_at_once_is_as_small_as_what_is_decoded(but, 
     c.append(pa.table({"id": list(range(ROWS)), "v": [random.Random(1).randbytes(500).hex()] * ROWS}))
     for _ in range(3):
         c.lookup(ANYWHERE)
-    spec = c.uploader().spec
+    spec = c.distributed.uploader().spec
     (source,) = sources(c.state().batches(), Changes(0, 1))
     most = chunk_limits(spec.config)[1] // 16
     scope = Scope(spec, among=KeySet.of(keys(*range(but, ROWS)), spec.schema))
@@ -408,7 +408,7 @@ def test_all_lakes_of_a_process_have_one_bound_together(tmp_path):
         for _ in range(6):
             c.lookup(ANYWHERE)
         assert opened(recorder, lambda c=c: c.lookup(ANYWHERE)) == 0
-        assert size(c) <= cache_of(c.uploader().spec).size_bytes() <= bound
+        assert size(c) <= cache_of(c.distributed.uploader().spec).size_bytes() <= bound
 
 
 class Numbered:
@@ -460,7 +460,7 @@ def test_a_fork_lets_go_of_what_its_parent_has_unpacked(tmp_path):
     c, _ = made(tmp_path)
     for _ in range(3):
         c.lookup(ANYWHERE)
-    spec = c.uploader().spec
+    spec = c.distributed.uploader().spec
     assert files_held() == before + 1
     child = os.fork()
     if not child:

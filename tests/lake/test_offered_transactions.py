@@ -103,14 +103,14 @@ def test_staged_they_wait_for_their_times(lake, kind):
 def test_a_batch_closes_up_to_its_upper_unless_another_is_asked_for(lake):
     assert lake.write({"a": batch(lake, "a", at([3], [1]), upper=8)}, upper=5).upper == F(5)
     assert lake.write({"a": batch(lake, "a", at([6], [1]), upper=8)}).upper == F(8)
-    assert lake.write({"a": lake.collection("a").batch_from_bytes(_endless(lake))}).upper == F(13)
+    assert lake.write({"a": lake.collection("a").distributed.batch_from_bytes(_endless(lake))}).upper == F(13)
 
 
 def _endless(lake):
     url._memory_lakes[lake.url] = lake._stores
     return (
         lake.collection("a")
-        .uploader()
+        .distributed.uploader()
         .upload(at([12], [1]).append_column("_diff", pa.array([1])).to_batches())
     )
 
@@ -122,7 +122,8 @@ def test_what_is_in_is_not_taken_again_by_whatever_offers_it(places, lake, kind)
 
     def offer():
         made = {
-            name: lake.collection(name).batch_from_bytes(one) for name, one in (("a", data), ("b", again))
+            name: lake.collection(name).distributed.batch_from_bytes(one)
+            for name, one in (("a", data), ("b", again))
         }
         try:
             lake.write({"a": data, "b": again} if kind == "upload" else made)
@@ -136,7 +137,7 @@ def test_what_is_in_is_not_taken_again_by_whatever_offers_it(places, lake, kind)
         with pytest.raises((AlreadyTaken, UsageError)):
             offer()
         with pytest.raises(AlreadyTaken):
-            lake.collection("a").append_uploaded(
+            lake.collection("a").distributed.append_uploaded(
                 [data], lower=lake.collection("a").upper, upper=90, advance=True
             )
         lake.collection("a").maintain(), lake.collect()
@@ -161,11 +162,13 @@ def test_a_refusal_gives_them_back_and_they_come_in_later_wherever_they_are_offe
                 lake.stage({"a": what, "b": at([start], [-10])})
                 lake.seal({"a": 90, "b": 90})
             case _ if kind == "upload":
-                lake.collection("a").append_uploaded(both, lower=lake.collection("a").upper, upper=start + 2)
+                lake.collection("a").distributed.append_uploaded(
+                    both, lower=lake.collection("a").upper, upper=start + 2
+                )
                 lake.write({"b": at([start + 4], [-10])})
             case _ if kind == "batch":
                 lower = lake.collection("a").upper
-                lake.collection("a").append_batches(both, lower=lower, upper=start + 2)
+                lake.collection("a").distributed.append_batches(both, lower=lower, upper=start + 2)
                 lake.write({"b": at([start + 4], [-10])})
             case _:
                 (
@@ -306,7 +309,7 @@ def offers(places):
 def both(lake, data, kind="upload"):
     if kind == "upload":
         return lake.write({"a": data[0], "b": [data[1]]}, token="t")
-    made = lake.collection("a").batch_from_bytes(data[0])
+    made = lake.collection("a").distributed.batch_from_bytes(data[0])
     try:
         return lake.write({"a": made, "b": data[1]}, token="t")
     finally:

@@ -80,7 +80,7 @@ def test_an_upload_may_take_as_long_as_the_lake_says_whoever_maintains(site, c):
     for _ in range(4):
         maintain(site)
         site.later(DAY_S)
-    c.append_uploaded([data], lower=1, upper=2)
+    c.distributed.append_uploaded([data], lower=1, upper=2)
     assert contents(c) == {(1, "x"): 1, (5, "x"): 1}
 
 
@@ -90,11 +90,11 @@ def test_an_upload_that_began_before_the_age_became_shorter_is_safe_for_as_long_
     for _ in range(20):
         maintain(site)
         site.later(DAY_S / 24)
-    c.append_uploaded([data], lower=1, upper=2)
+    c.distributed.append_uploaded([data], lower=1, upper=2)
     site.later(DAY_S)
     maintain(site)
     with pytest.raises(UploadExpired):
-        c.append_uploaded([lost], lower=2, upper=3)
+        c.distributed.append_uploaded([lost], lower=2, upper=3)
     assert contents(c) == {(1, "x"): 1, (5, "x"): 1}
 
 

@@ -74,19 +74,19 @@ def uploads(collection, table, upper=50):
 
 
 def upserted(collection):
-    upserter = collection.upserter(time=collection.upper.elements[0])
-    read_at = collection.settled().seqno
+    upserter = collection.distributed.upserter(time=collection.upper.elements[0])
+    read_at = collection.distributed.settled().seqno
     found = upserter.upload(rows(1, v=70).to_batches())
     lower = upserter.lower.elements[0]
-    return collection.append_uploaded([found], lower=lower, upper=lower + 1, read_at=read_at)
+    return collection.distributed.append_uploaded([found], lower=lower, upper=lower + 1, read_at=read_at)
 
 
 def replaced(collection):
-    read_at, time = collection.settled().seqno, collection.upper.elements[0]
+    read_at, time = collection.distributed.settled().seqno, collection.upper.elements[0]
     stored = uploads(collection, at([time], [9]))
-    made = [one.upload()[0] for one in collection.replacements(stored, time=time, parallelism=1)]
-    collection.discard_uploaded(stored)
-    return collection.append_uploaded(made, lower=time, upper=time + 1, read_at=read_at)
+    made = [one.upload()[0] for one in collection.distributed.replacements(stored, time=time, parallelism=1)]
+    collection.distributed.discard_uploaded(stored)
+    return collection.distributed.append_uploaded(made, lower=time, upper=time + 1, read_at=read_at)
 
 
 WRITES = {
@@ -99,7 +99,7 @@ WRITES = {
     "compare and append nothing": lambda c: c.compare_and_append(at([], []), c.upper, 9),
     "stage": lambda c: c.stage(at([30, 10], [1, 2])),
     "stage with a token": lambda c: [c.stage(at([30], [1]), token="x") for _ in range(2)],
-    "stage what is uploaded": lambda c: c.stage_uploaded(uploads(c, at([30, 9], [1, 2]))),
+    "stage what is uploaded": lambda c: c.distributed.stage_uploaded(uploads(c, at([30, 9], [1, 2]))),
     "seal": lambda c: c.seal(8),
     "seal again": lambda c: [c.seal(8), c.seal(8), c.seal(3)],
     "stage and seal": lambda c: [c.stage(at([4, 9], [1, 2])), c.seal(6), c.seal(20)],
@@ -107,12 +107,14 @@ WRITES = {
     "upsert at a time": lambda c: [c.upsert(rows(1, v=v), time=time) for v, time in ((3, 4), (5, 9))],
     "replace": lambda c: [c.replace(rows(1, 2)), c.replace(rows(2, 3))],
     "upsert of what is staged": lambda c: [c.stage(at([0], [5])), c.upsert(rows(0, v=6), time=0)],
-    "batches": lambda c: c.append_batches([built(c, at([6], [1]), 9)], lower=c.upper, upper=9),
-    "a narrowed batch": lambda c: c.append_batches([built(c, at([1, 6], [1, 2]), 9)], lower=c.upper, upper=4),
-    "uploads": lambda c: c.append_uploaded(uploads(c, at([6], [1])), lower=c.upper, upper=9),
+    "batches": lambda c: c.distributed.append_batches([built(c, at([6], [1]), 9)], lower=c.upper, upper=9),
+    "a narrowed batch": lambda c: c.distributed.append_batches(
+        [built(c, at([1, 6], [1, 2]), 9)], lower=c.upper, upper=4
+    ),
+    "uploads": lambda c: c.distributed.append_uploaded(uploads(c, at([6], [1])), lower=c.upper, upper=9),
     "late uploads": lambda c: [
         c.seal(8),
-        c.append_uploaded(uploads(c, at([6], [1])), lower=8, upper=9, advance=True),
+        c.distributed.append_uploaded(uploads(c, at([6], [1])), lower=8, upper=9, advance=True),
     ],
     "upserter": upserted,
     "replacements": lambda c: [c.append(rows(1)), replaced(c)],
@@ -135,7 +137,7 @@ WRITES = {
         c.seal(5),
         told(c.append, at([3], [1])),
         told(c.stage, at([3], [1])),
-        told(c.append_uploaded, uploads(c, at([3], [1])), lower=5, upper=9),
+        told(c.distributed.append_uploaded, uploads(c, at([3], [1])), lower=5, upper=9),
         told(c.compare_and_append, at([6], [1]), 4, 9),
         told(c.append, at([6], [1]), lower=7, upper=9),
         told(c.upsert, rows(1), time=3),
@@ -303,15 +305,15 @@ def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
 
     transaction._attempt = Attempt("t", group, transaction._shards, joined)
     transaction._attempt.prepare(transaction._rows, None)
-    read_at = a.settled().seqno
-    upserter = a.upserter(time=5)
+    read_at = a.distributed.settled().seqno
+    upserter = a.distributed.upserter(time=5)
     found = upserter.upload(rows(5, v=70).to_batches())
     transaction.commit()
     with pytest.raises(UpperMismatch):
-        a.append_uploaded([found], lower=1, upper=6, read_at=read_at)
-    a.settled()
+        a.distributed.append_uploaded([found], lower=1, upper=6, read_at=read_at)
+    a.distributed.settled()
     with pytest.raises(UpperMismatch):
-        a.append_uploaded([found], lower=1, upper=6, read_at=read_at)
+        a.distributed.append_uploaded([found], lower=1, upper=6, read_at=read_at)
     a.upsert(rows(5, v=70), time=5)
     assert totals(lake, 5, "a") == [71]
 
@@ -322,21 +324,21 @@ def test_uploads_and_batches_that_met_a_conflict_are_offered_again_and_taken_onc
     lake.write({"a": rows(1), "b": rows(1)}, time=1)
     for _ in range(3):
         with pytest.raises(UpperMismatch):
-            a.append_uploaded(found, lower=0, upper=9)
+            a.distributed.append_uploaded(found, lower=0, upper=9)
         with pytest.raises(UpperMismatch):
-            a.append_batches([batch], lower=1, upper=9)
-    assert a.append_uploaded(found, lower=2, upper=5).upper == F(5)
+            a.distributed.append_batches([batch], lower=1, upper=9)
+    assert a.distributed.append_uploaded(found, lower=2, upper=5).upper == F(5)
     for again in (
-        lambda: a.append_uploaded(found, lower=5, upper=9, advance=True),
-        lambda: a.stage_uploaded(found),
+        lambda: a.distributed.append_uploaded(found, lower=5, upper=9, advance=True),
+        lambda: a.distributed.stage_uploaded(found),
         lambda: a.writer("w").append_uploaded(found, lower=5, upper=9, advance=True),
     ):
         with pytest.raises(AlreadyTaken):
             again()
     a.merge()
     with pytest.raises(AlreadyTaken):
-        a.append_uploaded(found, lower=5, upper=9, advance=True)
-    a.append_batches([batch], lower=5, upper=9)
+        a.distributed.append_uploaded(found, lower=5, upper=9, advance=True)
+    a.distributed.append_batches([batch], lower=5, upper=9)
     assert totals(lake, 8, "a") == [11]
     assert not awaiting(lake, "a")
     assert lake.fsck().clean
@@ -347,7 +349,7 @@ def test_a_batch_that_met_a_conflict_is_given_up_with_its_parts(places, lake):
     batch = built(a, at([3], [5]), 9)
     a.seal(1)
     with pytest.raises(UpperMismatch):
-        a.append_batches([batch], lower=0, upper=9)
+        a.distributed.append_batches([batch], lower=0, upper=9)
     batch.delete()
     assert lake.fsck().clean
     places.clock.ms += int(AGE_S * 1000)

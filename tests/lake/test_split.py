@@ -73,14 +73,17 @@ def test_the_streams_are_the_answer_and_share_no_key(collection, seed, n):
     fill(collection, rng)
     for where in (None, "k < 20 AND v > 1"):
         with collection.reader("test") as reader:
-            for c in (collection, reader):
-                check(c.snapshot(2, where=where).read_all(), c.split_snapshot(n, 2, where=where), n)
-                check(c.snapshot().read_all(), c.split_snapshot(n), n)
-                changes = c.split_changes(n, 1, 3, where=where)
-                check(c.changes(1, 3, where=where).read_all(), changes, n)
-                check(c.updates(1, 4, where=where).read_all(), c.split_updates(n, 1, 4, where=where), n)
+            for c, cut in ((collection, collection.distributed), (reader, reader)):
+                check(c.snapshot(2, where=where).read_all(), cut.split_snapshot(n, 2, where=where), n)
+                check(c.snapshot().read_all(), cut.split_snapshot(n), n)
+                check(c.changes(1, 3, where=where).read_all(), cut.split_changes(n, 1, 3, where=where), n)
+                check(c.updates(1, 4, where=where).read_all(), cut.split_updates(n, 1, 4, where=where), n)
     columns = ["v"]
-    check(collection.snapshot(columns=columns).read_all(), collection.split_snapshot(n, columns=columns), n)
+    check(
+        collection.snapshot(columns=columns).read_all(),
+        collection.distributed.split_snapshot(n, columns=columns),
+        n,
+    )
 
 
 @pytest.mark.full
@@ -92,7 +95,7 @@ def test_shares_of_rows_of_one_kind_are_about_equal(tmp_path, config, n):
     for _ in range(3):
         ks = pa.array([rng.randrange(1 << 40) for _ in range(400)], pa.int64())
         c.append(pa.table({"k": ks, "s": ["x"] * 400, "v": [1] * 400}))
-    sizes = [stream.read_all().num_rows for stream in c.split_snapshot(n)]
+    sizes = [stream.read_all().num_rows for stream in c.distributed.split_snapshot(n)]
     assert sum(sizes) == 1200
     # A cut is a row group off, at most, of each of the runs that there are.
     assert max(sizes) - min(sizes) <= 0.35 * 1200 / n + 12
@@ -104,22 +107,22 @@ def test_more_rows_than_are_sampled_are_cut_evenly(tmp_path):
     for part in range(4):
         ks = pa.array(range(part, 40_000, 4), pa.int64())
         c.append(pa.table({"k": ks, "s": ["x"] * 10_000, "v": [1] * 10_000}))
-    sizes = [stream.read_all().num_rows for stream in c.split_snapshot(7)]
+    sizes = [stream.read_all().num_rows for stream in c.distributed.split_snapshot(7)]
     assert sum(sizes) == 40_000 and max(sizes) - min(sizes) <= 0.1 * 40_000 / 7
 
 
 def test_more_streams_than_keys_leave_some_empty(collection):
     collection.append(pa.table({"k": [1, 1, 2], "s": ["a", "a", "a"], "v": [1, 2, 3]}))
-    sizes = [stream.read_all().num_rows for stream in collection.split_snapshot(5)]
+    sizes = [stream.read_all().num_rows for stream in collection.distributed.split_snapshot(5)]
     assert sizes == [2, 1, 0, 0, 0]
     collection.append(pa.table({"k": [], "s": [], "v": [], "_time": pa.array([], pa.int64())}), upper=9)
-    assert [s.read_all().num_rows for s in collection.split_changes(3, 1, 8)] == [0, 0, 0]
+    assert [s.read_all().num_rows for s in collection.distributed.split_changes(3, 1, 8)] == [0, 0, 0]
 
 
 def test_streams_are_of_one_version_and_may_be_read_by_threads_and_in_any_order(collection):
     fill(collection, random.Random(5))
     whole = collection.snapshot(3).read_all()
-    streams = collection.split_snapshot(4, 3)
+    streams = collection.distributed.split_snapshot(4, 3)
     fill(collection, random.Random(6))
     collection.advance_since(6)
     collection.merge()
@@ -138,22 +141,22 @@ def test_streams_are_of_one_version_and_may_be_read_by_threads_and_in_any_order(
 
 def test_errors_are_those_of_a_snapshot(collection):
     with pytest.raises(NotYetClosed):
-        collection.split_snapshot(2)
+        collection.distributed.split_snapshot(2)
     fill(collection, random.Random(1))
     collection.advance_since(2)
     with pytest.raises(HistoryCompacted):
-        collection.split_snapshot(2, 1)
+        collection.distributed.split_snapshot(2, 1)
     with pytest.raises(NotYetClosed):
-        collection.split_snapshot(2, 9, timeout_s=0)
+        collection.distributed.split_snapshot(2, 9, timeout_s=0)
     with pytest.raises(UsageError, match="no column named 'w'"):
-        collection.split_snapshot(2, columns=["w"])
+        collection.distributed.split_snapshot(2, columns=["w"])
     for n in (0, -1, True, 2.0, "2", None):
         with pytest.raises(UsageError, match=r"n=.* must be a whole number of streams, at least 1"):
-            collection.split_snapshot(n)
+            collection.distributed.split_snapshot(n)
         with pytest.raises(UsageError):
-            collection.split_changes(n, 2, 3)
+            collection.distributed.split_changes(n, 2, 3)
         with pytest.raises(UsageError):
-            collection.split_updates(n, 2, 3)
+            collection.distributed.split_updates(n, 2, 3)
 
 
 def test_a_split_of_a_reader_reads_the_version_that_it_has_pinned(tmp_path):
@@ -173,7 +176,7 @@ def test_a_stream_of_a_collection_that_is_dropped_says_so(tmp_path):
     lake = tidelake.open(tmp_path / "lake", config=CONFIGS["one group"])
     c = lake.create("c", SCHEMA, key=["k", "s"])
     fill(c, random.Random(1))
-    streams = c.split_snapshot(3)
+    streams = c.distributed.split_snapshot(3)
     lake.drop("c", force=True)
     for stream in streams:
         with pytest.raises(CollectionDropped):

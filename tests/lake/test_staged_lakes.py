@@ -83,30 +83,30 @@ def test_a_drop_takes_along_what_is_staged(lake, c):
 
 def test_a_plan_has_what_is_staged_on_request(c):
     with pytest.raises(NotYetClosed):
-        c.plan(AsOf(8), 2, 0)
-    planned = c.plan(AsOf(8), 2, 0, staged=True)
+        c.distributed.plan(AsOf(8), 2, 0)
+    planned = c.distributed.plan(AsOf(8), 2, 0, staged=True)
     found = [batch for task in planned.tasks for batch in run_task(task)]
     assert sorted(pa.Table.from_batches(found)["id"].to_pylist()) == [0, 1, 3, 7]
-    last = c.plan(None, 2, staged=True)
+    last = c.distributed.plan(None, 2, staged=True)
     assert sum(batch.num_rows for task in last.tasks for batch in run_task(task)) == 5
 
 
 def test_uploads_that_depend_on_contents_are_refused_if_more_was_staged_since(lake, c):
     c.maintain()
     read_at = c.state().seqno
-    upserter = c.upserter(time=6)
+    upserter = c.distributed.upserter(time=6)
     upload = upserter.upload(pa.table({"id": [6], "v": ["new"]}).to_batches())
     other = lake.collection("c")
     other.stage(at(6, v="old"))
     with pytest.raises(tidelake.errors.UpperMismatch, match="staged"):
-        c.append_uploaded([upload], lower=upserter.lower, upper=7, read_at=read_at)
+        c.distributed.append_uploaded([upload], lower=upserter.lower, upper=7, read_at=read_at)
     # What is staged between the upper and the time of the events: these may have met it or not.
     with pytest.raises(tidelake.errors.UsageError, match="seal the collection up to"):
-        c.append_uploaded([upload], lower=upserter.lower, upper=7, read_at=c.state().seqno)
+        c.distributed.append_uploaded([upload], lower=upserter.lower, upper=7, read_at=c.state().seqno)
     c.seal(6)
-    read_at, upserter = c.state().seqno, c.upserter(time=6)
+    read_at, upserter = c.state().seqno, c.distributed.upserter(time=6)
     upload = upserter.upload(pa.table({"id": [6], "v": ["new"]}).to_batches())
-    c.append_uploaded([upload], lower=upserter.lower, upper=7, read_at=read_at)
+    c.distributed.append_uploaded([upload], lower=upserter.lower, upper=7, read_at=read_at)
     assert ids(c, 6) == [0, 1, 3, 6]
 
 

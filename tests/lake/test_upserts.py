@@ -125,7 +125,7 @@ def test_an_upserter_gives_in_other_processes_what_an_upsert_gives(config, tmp_p
             asked = {"order_by": "order", "delete_column": "gone"}
             one.upsert(table, time=next_time(one), **asked)
             at = next_time(other)
-            sent = other.upserter(time=at, **asked).to_bytes()
+            sent = other.distributed.upserter(time=at, **asked).to_bytes()
             lower = Upserter.from_bytes(sent).lower
             # In two tasks, cut where a key ends.
             cut = cut_between_keys(table, 30)
@@ -133,7 +133,7 @@ def test_an_upserter_gives_in_other_processes_what_an_upsert_gives(config, tmp_p
                 Upserter.from_bytes(sent).upload(half.to_batches(max_chunksize=7))
                 for half in (table.slice(0, cut), table.slice(cut))
             ]
-            other.append_uploaded(uploads, lower=lower, upper=Frontier.past(at))
+            other.distributed.append_uploaded(uploads, lower=lower, upper=Frontier.past(at))
             assert held(one) == held(other)
 
 
@@ -147,7 +147,7 @@ def test_an_upserter_whose_parts_were_collected_says_so(way, lookups, tmp_path):
             # The second one unpacks it, so that there is something to catch up with.
             c.lookup(pa.table({"id": list(range(100))}))
         c.append(rows(*range(40), v="new"))
-        upserter = Upserter.from_bytes(c.upserter(time=next_time(c)).to_bytes())
+        upserter = Upserter.from_bytes(c.distributed.upserter(time=next_time(c)).to_bytes())
         work = {
             "upload": lambda: upserter.upload(rows(*range(100), v="newer").to_batches()),
             "catch_up": upserter.catch_up,
@@ -167,7 +167,7 @@ def test_what_ranges_have_stored_goes_if_one_of_them_is_refused(lookups, tmp_pat
         c = lake.create("c", SCHEMA, key=["id"])
         c.append(rows(*range(100), v="old"))
         before = sorted(tmp_path.rglob("*.parquet"))
-        upserter = c.upserter(time=next_time(c), rows_count=False)
+        upserter = c.distributed.upserter(time=next_time(c), rows_count=False)
         events = pa.concat_tables([rows(*range(98), v="new"), rows(97, v="other"), rows(98, 99, v="new")])
         seen = []
         with pytest.raises(InvalidUpdates, match="several events of the key id=97 differ"):
@@ -190,7 +190,7 @@ def test_an_upserter_refuses_more_than_fits_into_memory_unless_it_is_sorted(tmp_
     with tidelake.open(tmp_path / "lake", config=CONFIGS["stored"]) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
         ids = list(range(100))
-        upserter = c.upserter(time=0)
+        upserter = c.distributed.upserter(time=0)
         assert upserter.upload(rows(*ids).to_batches(max_chunksize=10))
         # In any order as long as it fits.
         assert upserter.upload(rows(*ids[15::-1]).to_batches(max_chunksize=4))
@@ -201,15 +201,15 @@ def test_an_upserter_refuses_more_than_fits_into_memory_unless_it_is_sorted(tmp_
 def test_late_events_happen_at_the_upper_in_their_order_if_they_may_advance(collection):
     collection.append(rows(9, _time=[0]), upper=10)
     late = pa.table({"id": [1, 1, 1, 2], "v": ["b", "a", "c", "d"], "_time": [7, 3, 12, 5]})
-    upserter = collection.upserter(advance=True)
+    upserter = collection.distributed.upserter(advance=True)
     upload = upserter.upload(late.to_batches())
-    collection.append_uploaded([upload], lower=10, upper=13)
+    collection.distributed.append_uploaded([upload], lower=10, upper=13)
     assert contents(collection, 10) == {(1, "b"): 1, (2, "d"): 1, (9, "x"): 1}
     assert contents(collection, 12) == {(1, "c"): 1, (2, "d"): 1, (9, "x"): 1}
     # The greatest order comes before the latest time.
-    upserter = collection.upserter(advance=True, order_by="v")
+    upserter = collection.distributed.upserter(advance=True, order_by="v")
     upload = upserter.upload(rows(1, _time=[2], v="z").to_batches() + rows(1, _time=[3], v="y").to_batches())
-    collection.append_uploaded([upload], lower=13, upper=14)
+    collection.distributed.append_uploaded([upload], lower=13, upper=14)
     assert contents(collection)[1, "z"] == 1
 
 
@@ -223,10 +223,10 @@ def test_a_key_with_more_events_than_a_range_has_rows_is_one_chain(tmp_path):
         c.upsert(events)
         assert contents(c, n - 1) == {(0, "a"): 1, (1, str(n - 1)): 1, (2, "b"): 1}
         assert contents(c, 4) == {(1, "4"): 1}
-        sent = c.upserter(delete_column="gone")
+        sent = c.distributed.upserter(delete_column="gone")
         late = events.set_column(2, "_time", pc.add(events.column("_time"), n))
         batches = late.append_column("gone", pa.array([True] * (n + 2))).to_batches(max_chunksize=9)
-        c.append_uploaded([sent.upload(batches)], lower=n, upper=2 * n)
+        c.distributed.append_uploaded([sent.upload(batches)], lower=n, upper=2 * n)
         assert contents(c) == {}
 
 
@@ -276,8 +276,8 @@ def test_closed_times_are_refused_also_where_nothing_would_change(collection):
         lambda: collection.upsert(rows(1), time=5),
         lambda: collection.replace(rows(1), time=5),
         lambda: collection.upsert(rows(1, _time=[4])),
-        lambda: collection.upserter(time=5),
-        lambda: collection.upserter().upload(rows(1, _time=[5]).to_batches()),
+        lambda: collection.distributed.upserter(time=5),
+        lambda: collection.distributed.upserter().upload(rows(1, _time=[5]).to_batches()),
     ):
         with pytest.raises(UpdateNotBeyondLower):
             ask()
@@ -310,7 +310,7 @@ def test_what_is_no_table_of_events_is_refused_and_nothing_is_written(collection
 
 def test_times_that_are_tuples_are_refused(lake):
     c = lake.create("tuples", SCHEMA, key=["id"], time="tuple(2)")
-    for ask in (lambda: c.upsert(rows(1)), lambda: c.replace(rows(1)), c.upserter):
+    for ask in (lambda: c.upsert(rows(1)), lambda: c.replace(rows(1)), c.distributed.upserter):
         with pytest.raises(UsageError, match="times that follow each other"):
             ask()
 

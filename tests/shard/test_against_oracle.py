@@ -230,7 +230,7 @@ class Machine(RuleBasedStateMachine):
         """The same answer from tasks of disjoint key ranges, one after the other."""
         minimum = Frontier.of(self.domain.minimum)
         if self.oracle.since == minimum:
-            planned = self.c.plan(Updates(minimum, self.oracle.upper), parallelism)
+            planned = self.c.distributed.plan(Updates(minimum, self.oracle.upper), parallelism)
             batches = [b for t in planned.tasks for b in plan.run_task(t)]
             table = pa.Table.from_batches(batches, planned.schema)
             assert tables.by_time(table, self.domain) == self.oracle.between(minimum, self.oracle.upper)

@@ -58,7 +58,7 @@ def spread():
 
 
 USES = {
-    "append": lambda c, b: c.append_batches([b], lower=0, upper=10),
+    "append": lambda c, b: c.distributed.append_batches([b], lower=0, upper=10),
     "delete": lambda c, b: b.delete(),
     "to_bytes": lambda c, b: b.to_bytes(),
 }
@@ -121,7 +121,7 @@ def test_batches_of_several_writers_are_one_append():
     _, c = made()
     before = c._shard.env.recorder.counts["log.compare_and_set"]
     batches = [built(c, many(n * 1000)) for n in range(3)]
-    answer = c.append_batches(batches, lower=0, upper=10)
+    answer = c.distributed.append_batches(batches, lower=0, upper=10)
     assert (str(answer.lower), str(answer.upper), answer.already) == ("[0]", "[10]", False)
     assert c._shard.env.recorder.counts["log.compare_and_set"] == before + 1
     assert len(c.state().spine) == 1 and len(ids(c)) == 1500
@@ -146,11 +146,11 @@ def test_a_batch_of_another_process_is_appended_here(tmp_path):
         data = subprocess.run(
             [sys.executable, "-c", CHILD, str(tmp_path / "lake")], capture_output=True, check=True, timeout=60
         ).stdout
-        batch = c.batch_from_bytes(data)
+        batch = c.distributed.batch_from_bytes(data)
         assert batch.rows == 5000
         batch.rewrite_times(Frontier.of(20), Frontier.of(30))
-        again = c.batch_from_bytes(batch.to_bytes())
-        c.append_batches([again], lower=0, upper=30)
+        again = c.distributed.batch_from_bytes(batch.to_bytes())
+        c.distributed.append_batches([again], lower=0, upper=30)
         assert {t for _, t in times(c, 30)} == {20} and len(ids(c)) == 5000
 
 
@@ -166,16 +166,16 @@ def test_bytes_are_a_checked_record_of_one_shard():
         damaged = bytearray(data)
         damaged[at_] ^= 1
         with pytest.raises((CorruptionError, FormatTooNew)):
-            c.batch_from_bytes(bytes(damaged))
+            c.distributed.batch_from_bytes(bytes(damaged))
     with pytest.raises(FormatTooNew):
-        c.batch_from_bytes(data.replace(b"tidelake-batch 1 ", b"tidelake-batch 9 ", 1))
+        c.distributed.batch_from_bytes(data.replace(b"tidelake-batch 1 ", b"tidelake-batch 9 ", 1))
     with pytest.raises(UsageError, match=f"for shard {c.id} cannot be used with {other.id}"):
-        other.batch_from_bytes(data)
+        other.distributed.batch_from_bytes(data)
     for no_bytes in (None, "text", 5, batch):
         with pytest.raises(UsageError, match="a batch comes as bytes"):
-            c.batch_from_bytes(no_bytes)
+            c.distributed.batch_from_bytes(no_bytes)
     assert isinstance(c._shard.spec, ShardSpec)
-    c.batch_from_bytes(data).delete()
+    c.distributed.batch_from_bytes(data).delete()
     # There may be other copies.
     assert stored(place, c) == {part.name for part in hollow.parts()}
 
@@ -185,7 +185,7 @@ def test_a_spec_is_enough_to_take_a_batch():
     c = lake.create("c", SCHEMA, key=["id"])
     batch = Batch.from_bytes(c._shard.spec, built(c, many(0)).to_bytes())
     assert batch.rows == 500
-    c.append_batches([batch], lower=0, upper=10)
+    c.distributed.append_batches([batch], lower=0, upper=10)
     assert len(ids(c)) == 500
 
 
@@ -199,7 +199,7 @@ def test_rewriting_moves_early_times_and_stores_nothing():
     batch.rewrite_times(Frontier.of(4), Frontier.of(12))
     batch.rewrite_times(Frontier.of(6), Frontier.of(12))
     assert (str(batch.bounds.lower), str(batch.bounds.upper)) == ("[0]", "[12]")
-    c.append_batches([batch], lower=0, upper=12)
+    c.distributed.append_batches([batch], lower=0, upper=12)
     assert times(c, 12) == [(n, max(n, 6)) for n in range(10)]
     assert c._shard.env.recorder.counts["blob.put"] == puts
     c.append(at(12, 12))
@@ -226,7 +226,7 @@ def test_batches_of_different_rewrites_go_into_one_append():
     for batch, frontier in zip(batches, (3, 7, None), strict=True):
         if frontier is not None:
             batch.rewrite_times(Frontier.of(frontier), Frontier.of(10))
-    c.append_batches(batches, lower=0, upper=10)
+    c.distributed.append_batches(batches, lower=0, upper=10)
     assert times(c, 10) == sorted((n, t) for n in range(10) for t in {max(n, 3), max(n, 7), n})
 
 
@@ -256,7 +256,7 @@ def test_each_condition_of_a_rewrite_is_checked_in_order():
     folded = Bounds(before.bounds.lower, before.bounds.upper, Frontier.of(1))
     data = encode_record("batch", SentBatch(c.id, HollowBatch(folded, before.runs)))
     batch.to_bytes()
-    batch = c.batch_from_bytes(data)
+    batch = c.distributed.batch_from_bytes(data)
     with pytest.raises(InvalidRewrite, match=r"the batch was folded to \[1\]"):
         batch.rewrite_times(Frontier.of(3), Frontier.of(10))
     batch.delete()
@@ -281,8 +281,8 @@ def test_a_rewritten_batch_keeps_its_upper_and_raises_its_lower_to_the_rewrite()
         with pytest.raises(
             InvalidBatchBounds, match=rf"\[\[0\], \[20\]\) .* to \[\[{lower}\], \[{upper}\]\): .*{reason}"
         ):
-            c.append_batches([batch], lower=lower, upper=upper)
-    c.append_batches([batch], lower=4, upper=20)
+            c.distributed.append_batches([batch], lower=lower, upper=upper)
+    c.distributed.append_batches([batch], lower=4, upper=20)
     assert not any(run.truncated for item in c.state().spine for run in item.batch.runs)
     assert times(c, 20) == sorted([(100, 3), *((n, max(n, 4)) for n in range(10))])
 
@@ -294,7 +294,7 @@ def test_only_what_lies_inside_a_narrower_append_is_read():
     _, c = made()
     c.append(at(3, 100))
     batch = built(c, spread(), upper=[])
-    c.append_batches([batch], lower=4, upper=8)
+    c.distributed.append_batches([batch], lower=4, upper=8)
     assert times(c, 8) == [(4, 4), (5, 5), (6, 6), (7, 7), (100, 3)]
     hollow = [item.batch for item in c.state().spine][-1]
     assert [run.truncated for run in hollow.runs] == [True]
@@ -309,7 +309,7 @@ def test_a_run_whose_times_lie_inside_anyway_is_not_truncated():
         _, c = made(time=time)
         table = spread().slice(2, 3) if time == "counter" else pairs((2, 2), (3, 4))
         batch = built(c, table, lower=c.domain.minimum, upper=[])
-        c.append_batches([batch], lower=c.domain.minimum, upper=upper)
+        c.distributed.append_batches([batch], lower=c.domain.minimum, upper=upper)
         (item,) = c.state().spine
         assert [run.truncated for run in item.batch.runs] == [False]
         assert item.batch.diff_sum == table.num_rows == c.updates(c.domain.minimum, upper).read_all().num_rows
@@ -321,8 +321,8 @@ def test_parts_wholly_outside_are_left_out_and_deleted():
     parts = list(batch.hollow.parts())
     kept = {p.name for p in parts if p.time_lower <= 5 <= p.time_upper}
     assert 0 < len(kept) < len(parts)
-    c.append_batches([built(c)], lower=0, upper=2)
-    c.append_batches([batch], lower=2, upper=8)
+    c.distributed.append_batches([built(c)], lower=0, upper=2)
+    c.distributed.append_batches([batch], lower=2, upper=8)
     assert stored(place, c) == kept
     assert [i for i, _ in times(c, 8)] == list(range(1000, 1500))
 
@@ -331,9 +331,9 @@ def test_nothing_is_left_out_of_the_store_when_the_append_is_refused():
     place, c = made()
     batch = built(c, many(0, time=1), many(1000, time=5))
     with pytest.raises(UpperMismatch):
-        c.append_batches([batch], lower=2, upper=8)
+        c.distributed.append_batches([batch], lower=2, upper=8)
     assert stored(place, c) == set(batch.part_names)
-    c.append_batches([batch], lower=0, upper=8)
+    c.distributed.append_batches([batch], lower=0, upper=8)
     assert len(ids(c)) == 1000
 
 
@@ -344,16 +344,16 @@ def test_widening_is_refused_with_both_intervals():
         with pytest.raises(
             InvalidBatchBounds, match=r"a batch of \[\[2\], \[10\]\) cannot be appended to \["
         ):
-            c.append_batches([batch], lower=lower, upper=upper)
+            c.distributed.append_batches([batch], lower=lower, upper=upper)
     with pytest.raises(InvalidBatchBounds, match="no time lies in that"):
-        c.append_batches([batch], lower=5, upper=5)
+        c.distributed.append_batches([batch], lower=5, upper=5)
     with pytest.raises(UsageError, match=r"lower frontier \[6\] is not at or before the upper \[5\]"):
-        c.append_batches([batch], lower=6, upper=5)
+        c.distributed.append_batches([batch], lower=6, upper=5)
     batch.delete()
     _, pair = made(time="tuple(2)")
     batch = built(pair, pairs((1, 1)), lower=[(1, 0)], upper=[(9, 9)])
     with pytest.raises(InvalidBatchBounds):
-        pair.append_batches([batch], lower=(0, 0), upper=[(9, 9)])
+        pair.distributed.append_batches([batch], lower=(0, 0), upper=[(9, 9)])
     batch.delete()
 
 
@@ -365,9 +365,9 @@ def test_after_a_refusal_the_batches_are_the_callers_as_before():
     c.append(at(0, 1))
     batches = [built(c, many(1000, time=2)), built(c, many(2000, time=3))]
     with pytest.raises(UpperMismatch) as caught:
-        c.append_batches(batches, lower=0, upper=10)
+        c.distributed.append_batches(batches, lower=0, upper=10)
     assert caught.value.current == Frontier.of(1)
-    c.append_batches(batches, lower=1, upper=10)
+    c.distributed.append_batches(batches, lower=1, upper=10)
     assert len(ids(c)) == 1001
 
 
@@ -377,8 +377,8 @@ def test_a_conflict_that_is_met_only_at_the_commit_gives_the_batches_back(monkey
     monkeypatch.setattr(c._shard, "preview", lambda command: None)
     place.lake(config=SMALL).collection("c").append(at(0, 9_999))
     with pytest.raises(UpperMismatch):
-        c.append_batches([batch], lower=0, upper=10)
-    c.append_batches([batch], lower=1, upper=10)
+        c.distributed.append_batches([batch], lower=0, upper=10)
+    c.distributed.append_batches([batch], lower=1, upper=10)
     assert len(ids(c)) == 501
 
 
@@ -387,27 +387,27 @@ def test_what_is_no_batch_of_this_shard_or_given_twice_is_refused():
     other = place.lake(config=SMALL).create("d", SCHEMA, key=["id"])
     batch = built(c, many(0))
     with pytest.raises(UsageError, match="a bytes is no batch"):
-        c.append_batches([batch, b"x"], lower=0, upper=10)
+        c.distributed.append_batches([batch, b"x"], lower=0, upper=10)
     with pytest.raises(UsageError, match=f"for shard {c.id} cannot be appended to {other.id}"):
-        other.append_batches([batch], lower=0, upper=10)
+        other.distributed.append_batches([batch], lower=0, upper=10)
     with pytest.raises(UsageError, match="a batch is given twice"):
-        c.append_batches([batch, batch], lower=0, upper=10)
+        c.distributed.append_batches([batch, batch], lower=0, upper=10)
     empty = built(c)
     with pytest.raises(BatchConsumed):
-        c.append_batches([batch, empty, empty], lower=0, upper=10)
-    c.append_batches([batch, empty], lower=0, upper=10)  # a refusal of one gives all back
+        c.distributed.append_batches([batch, empty, empty], lower=0, upper=10)
+    c.distributed.append_batches([batch, empty], lower=0, upper=10)  # a refusal of one gives all back
     assert len(ids(c)) == 500
 
 
 def test_copies_of_the_same_bytes_are_appended_once():
     _, c = made()
     data = built(c, spread(), upper=[]).to_bytes()
-    first, second, third = (c.batch_from_bytes(data) for _ in range(3))
+    first, second, third = (c.distributed.batch_from_bytes(data) for _ in range(3))
     with pytest.raises(UsageError, match="given twice"):
-        c.append_batches([first, second], lower=0, upper=5)
-    c.append_batches([first], lower=0, upper=5)
+        c.distributed.append_batches([first, second], lower=0, upper=5)
+    c.distributed.append_batches([first], lower=0, upper=5)
     with pytest.raises(UsageError, match="was taken in before"):
-        c.append_batches([second], lower=5, upper=10)
+        c.distributed.append_batches([second], lower=5, upper=10)
     assert times(c, 5) == [(n, n) for n in range(5)]
     for copy in (second, third):
         copy.take("left alone")
@@ -418,7 +418,7 @@ def test_copies_of_a_batch_whose_parts_are_merged_away_are_still_refused(gone):
     world = World(config=replace(CONFIG, part_target_bytes=1024))
     batch = built(world.c, many(1, time=1), many(1000, time=5), is_sorted=True)
     data = batch.to_bytes()
-    world.c.append_batches([world.c.batch_from_bytes(data)], lower=0, upper=5)
+    world.c.distributed.append_batches([world.c.distributed.batch_from_bytes(data)], lower=0, upper=5)
     world.c.append(at(5, 2000), upper=6)
     before = ids(world.c)
     world.c.merge()
@@ -426,9 +426,9 @@ def test_copies_of_a_batch_whose_parts_are_merged_away_are_still_refused(gone):
         world.later(GARBAGE_S)
         assert world.c.collect().blobs
     late = world.process()
-    copy = late.batch_from_bytes(data)
+    copy = late.distributed.batch_from_bytes(data)
     with pytest.raises(UsageError, match="was taken in before"):
-        late.append_batches([copy], lower=6, upper=10)
+        late.distributed.append_batches([copy], lower=6, upper=10)
     assert ids(world.process()) == before
     copy.take("left alone")
 
@@ -438,16 +438,16 @@ def test_a_copy_is_refused_if_the_other_one_comes_in_while_it_looks():
     world = World(config=replace(CONFIG, part_target_bytes=1024))
     data = built(world.c, many(1, time=1), many(1000, time=5), is_sorted=True).to_bytes()
     late, other = world.process(), world.process()
-    copy = late.batch_from_bytes(data)
+    copy = late.distributed.batch_from_bytes(data)
 
     def others():
-        other.append_batches([other.batch_from_bytes(data)], lower=0, upper=5)
+        other.distributed.append_batches([other.distributed.batch_from_bytes(data)], lower=0, upper=5)
 
     with before(world.place.stores.blobs, "get", others) as calls, pytest.raises(AlreadyTaken):
-        late.append_batches([copy], lower=0, upper=10)
+        late.distributed.append_batches([copy], lower=0, upper=10)
     assert calls[0] and len(ids(world.process())) == 500
     with pytest.raises(UsageError, match="was taken in before"):
-        late.append_batches([copy], lower=5, upper=10)
+        late.distributed.append_batches([copy], lower=5, upper=10)
     copy.take("left alone")
 
 
@@ -455,18 +455,21 @@ def test_what_a_copy_leaves_out_of_its_append_is_not_deleted_by_whoever_stalls()
     """Between the commit and the deletion: what it left out may be in by another copy."""
     world = World(config=replace(CONFIG, part_target_bytes=1024))
     data = built(world.c, many(1, time=1), many(1000, time=5), is_sorted=True).to_bytes()
-    copy = world.c.batch_from_bytes(data)
-    world.c.append_batches([copy], lower=0, upper=5)
+    copy = world.c.distributed.batch_from_bytes(data)
+    world.c.distributed.append_batches([copy], lower=0, upper=5)
     assert {*copy.part_names} <= world.stored()
 
 
 def test_a_copy_that_was_refused_deletes_nothing_that_the_other_one_appended():
     world = World()
     data = built(world.c, many(0, time=1)).to_bytes()
-    winner, loser = world.c.batch_from_bytes(data), world.process().batch_from_bytes(data)
-    world.c.append_batches([winner], lower=0, upper=10)
+    winner, loser = (
+        world.c.distributed.batch_from_bytes(data),
+        world.process().distributed.batch_from_bytes(data),
+    )
+    world.c.distributed.append_batches([winner], lower=0, upper=10)
     with pytest.raises(AlreadyTaken):
-        world.process().append_batches([loser], lower=0, upper=10)
+        world.process().distributed.append_batches([loser], lower=0, upper=10)
     loser.delete()
     assert len(ids(world.process())) == 500
 
@@ -481,7 +484,7 @@ def test_after_an_unknown_outcome_a_batch_counts_as_used():
     }
     c._shard.preview = lambda command: None
     with pytest.raises(OutcomeUnknown):
-        c.append_batches([batch], lower=0, upper=10)
+        c.distributed.append_batches([batch], lower=0, upper=10)
     faults._rates_by_operation = {}
     with pytest.raises(BatchConsumed):
         batch.delete()
@@ -494,16 +497,16 @@ def test_after_a_failure_that_certainly_did_nothing_a_batch_may_be_offered_again
     batch = built(c, many(0))
     faults._rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(StoreUnavailable):
-        c.append_batches([batch], lower=0, upper=10)
+        c.distributed.append_batches([batch], lower=0, upper=10)
     faults._rates_by_operation = {}
-    c.append_batches([batch], lower=0, upper=10)
+    c.distributed.append_batches([batch], lower=0, upper=10)
     assert len(ids(c)) == 500
     # Deleting after such a failure leaves the parts: one too many does no harm.
     batch = built(c, many(1000, time=12), lower=10, upper=20)
     names = set(batch.part_names)
     faults._rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(StoreUnavailable):
-        c.append_batches([batch], lower=10, upper=20)
+        c.distributed.append_batches([batch], lower=10, upper=20)
     batch.delete()
     assert names <= stored(place, c)
 
@@ -515,7 +518,7 @@ def test_a_failure_before_anything_was_tried_leaves_the_batch_as_it_was():
     batch = built(c, many(0))
     faults._rates_by_operation = {"log.scan": {Fault.UNAVAILABLE: 1.0}}
     with pytest.raises(StoreUnavailable):
-        c.append_batches([batch], lower=0, upper=10)  # not the upper: it would look again
+        c.distributed.append_batches([batch], lower=0, upper=10)  # not the upper: it would look again
     batch.delete()
     assert stored(place, c) & set(batch.part_names) == set()
 
@@ -537,7 +540,7 @@ def test_a_numbered_append_of_batches_is_in_once():
     batch = built(c, many(1000, time=12), lower=10, upper=20)
     with pytest.raises(WriterFenced):
         writer.append_batches([batch], lower=10, upper=20)
-    c.append_batches([batch], lower=10, upper=20)
+    c.distributed.append_batches([batch], lower=10, upper=20)
     assert len(ids(c)) == 1000
 
 
@@ -549,28 +552,28 @@ def uploading():
 
 def test_uploads_outside_of_the_append_are_refused_and_not_truncated(uploading):
     _, c = uploading
-    upload = c.uploader().upload(spread().to_batches())
+    upload = c.distributed.uploader().upload(spread().to_batches())
     with pytest.raises(UpdateBeyondUpper):
-        c.append_uploaded([upload], lower=0, upper=9)
+        c.distributed.append_uploaded([upload], lower=0, upper=9)
     c.append(at(0, 100))
     with pytest.raises(UpdateNotBeyondLower):
-        c.append_uploaded([upload], lower=1, upper=10)
+        c.distributed.append_uploaded([upload], lower=1, upper=10)
     with pytest.raises(UpperMismatch):
-        c.append_uploaded([upload], lower=0, upper=10)
-    upload = c.uploader().upload(spread().slice(1).to_batches())
-    c.append_uploaded([upload, b""], lower=1, upper=10)
+        c.distributed.append_uploaded([upload], lower=0, upper=10)
+    upload = c.distributed.uploader().upload(spread().slice(1).to_batches())
+    c.distributed.append_uploaded([upload, b""], lower=1, upper=10)
     assert len(ids(c)) == 10
 
 
 def test_uploads_of_another_shard_or_of_nothing(uploading):
     lake, c = uploading
     other = lake.create("d", SCHEMA, key=["id"])
-    upload = c.uploader().upload(spread().to_batches())
+    upload = c.distributed.uploader().upload(spread().to_batches())
     with pytest.raises(UsageError, match=f"for shard {c.id} cannot be used with {other.id}"):
-        other.append_uploaded([upload], lower=0, upper=10)
-    assert c.uploader().upload(iter(())) == b""
+        other.distributed.append_uploaded([upload], lower=0, upper=10)
+    assert c.distributed.uploader().upload(iter(())) == b""
     cancelled = pa.concat_tables([at(1, 1), at(1, 1, diff=-1)])
-    assert c.uploader().upload(cancelled.to_batches()) == b""
+    assert c.distributed.uploader().upload(cancelled.to_batches()) == b""
 
 
 def test_an_upload_of_tuple_times_is_for_the_interval_that_it_was_checked_against():
@@ -578,13 +581,18 @@ def test_an_upload_of_tuple_times_is_for_the_interval_that_it_was_checked_agains
     c = lake.create("c", SCHEMA, key=["id"], time="tuple(2)")
     lower, upper = (0, 0), [(4, 0), (0, 4)]
     table = pairs((0, 3), (3, 0))
-    for uploader, match in ((c.uploader(), r"\[\[\(0, 0\)\], \[\]\)"), (c.uploader(lower, [(9, 9)]), "same")):
+    for uploader, match in (
+        (c.distributed.uploader(), r"\[\[\(0, 0\)\], \[\]\)"),
+        (c.distributed.uploader(lower, [(9, 9)]), "same"),
+    ):
         upload = uploader.upload(table.to_batches())
         with pytest.raises(UsageError, match=match):
-            c.append_uploaded([upload], lower=lower, upper=upper)
+            c.distributed.append_uploaded([upload], lower=lower, upper=upper)
     with pytest.raises(UpdateBeyondUpper):
-        c.uploader(lower, [(3, 0), (0, 9)]).upload(table.to_batches())
-    c.append_uploaded([c.uploader(lower, upper).upload(table.to_batches())], lower=lower, upper=upper)
+        c.distributed.uploader(lower, [(3, 0), (0, 9)]).upload(table.to_batches())
+    c.distributed.append_uploaded(
+        [c.distributed.uploader(lower, upper).upload(table.to_batches())], lower=lower, upper=upper
+    )
     assert c.updates(lower, upper).read_all().num_rows == 2
 
 
@@ -598,9 +606,9 @@ def test_an_upload_that_fails_leaves_nothing(uploading):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        small.uploader().upload(broken())
+        small.distributed.uploader().upload(broken())
     with pytest.raises(UpdateNotBeyondLower):
-        small.uploader(lower=5).upload(spread().to_batches())
+        small.distributed.uploader(lower=5).upload(spread().to_batches())
     assert not list(lake._stores.blobs.list(f"{c.id}/parts/"))
 
 
@@ -612,8 +620,10 @@ def test_inline_parts_are_read_by_key_range_rewritten_truncated_and_merged():
     first = built(c, spread())
     assert all(part.inline is not None for part in first.hollow.parts())
     first.rewrite_times(Frontier.of(3), Frontier.of(10))
-    c.append_batches([first], lower=0, upper=10)
-    c.append_batches([built(c, *(at(10 + n, 10 + n) for n in range(10)), upper=99)], lower=10, upper=15)
+    c.distributed.append_batches([first], lower=0, upper=10)
+    c.distributed.append_batches(
+        [built(c, *(at(10 + n, 10 + n) for n in range(10)), upper=99)], lower=10, upper=15
+    )
     expected = [(n, max(n, 3)) for n in range(15)]
     assert times(c, 15) == expected and stored(place, c) == set()
     assert c.merge().applied
@@ -641,7 +651,9 @@ def test_inline_parts_that_reach_the_total_are_merged_into_stored_ones_first():
 def test_what_is_inline_and_larger_than_the_total_is_stored():
     place, c = made(Config(inline_total_bytes=500, merge_budget_s=0))
     c.append(at(0, 0))
-    c.append_batches([built(c, *(at(n, n) for n in range(1, 60)), lower=1, upper=60)], lower=1, upper=60)
+    c.distributed.append_batches(
+        [built(c, *(at(n, n) for n in range(1, 60)), lower=1, upper=60)], lower=1, upper=60
+    )
     assert c.state().spine.totals.inline_bytes == 0 and len(stored(place, c)) == 2
     assert times(c, 60) == [(n, n) for n in range(60)]
 
@@ -682,11 +694,11 @@ def test_a_damaged_inline_part_is_named(monkeypatch):
 
 def test_times_of_uploads_may_be_advanced_to_the_upper_that_they_are_appended_at(uploading):
     _, c = uploading
-    upload = c.uploader().upload(spread().to_batches())
+    upload = c.distributed.uploader().upload(spread().to_batches())
     c.append(at(3, 100), upper=4)
     with pytest.raises(UpdateBeyondUpper):
-        c.append_uploaded([upload], lower=4, upper=9, advance=True)
-    c.append_uploaded([upload], lower=4, upper=10, advance=True)
+        c.distributed.append_uploaded([upload], lower=4, upper=9, advance=True)
+    c.distributed.append_uploaded([upload], lower=4, upper=10, advance=True)
     assert times(c, 10)[:10] == [(n, max(n, 4)) for n in range(10)]
     # Also after a merge has written it so.
     before = times(c, 10)
@@ -697,13 +709,13 @@ def test_times_of_uploads_may_be_advanced_to_the_upper_that_they_are_appended_at
 def test_what_cancels_once_its_times_are_advanced_is_not_there(uploading):
     _, c = uploading
     table = pa.concat_tables([at(0, 1), at(3, 1, diff=-1), at(3, 2)])
-    upload = c.uploader().upload(table.to_batches())
+    upload = c.distributed.uploader().upload(table.to_batches())
     c.append(at(4, 99))
-    c.append_uploaded([upload], lower=5, upper=6, advance=True)
+    c.distributed.append_uploaded([upload], lower=5, upper=6, advance=True)
     assert times(c, 6) == [(2, 5), (99, 4)]
 
 
 def test_tuple_times_are_not_advanced():
     c = tidelake.open("memory://advance-tuples").create("c", SCHEMA, key=["id"], time="tuple(2)")
     with pytest.raises(UsageError, match="cannot be advanced"):
-        c.append_uploaded([], lower=(1, 1), upper=(2, 2), advance=True)
+        c.distributed.append_uploaded([], lower=(1, 1), upper=(2, 2), advance=True)

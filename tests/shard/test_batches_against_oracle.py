@@ -115,11 +115,11 @@ def check_append(data, collection, domain, oracle):
                 batch.rewrite_times(Frontier.of(at), upper)
             updates = [(row, join(time, at), diff) for row, time, diff in updates]
         if data.draw(st.booleans()):
-            batch = collection.batch_from_bytes(batch.to_bytes())
+            batch = collection.distributed.batch_from_bytes(batch.to_bytes())
             sent.update(batch.part_names)
         batches.append(batch)
         expected += [u for u in updates if lower.less_equal(u[1]) and not upper.less_equal(u[1])]
-    collection.append_batches(batches, lower=lower, upper=upper)
+    collection.distributed.append_batches(batches, lower=lower, upper=upper)
     oracle.append(expected, upper)
     return sent
 
@@ -174,7 +174,7 @@ def test_sorted_input_becomes_one_run(updates, config, size):
     # Not only is nothing in wrong order: no two parts hold the same update.
     assert batch.rows == sum(1 for diff in expected.values() if diff)
     assert isinstance(batch, Batch)
-    collection.append_batches([batch], lower=0, upper=4)
+    collection.distributed.append_batches([batch], lower=0, upper=4)
     assert tables.by_time(collection.updates(0, 4).read_all(), INT) == Counter(
         {key: diff for key, diff in expected.items() if diff}
     )

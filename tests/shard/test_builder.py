@@ -76,7 +76,7 @@ def test_add_says_how_many_rows_it_took_and_whether_a_part_was_cut():
     assert batch.rows == 502 and batch.runs > 1
     assert set(batch.part_names) == stored(place, c)
     assert repr(batch).startswith("Batch([[0], [9]) since [0], rows=502, runs=")
-    c.append_batches([batch], lower=0, upper=9)
+    c.distributed.append_batches([batch], lower=0, upper=9)
     assert ids(c) == dict.fromkeys([1, 2, *range(10, 510)], 1)
 
 
@@ -116,7 +116,7 @@ def test_one_row_given_a_million_times_is_one_row():
         builder.add(at(3, 3))
         batch = builder.finish(Frontier.of(9))
     assert (batch.rows, batch.runs) == (3, 1)
-    c.append_batches([batch], lower=0, upper=9)
+    c.distributed.append_batches([batch], lower=0, upper=9)
     assert ids(c) == {1: 1, 2: 35, 3: 1}
 
 
@@ -150,7 +150,7 @@ def test_runs_of_unsorted_input_are_bounded_and_their_inputs_deleted(runs_max):
         batch = builder.finish(Frontier.of(9))
     assert 1 <= batch.runs <= runs_max
     assert stored(place, c) == set(batch.part_names)
-    c.append_batches([batch], lower=0, upper=9)
+    c.distributed.append_batches([batch], lower=0, upper=9)
     assert sum(ids(c).values()) == 3000
 
 
@@ -203,7 +203,7 @@ def test_nan_nulls_and_unicode_come_back_as_the_oracle_holds_them():
         for start in range(0, 600, 50):
             builder.add(tables.table(updates[start : start + 50], c.domain))
         batch = builder.finish(Frontier.of(3))
-    c.append_batches([batch], lower=0, upper=3)
+    c.distributed.append_batches([batch], lower=0, upper=3)
     found = c.snapshot().read_all()
     assert found["k"].to_pylist() == ["\x00", "日本", None] and found["_diff"].to_pylist() == [200] * 3
     assert repr(found["x"].to_pylist()) == "[None, nan, 0.0]"
@@ -214,9 +214,9 @@ def test_a_batch_of_nothing_moves_the_upper():
     with c.builder() as builder:
         builder.add(rows().append_column("_time", pa.array([], pa.int64())))
         batch = builder.finish(Frontier.of(5))
-    c.append_batches([batch], lower=0, upper=5)
+    c.distributed.append_batches([batch], lower=0, upper=5)
     assert c.upper == Frontier.of(5) and stored(place, c) == set()
-    c.append_batches([], lower=5, upper=6)
+    c.distributed.append_batches([], lower=5, upper=6)
     assert c.upper == Frontier.of(6)
 
 
@@ -512,7 +512,7 @@ def test_arrays_that_are_filled_anew_for_each_table_change_nothing_that_was_adde
         builder.add(table)
         numbers[:] = -1
         batch = builder.finish(Frontier.of(1))
-    c.append_batches([batch], lower=0, upper=1)
+    c.distributed.append_batches([batch], lower=0, upper=1)
     assert list(ids(c)) == list(range(2 * count))
 
 

@@ -217,7 +217,7 @@ def test_an_upload_that_comes_in_between_the_listing_and_the_floor_stays():
     with before(
         world.place.stores.log,
         "compare_and_set",
-        lambda: slow.append_batches([built], lower=3, upper=4),
+        lambda: slow.distributed.append_batches([built], lower=3, upper=4),
     ):
         report = c.collect(thorough=True)
     assert c.state().sweep.floor > min(names.uploaded_at(name) for name in built.part_names)
@@ -275,7 +275,7 @@ def test_what_workers_uploaded_long_ago_is_refused_clearly():
     sent = builder.finish(Frontier.of(4)).to_bytes()
     swept(world)
     with pytest.raises(UploadExpired, match="uploaded under version"):
-        slow.append_uploaded([sent], lower=3, upper=4)
+        slow.distributed.append_uploaded([sent], lower=3, upper=4)
     world.check_readable()
     world.settle()
     world.check_clean()
@@ -784,7 +784,7 @@ def test_a_handle_that_was_idle_for_days_uploads_as_of_now(how):
         with idle.builder(lower) as builder:
             builder.add(table)
             batch = builder.finish(Frontier.of(lower + 1))
-        idle.append_batches([batch], lower=lower, upper=lower + 1)
+        idle.distributed.append_batches([batch], lower=lower, upper=lower + 1)
     else:
-        assert idle.uploader().spec.seqno == state.seqno
+        assert idle.distributed.uploader().spec.seqno == state.seqno
     assert (77 in ids(world.process())) == (how == "builder")

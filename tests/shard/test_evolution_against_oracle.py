@@ -215,7 +215,9 @@ class Evolving(RuleBasedStateMachine):
         c = self.handle(data)
         ready = [item for item in self.built if item[3] == self.upper]
         end = self.upper + 2
-        c.append_batches([c.batch_from_bytes(item[0]) for item in ready], lower=self.upper, upper=end)
+        c.distributed.append_batches(
+            [c.distributed.batch_from_bytes(item[0]) for item in ready], lower=self.upper, upper=end
+        )
         for _, updates, columns, _ in ready:
             self.record(updates, columns, end)
         self.built = [item for item in self.built if item not in ready]
@@ -280,7 +282,7 @@ class Evolving(RuleBasedStateMachine):
     @rule(data=st.data(), parallelism=st.integers(2, 5))
     def planned_read(self, data, parallelism):
         time = data.draw(st.sampled_from(self.readable()))
-        planned = self.handle(data).plan(AsOf(time), parallelism)
+        planned = self.handle(data).distributed.plan(AsOf(time), parallelism)
         batches = [batch for task in planned.tasks for batch in plan.run_task(task)]
         got = pa.Table.from_batches(batches, planned.schema)
         assert tables.netted(got, DOMAIN, time) == self.projected(self.now).snapshot(time)

@@ -27,7 +27,7 @@ def c():
 
 
 def handover_of(c):
-    return Handover.from_bytes(Handover(c.uploader().spec).to_bytes())
+    return Handover.from_bytes(Handover(c.distributed.uploader().spec).to_bytes())
 
 
 def batches(rng, count):
@@ -72,7 +72,7 @@ def test_all_rows_come_back_in_the_order_of_their_keys(c, seed):
         ],
         ["x", "k"],
     )
-    encoded = encode_key(plain, c.uploader().spec.schema).to_pylist()
+    encoded = encode_key(plain, c.distributed.uploader().spec.schema).to_pylist()
     assert encoded == sorted(encoded)
 
 
@@ -85,7 +85,7 @@ def test_a_task_with_more_than_fits_into_memory_makes_several_runs(c):
 
 
 def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
-    blobs = type(stores_of(c.uploader().spec).blobs)
+    blobs = type(stores_of(c.distributed.uploader().spec).blobs)
     original, opened = blobs.open, []
 
     def noted(self, name):
@@ -110,7 +110,7 @@ def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
         found = [text[:6] for batch in handover.rows(stored) for text in batch.column(1).to_pylist()]
         assert found == [f"{k:06}" for k in range(len(order))]
         assert all(file.closed for file in opened)
-    listed = {entry.name for entry in stores_of(c.uploader().spec).blobs.list(names.parts(c.id))}
+    listed = {entry.name for entry in stores_of(c.distributed.uploader().spec).blobs.list(names.parts(c.id))}
     assert listed == set(stored)
 
 

@@ -118,7 +118,7 @@ def test_the_streams_of_a_split_are_held_as_one_until_the_last_one_ends():
     _, writer = place.made()
     lake = place.process()
     c = lake.collection("c")
-    streams = c.split_snapshot(3)
+    streams = c.distributed.split_snapshot(3)
     place.pass_s(THIRD_S + 60, lake)
     (hold,) = holds_of(c)
     assert hold.pins == (c.state().seqno - 1,)
@@ -132,7 +132,7 @@ def test_the_streams_of_a_split_are_held_as_one_until_the_last_one_ends():
     assert found == list(range(480))
     assert not holds_of(c) and not lake._keeper._kept
     # Streams that are no longer read are given up as well.
-    streams = c.split_snapshot(3)
+    streams = c.distributed.split_snapshot(3)
     place.pass_s(THIRD_S + 60, lake)
     assert len(holds_of(c)) == 1
     del streams, stream
@@ -542,85 +542,85 @@ def test_the_hold_of_a_reader_that_was_killed_expires(tmp_path):
 def test_a_plan_is_held_for_as_long_as_was_asked_or_until_it_is_released(tmp_path):
     place = Kept()
     lake, c = place.made()
-    plan = c.plan(AsOf(3), 4)
-    held = c.hold([plan, plan], timedelta(hours=2), "a job")
+    plan = c.distributed.plan(AsOf(3), 4)
+    held = c.distributed.hold([plan, plan], timedelta(hours=2), "a job")
     (hold,) = holds_of(c)
     assert (hold.pins, hold.purpose, hold.lease_ms) == ((plan.seqno,), "a job", 7_200_000)
     old = named(c)
     assert c.merge().applied
     place.pass_s(7_200 - 60, lake)
     assert not place.collect(c)
-    c.release(held)
-    c.release(held)
+    c.distributed.release(held)
+    c.distributed.release(held)
     assert set(place.collect(c)) == old
     with pytest.raises(LeaseExpired):
-        c.hold([plan], 60, "too late")
-    again = c.plan(None, 1)
-    c.hold([again], 60, "a job")
+        c.distributed.hold([plan], 60, "too late")
+    again = c.distributed.plan(None, 1)
+    c.distributed.hold([again], 60, "a job")
     place.pass_s(60)
     c.append(rows(1000))
     assert not holds_of(c)
     for wrong in (-1, "1h", True, float("nan")):
         with pytest.raises(UsageError, match="hold_for"):
-            c.hold([again], wrong, "a job")
+            c.distributed.hold([again], wrong, "a job")
     inline = place.process(Config()).create("inline", SCHEMA, key=["id"])
     inline.append(rows(1))
-    assert inline.hold([inline.plan(None, 1)], 60, "nothing that could go") is None
+    assert inline.distributed.hold([inline.distributed.plan(None, 1)], 60, "nothing that could go") is None
 
 
 def test_what_an_owner_holds_of_one_version_is_one_hold(tmp_path):
     place = Kept()
     lake, c = place.made()
-    plans = [c.plan(AsOf(3), 4), c.plan(AsOf(2), 1)]
+    plans = [c.distributed.plan(AsOf(3), 4), c.distributed.plan(AsOf(2), 1)]
     before = commits(lake)
-    held = c.hold(plans, 7_200, "a job", owner="me")
+    held = c.distributed.hold(plans, 7_200, "a job", owner="me")
     assert held.startswith("me~")
-    assert c.hold(plans[:1], timedelta(hours=2), "a job", owner="me") == held
+    assert c.distributed.hold(plans[:1], timedelta(hours=2), "a job", owner="me") == held
     # The hold is itself a commit, which makes no other version of what is stored.
-    assert c.hold([c.plan(None, 1)], 7_200, "a job", owner="me") == held
+    assert c.distributed.hold([c.distributed.plan(None, 1)], 7_200, "a job", owner="me") == held
     assert len(holds_of(c)) == 1 and commits(lake) == before + 1
-    assert c.hold(plans, 7_200, "a job", owner="you") != held
-    assert c.hold(plans, 7_201, "a job", owner="me") != held
+    assert c.distributed.hold(plans, 7_200, "a job", owner="you") != held
+    assert c.distributed.hold(plans, 7_201, "a job", owner="me") != held
     assert len(holds_of(c)) == 3
     place.pass_s(61)
-    c.hold(plans, 7_200, "a job", owner="me")
+    c.distributed.hold(plans, 7_200, "a job", owner="me")
     hold = c.state().holds[held]
     assert hold.expires_ms - hold.opened_ms == 7_261_000
     place.pass_s(7_199)
     c.append(rows(1000))
     assert list(c.state().holds) == [held]
-    assert c.hold([c.plan(None, 1)], 7_200, "a job", owner="me") != held
-    c.hold([c.plan(None, 1)], 7_200, "a job", owner="mean")
-    assert c.release_owned("me") == 2 and c.release_owned("me") == 0
+    assert c.distributed.hold([c.distributed.plan(None, 1)], 7_200, "a job", owner="me") != held
+    c.distributed.hold([c.distributed.plan(None, 1)], 7_200, "a job", owner="mean")
+    assert c.distributed.release_owned("me") == 2 and c.distributed.release_owned("me") == 0
     assert len(holds_of(c)) == 1
 
 
 def test_an_owner_whose_name_begins_as_anothers_gives_up_its_own_holds_only():
     place = Kept()
     _, c = place.made()
-    plans = [c.plan(None, 1)]
+    plans = [c.distributed.plan(None, 1)]
     owners = ["etl", "etl-nightly", "etl~nightly", "etl-", "etl~"]
-    held = {owner: c.hold(plans, 7_200, "a job", owner=owner) for owner in owners}
+    held = {owner: c.distributed.hold(plans, 7_200, "a job", owner=owner) for owner in owners}
     reader = c.reader("beside")
     for owner in owners:
-        assert c.release_owned(owner) == 1
+        assert c.distributed.release_owned(owner) == 1
         del held[owner]
         assert {reader.id, *held.values()} == {*c.state().holds}
-    assert c.release_owned("") == 0 and c.release_owned("et") == 0
+    assert c.distributed.release_owned("") == 0 and c.distributed.release_owned("et") == 0
     reader.close()
 
 
 def test_a_hold_is_extended_when_it_is_old_and_only_while_it_is_there(tmp_path):
     place = Kept()
     lake, c = place.made()
-    held = c.hold([c.plan(None, 1)], 3_600, "a job")
+    held = c.distributed.hold([c.distributed.plan(None, 1)], 3_600, "a job")
     opened, before = c.state().holds[held].opened_ms, commits(lake)
     place.pass_s(300)
     assert extend_states(c._shard, held, 600) and commits(lake) == before
     place.pass_s(301)
     assert extend_states(c._shard, held, 600) and commits(lake) == before + 1
     assert c.state().holds[held].expires_ms - opened == 4_201_000
-    c.release(held)
+    c.distributed.release(held)
     assert not extend_states(c._shard, held, 0) and not holds_of(c)
 
 
@@ -630,11 +630,11 @@ def test_a_task_whose_parts_are_gone_says_why(tmp_path):
         c = lake.create("c", SCHEMA, key=["id"])
         c.append(rows(*range(40)))
         c.append(rows(*range(40, 80)))
-        (task,) = c.plan(AsOf(1), 1).tasks
+        (task,) = c.distributed.plan(AsOf(1), 1).tasks
         assert sum(batch.num_rows for batch in run_task(task)) == 80
         old = named(c)
         assert c.merge().applied
-        (newer,) = c.plan(AsOf(1), 1).tasks
+        (newer,) = c.distributed.plan(AsOf(1), 1).tasks
         for name in old | named(c):
             lake._stores.blobs.delete(name)
         with pytest.raises(LeaseExpired, match="was collected"):

@@ -458,7 +458,7 @@ def test_what_workers_upload_is_made_canonical():
     batch = pa.record_batch(
         {"k": [0.0, -0.0], "_time": pa.array([0, 0], pa.int64()), "_diff": pa.array([1, -1], pa.int64())},
     ).cast(c.update_schema)
-    assert c.uploader().upload([batch]) == b""
+    assert c.distributed.uploader().upload([batch]) == b""
 
 
 def test_following_a_collection_costs_nobody_an_earlier_read():
@@ -612,12 +612,12 @@ def test_uploads_given_twice_are_refused():
     c = lake.create("c", SCHEMA, key=["id"])
     full = rows(1).append_column("_time", pa.array([0], pa.int64()))
     full = full.append_column("_diff", pa.array([1], pa.int64())).cast(c.update_schema)
-    upload = c.uploader().upload(full.to_batches())
+    upload = c.distributed.uploader().upload(full.to_batches())
     with pytest.raises(UsageError, match="twice"):
-        c.append_uploaded([upload, upload], lower=0, upper=1)
-    assert not c.append_uploaded([upload], lower=0, upper=1).already
+        c.distributed.append_uploaded([upload, upload], lower=0, upper=1)
+    assert not c.distributed.append_uploaded([upload], lower=0, upper=1).already
     with pytest.raises(UpdateNotBeyondLower):
-        c.uploader(lower=5).upload(full.to_batches())
+        c.distributed.uploader(lower=5).upload(full.to_batches())
 
 
 def test_the_last_time_closes_the_collection_only_if_it_is_said():

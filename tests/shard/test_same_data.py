@@ -113,7 +113,7 @@ def test_however_each_writer_cuts_the_data_it_is_in_once(rng):
             if rng.random() < 0.5:
                 handles[n].append(batch)
             else:
-                handles[n].append(handles[n].batch_from_bytes(batch.to_bytes()))
+                handles[n].append(handles[n].distributed.batch_from_bytes(batch.to_bytes()))
         assert times(world.process(), 10) == ALL
 
 
@@ -125,9 +125,11 @@ def test_a_batch_that_a_closed_lake_refuses_is_its_owners_as_before(append):
     batch = built(c, spread())
     lake.close()
     with pytest.raises(Closed):
-        c.append(batch) if append == "append" else c.append_batches([batch], lower=0, upper=10)
+        c.append(batch) if append == "append" else c.distributed.append_batches([batch], lower=0, upper=10)
     again = place.lake(config=CONFIG).collection("c")
-    again.append(batch) if append == "append" else again.append_batches([batch], lower=0, upper=10)
+    again.append(batch) if append == "append" else again.distributed.append_batches(
+        [batch], lower=0, upper=10
+    )
     assert times(again, 10) == ALL
 
 
@@ -136,10 +138,10 @@ def test_a_closed_lake_says_so_at_the_commit_and_the_batch_is_its_owners():
     world = World()
     batch = built(world.c, spread())
     closing = world.process()
-    copy = closing.batch_from_bytes(batch.to_bytes())
+    copy = closing.distributed.batch_from_bytes(batch.to_bytes())
     with before(world.place.stores.log, "scan", closing.lake.close), pytest.raises(Closed):
-        closing.append_batches([copy], lower=0, upper=10)
-    world.process().append_batches([copy], lower=0, upper=10)
+        closing.distributed.append_batches([copy], lower=0, upper=10)
+    world.process().distributed.append_batches([copy], lower=0, upper=10)
     assert times(world.process(), 10) == ALL
 
 
@@ -149,7 +151,7 @@ def test_advance_keeps_times_where_an_earlier_rewrite_put_them():
     batch = built(world.c, spread())
     batch.rewrite_times(Frontier.of(7), Frontier.of(20))
     world.c.append(at(0, 100), upper=3)
-    world.c.append_uploaded([batch.to_bytes()], lower=3, upper=20, advance=True)
+    world.c.distributed.append_uploaded([batch.to_bytes()], lower=3, upper=20, advance=True)
     expected = [(n, max(n, 7)) for n in range(10)]
     assert times(world.c, 20) == sorted([*expected, (100, 0)])
 

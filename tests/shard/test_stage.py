@@ -348,9 +348,11 @@ def test_sums_that_do_not_fit_keep_nobody_from_staging_what_puts_them_right():
 def test_uploads_whose_sums_do_not_fit_are_drained_apart(tmp_path):
     lake = tidelake.open(tmp_path / "lake", config=Config(inline_part_bytes=0, merge_budget_s=0))
     c = lake.create("c", SCHEMA, key=["id"])
-    uploader = c.uploader()
+    uploader = c.distributed.uploader()
     # One staged batch of three runs.
-    assert c.stage_uploaded([uploader.upload(at([3, 8], diff=INT64_MAX).to_batches()) for _ in range(3)])
+    assert c.distributed.stage_uploaded(
+        [uploader.upload(at([3, 8], diff=INT64_MAX).to_batches()) for _ in range(3)]
+    )
     c.stage(at([3], diff=INT64_MAX))
     c.seal(5)
     with pytest.raises(InvalidUpdates, match="sum to"):
@@ -679,13 +681,13 @@ def test_uploads_of_other_processes_are_staged():
     batch = c.builder(0)
     batch.add(at([3, 9]))
     sent = batch.finish(Frontier()).to_bytes()
-    assert cost_of(lake, lambda: c.stage_uploaded([sent, b""]))["log.compare_and_set"] == 1
+    assert cost_of(lake, lambda: c.distributed.stage_uploaded([sent, b""]))["log.compare_and_set"] == 1
     assert [row[0] for row in contents(c, staged=True)] == [3, 9]
     c.seal(5)
     late = c.builder(0)
     late.add(at([4, 12]))
     with pytest.raises(UpdateNotBeyondLower):
-        c.stage_uploaded([late.finish(Frontier()).to_bytes()])
+        c.distributed.stage_uploaded([late.finish(Frontier()).to_bytes()])
 
 
 @pytest.mark.parametrize("staged", [False, True])

@@ -41,7 +41,7 @@ def rows(keys, values=None, **more):
 
 def read(c: tidelake.Collection, time: object) -> tuple[Counter, int, int]:
     """The snapshot as a planned read that leaves parts to its caller; how many parts, how many tasks."""
-    planned = c.plan(AsOf(time), 3, as_stored=True)
+    planned = c.distributed.plan(AsOf(time), 3, as_stored=True)
     batches = [batch for task in planned.tasks for batch in plan.run_task(task)]
     found = tables.updates(pa.Table.from_batches(batches, planned.schema), c.domain)
     stored = planned.as_stored
@@ -72,7 +72,7 @@ def test_a_merged_collection_is_read_as_it_is_stored(tmp_path: Path) -> None:
     c.merge()
     found, files, tasks = read(c, 1)
     assert found == expected(c, 1) and files > 1 and tasks == 0
-    assert c.plan(AsOf(1), 3, as_stored=True).seqno == c.state().seqno
+    assert c.distributed.plan(AsOf(1), 3, as_stored=True).seqno == c.state().seqno
 
 
 def test_keys_that_a_later_append_has_are_merged_and_the_others_are_not(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_runs_of_one_time_that_share_keys_are_merged(tmp_path: Path) -> None:
         rows(range(200), _time=pa.array([0] * 200, pa.int64()), _diff=pa.array([diff] * 200, pa.int64()))
         for diff in (1, 1, -1)
     ]
-    uploads = [c.uploader().upload(iter(table.to_batches())) for table in tables_]
-    c.append_uploaded(uploads, lower=0, upper=1)
+    uploads = [c.distributed.uploader().upload(iter(table.to_batches())) for table in tables_]
+    c.distributed.append_uploaded(uploads, lower=0, upper=1)
     assert c.state().spine.totals.runs > 1
     assert read(c, 0)[:2] == (Counter({(k, f"v{k}"): 1 for k in range(200)}), 0)
 
@@ -130,20 +130,20 @@ def test_narrowed_batches_are_left_to_tasks(tmp_path: Path) -> None:
     c = made(tmp_path)
     builder = c.builder(0)
     builder.add(rows([1, 2, 3], _time=pa.array([0, 0, 5], pa.int64()), _diff=pa.array([1, 1, 1], pa.int64())))
-    c.append_batches([builder.finish(Frontier.of(6))], lower=0, upper=1)
+    c.distributed.append_batches([builder.finish(Frontier.of(6))], lower=0, upper=1)
     assert read(c, 0)[:2] == (Counter({(1, "v1"): 1, (2, "v2"): 1}), 0)
 
 
 def test_a_condition_and_other_queries_are_left_to_tasks(tmp_path: Path) -> None:
     c = made(tmp_path)
     c.append(rows(range(50)))
-    assert c.plan(AsOf(0), 1, as_stored=True).as_stored
-    assert c.plan(AsOf(0), 1).as_stored is None
-    assert c.plan(AsOf(0), 1, where="k > 0", as_stored=True).as_stored is None
-    assert c.plan(Changes(0, 0), 1, as_stored=True).as_stored is None
+    assert c.distributed.plan(AsOf(0), 1, as_stored=True).as_stored
+    assert c.distributed.plan(AsOf(0), 1).as_stored is None
+    assert c.distributed.plan(AsOf(0), 1, where="k > 0", as_stored=True).as_stored is None
+    assert c.distributed.plan(Changes(0, 0), 1, as_stored=True).as_stored is None
     memory = tidelake.open("memory://stored", config=CONFIG).create("c", SCHEMA, key=["k"])
     memory.append(rows(range(50)))
-    assert memory.plan(AsOf(0), 1, as_stored=True).as_stored is None
+    assert memory.distributed.plan(AsOf(0), 1, as_stored=True).as_stored is None
 
 
 def test_a_damaged_footer_is_found_when_it_is_planned(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_damaged_footer_is_found_when_it_is_planned(tmp_path: Path) -> None:
     data[-40] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptionError):
-        c.plan(AsOf(0), 1, as_stored=True)
+        c.distributed.plan(AsOf(0), 1, as_stored=True)
 
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -316,9 +316,9 @@ def test_a_tail_that_runs_shows_signs_of_life_and_lets_go_what_is_done(hold_for)
 def test_a_released_hold_is_taken_again_while_history_is_there():
     place = Kept()
     _, c, tail, start = behind(place)
-    c.release(HOLD)
+    c.distributed.release(HOLD)
     assert tail.step(start, ALL) == Frontier.of(4) and HOLD in c.state().holds
-    c.release(HOLD)
+    c.distributed.release(HOLD)
     c.advance_since(3)
     with pytest.raises(HistoryCompacted):
         tail.step(start, ALL)

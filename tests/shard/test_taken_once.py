@@ -24,7 +24,7 @@ def uploaded(c, table):
 
 def append_uploaded(c, data):
     upper = c.state().upper.elements[0]
-    return c.append_uploaded([data], lower=upper, upper=upper + 1, advance=True)
+    return c.distributed.append_uploaded([data], lower=upper, upper=upper + 1, advance=True)
 
 
 def append_by_writer(c, data):
@@ -33,7 +33,7 @@ def append_by_writer(c, data):
 
 
 def stage(c, data):
-    return c.stage_uploaded([data])
+    return c.distributed.stage_uploaded([data])
 
 
 def stage_by_writer(c, data):
@@ -117,9 +117,9 @@ def test_a_repeated_upload_does_not_lock_the_collection_up(form):
     """As it was found: the second append was taken, and the collection did not open after a rollup."""
     world = World(config=FORMS[form])
     data = uploaded(world.c, at(0, 1))
-    world.c.append_uploaded([data], lower=0, upper=1, advance=True)
+    world.c.distributed.append_uploaded([data], lower=0, upper=1, advance=True)
     with pytest.raises(AlreadyTaken, match=r"in the batch of \[\[0\], \[1\]\)"):
-        world.c.append_uploaded([data], lower=1, upper=2, advance=True)
+        world.c.distributed.append_uploaded([data], lower=1, upper=2, advance=True)
     world.c._shard.write_rollup()
     assert ids(world.process()) == {1: 1}
 
@@ -128,20 +128,20 @@ def test_an_inline_upload_for_which_there_was_no_room_is_known_by_its_name():
     """It is stored under another one."""
     world = World(config=replace(INLINE, inline_total_bytes=1))
     data = uploaded(world.c, at(0, 1))
-    world.c.append_uploaded([data], lower=0, upper=1)
+    world.c.distributed.append_uploaded([data], lower=0, upper=1)
     assert not world.c.state().spine.totals.inline_bytes
     with pytest.raises(AlreadyTaken):
-        world.c.append_uploaded([data], lower=1, upper=2, advance=True)
+        world.c.distributed.append_uploaded([data], lower=1, upper=2, advance=True)
 
 
 def test_a_copy_of_a_batch_is_refused_after_its_parts_are_gone():
     world = World(config=INLINE)
     data = uploaded(world.c, at(3, 1))
-    world.c.append_batches([world.c.batch_from_bytes(data)], lower=0, upper=4)
+    world.c.distributed.append_batches([world.c.distributed.batch_from_bytes(data)], lower=0, upper=4)
     merge_and_collect(world)
-    copy = world.process().batch_from_bytes(data)
+    copy = world.process().distributed.batch_from_bytes(data)
     with pytest.raises(AlreadyTaken):
-        world.process().append_batches([copy], lower=5, upper=10)
+        world.process().distributed.append_batches([copy], lower=5, upper=10)
     copy.delete()
     assert ids(world.process()) == {1: 1, 100: 1}
 

@@ -85,7 +85,7 @@ def test_what_is_written_from_a_version_has_its_schema_and_its_runs(collection):
         lambda c: c.snapshot(4).read_all(),
         lambda c: c.changes(0, 4).read_all(),
         lambda c: c.lookup(pa.table({"id": [1, 2]}), 4),
-        lambda c: pa.concat_tables(stream.read_all() for stream in c.split_snapshot(2, as_of=4)),
+        lambda c: pa.concat_tables(stream.read_all() for stream in c.distributed.split_snapshot(2, as_of=4)),
     ],
     ids=["snapshot", "changes", "lookup", "split"],
 )

@@ -75,5 +75,5 @@ def start(
     stream = stream.trigger(availableNow=True)
     if sink is not None:
         return stream.foreachBatch(sink).start()
-    spec = collection.uploader().spec
+    spec = collection.distributed.uploader().spec
     return stream.format(form).options(**options).start(f"{spec.url}/{collection.name}")

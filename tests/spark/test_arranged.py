@@ -33,7 +33,7 @@ def held(collection: tidelake.Collection) -> Counter[Any]:
 
 
 def kept_bytes(collection: tidelake.Collection) -> int:
-    spec = collection.uploader().spec
+    spec = collection.distributed.uploader().spec
     cache = cache_of(spec)
     assert cache is not None
     return cache.size_bytes(spec.url)

@@ -123,7 +123,7 @@ def test_a_read_that_needs_no_object_holds_nothing(spark: Any, tmp_path: Path) -
 
 def test_a_frame_of_another_application_is_not_released(spark: Any, tmp_path: Path) -> None:
     c = made(tmp_path)
-    theirs = c.hold([c.plan(None, 1)], 60, "theirs", owner="spark-0123456789abcdef")
+    theirs = c.distributed.hold([c.distributed.plan(None, 1)], 60, "theirs", owner="spark-0123456789abcdef")
     assert load(spark, c).count() == 2
     assert release(c) == 1
     assert list(holds_of(c)) == [theirs]
@@ -136,7 +136,7 @@ def test_frames_of_a_lake_that_was_closed_are_released_like_others(tmp_path: Pat
     other = made(tmp_path / "other")
     release()  # what other tests of this process hold
     for held in (c, other):
-        hold_plans(held, [held.plan(None, 1)], 3_600)
+        hold_plans(held, [held.distributed.plan(None, 1)], 3_600)
     lake.close()
     assert release() == 2 and release() == 0
     assert not holds_of(other) and not holds_of(tidelake.open(tmp_path / "lake").collection("c"))
@@ -147,9 +147,9 @@ def test_a_lake_that_is_gone_keeps_no_other_hold(tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     folder.mkdir()
     for c in theirs:
-        c.hold([c.plan(None, 1)], 60, "theirs", owner="spark-0")
-        (folder / c.id).write_text(json.dumps(c.lake_url))
-    shutil.rmtree(theirs[0].lake_url.removeprefix("file://"))
+        c.distributed.hold([c.distributed.plan(None, 1)], 60, "theirs", owner="spark-0")
+        (folder / c.id).write_text(json.dumps(c.distributed.lake_url))
+    shutil.rmtree(theirs[0].distributed.lake_url.removeprefix("file://"))
     assert _released_all("spark-0", folder) == 1 and not holds_of(theirs[1])
     assert not list(folder.iterdir())
     folder.rmdir()
@@ -160,7 +160,7 @@ def test_a_lake_that_is_gone_keeps_no_other_hold(tmp_path: Path) -> None:
 
 
 def lasting(c: tidelake.Collection, seconds: float, age_s: float) -> Lasting:
-    hold = c.hold([c.plan(None, 1)], seconds, "a DataFrame")
+    hold = c.distributed.hold([c.distributed.plan(None, 1)], seconds, "a DataFrame")
     assert hold is not None
     return Lasting(c._shard.spec.url, c.id, hold, seconds, int((time.time() - age_s) * 1000))
 
@@ -202,7 +202,7 @@ def test_a_task_of_the_helpers_extends_its_hold_too(tmp_path: Path) -> None:
     c = made(tmp_path, replace(Env(), clock=Late(5_400)))
     held = lasting(c, 7_200, age_s=5_400)
     opened = c.state().holds[held.hold]
-    plan = c.plan(None, 1)
+    plan = c.distributed.plan(None, 1)
     found = [row for batch in _Read(plan.schema, held)(plan.tasks[0]) for row in batch.to_pylist()]
     assert [row["k"] for row in found] == [1, 2]
     assert c.state().holds[held.hold].expires_ms > opened.expires_ms
@@ -211,7 +211,7 @@ def test_a_task_of_the_helpers_extends_its_hold_too(tmp_path: Path) -> None:
 def test_a_task_whose_hold_is_gone_reads_on_while_there_is_something_to_read(tmp_path: Path) -> None:
     c = made(tmp_path)
     held = lasting(c, 3_600, age_s=3_000)
-    c.release(held.hold)
+    c.distributed.release(held.hold)
     assert len(list(kept(batches(), held))) == 3
     assert not holds_of(c)
 

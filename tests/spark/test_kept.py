@@ -28,12 +28,12 @@ def made(tmp_path: Path, *names: str) -> tidelake.Lake:
 def test_a_kept_collection_is_as_others_left_it(tmp_path: Path) -> None:
     c = made(tmp_path, "c").collection("c")
     target = located({"path": f"{tmp_path}/lake/c"})
-    assert target == Target(c.uploader().spec.url, c.id, "c", Config())
+    assert target == Target(c.distributed.uploader().spec.url, c.id, "c", Config())
     first = target.collection()
     c.append(pa.table({"id": [1]}))
     again = target.collection()
     assert again is first
-    assert again.uploader().spec.seqno == c.state().seqno
+    assert again.distributed.uploader().spec.seqno == c.state().seqno
     assert again.upper == Frontier.of(1)
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 import tidelake
 from tidelake.errors import CollectionDropped, InternalError, UsageError
+from tidelake.lake.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.model.names import parts
 from tidelake.shard.spec import stores_of
@@ -119,7 +120,9 @@ def test_upserts_find_old_rows_whatever_task_an_event_is_in(place: Place) -> Non
     assert place.contents() == {(3, "c"): 1, (4, "e"): 1}
     assert place.c.upper == Frontier.of(10)
     # What was handed over on the way is gone, and so is nothing else.
-    stored = {name.name for name in stores_of(place.c.uploader().spec).blobs.list(parts(place.c.id))}
+    stored = {
+        name.name for name in stores_of(place.c.distributed.uploader().spec).blobs.list(parts(place.c.id))
+    }
     assert stored == {part.name for m in place.c.state().spine for part in m.batch.parts() if not part.inline}
 
 
@@ -140,14 +143,14 @@ def test_upserts_look_again_if_another_writer_was_faster(
     writer = batch_writer({"path": place.path, "envelope": "upsert"}, DDL, False)
     tasks = [place.frame((1, "x")), place.frame((2, "y"))]
     messages = [writer.write(iter(task.toArrow().to_batches())) for task in tasks]
-    original = tidelake.Collection.append_uploaded
+    original = Distributed.append_uploaded
 
-    def append_uploaded(self: tidelake.Collection, *args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(tidelake.Collection, "append_uploaded", original)
+    def append_uploaded(self: Distributed, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(Distributed, "append_uploaded", original)
         place.c.upsert(tables.pa.table({"id": [1, 2], "v": ["b", "b"]}))
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(tidelake.Collection, "append_uploaded", append_uploaded)
+    monkeypatch.setattr(Distributed, "append_uploaded", append_uploaded)
     writer.commit(messages)
     assert place.rows() == {
         ((1, "a"), 0): 1,

@@ -41,7 +41,7 @@ def test_frames_are_written_to_a_collection_of_a_group(spark: Any, lake: Any) ->
     for _ in range(2):
         ts.write(c, frame, token="one")
         ts.write(c, spark.createDataFrame([(1, "x")], frame.schema), "upsert", token="two")
-        path = {"path": f"{c.lake_url}/c", "token": "three"}
+        path = {"path": f"{c.distributed.lake_url}/c", "token": "three"}
         more = spark.createDataFrame([(3, "c")], frame.schema)
         more.write.format("tidelake").mode("append").options(**path).save()
     assert contents(c) == [(1, "x", 1), (2, "b", 1), (3, "c", 1)]

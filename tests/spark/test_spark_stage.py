@@ -85,7 +85,7 @@ def test_frames_with_tuples_are_staged(spark: Any, tmp_path: Path) -> None:
 def test_dataframes_show_what_is_staged_on_request(spark: Any, c: Any) -> None:
     stage(c, frame(spark, (1, "a", 0), (2, "b", 9)))
     c.seal(1)
-    place = {"path": c.lake_url + "/c"}
+    place = {"path": c.distributed.lake_url + "/c"}
 
     def loaded(**options: str) -> list[int]:
         found = spark.read.format("tidelake").options(**place, **options).load()

@@ -189,7 +189,7 @@ def test_a_checkpoint_that_was_left_for_too_long_is_refused_with_a_remedy(spark:
     place.append(9)
     # What the end of the lease does, without waiting for it.
     for hold in place.c.state().holds:
-        place.c.release(hold)
+        place.c.distributed.release(hold)
     place.append(9)
     place.c.advance_since(place.upper - 1)
     before = sink(tmp_path)

@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError
+from tidelake.lake.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.spark import replace, upsert, write
 from tidelake.spark.envelopes.snapshot import Snapshot
@@ -218,14 +219,14 @@ def test_closed_times_are_refused(spark: Any, tmp_path: Path) -> None:
 def meddler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What another writer does right before an append of uploads."""
     acts: list[Any] = []
-    original = tidelake.Collection.append_uploaded
+    original = Distributed.append_uploaded
 
-    def append_uploaded(self: tidelake.Collection, *args: Any, **kwargs: Any) -> Any:
+    def append_uploaded(self: Distributed, *args: Any, **kwargs: Any) -> Any:
         if acts:
-            acts.pop(0)(self)
+            acts.pop(0)(tidelake.open(self.lake_url)["c"])
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(tidelake.Collection, "append_uploaded", append_uploaded)
+    monkeypatch.setattr(Distributed, "append_uploaded", append_uploaded)
     return acts
 
 
@@ -303,12 +304,14 @@ def test_envelopes_are_known_by_name(spark: Any, tmp_path: Path) -> None:
 def test_a_dump_is_compared_in_this_process_if_there_is_no_session(spark: Any, tmp_path: Path) -> None:
     c = make(tmp_path)
     c.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
-    uploads = (c.uploader().upload([pa.record_batch({"id": [2, 3], "v": ["b", "c"], "_time": [0, 0]})]),)
+    uploads = (
+        c.distributed.uploader().upload([pa.record_batch({"id": [2, 3], "v": ["b", "c"], "_time": [0, 0]})]),
+    )
     from tidelake.spark.uploads import Answer
 
     answer = Snapshot().difference(c, Answer(uploads, rows=2), c.upper, None)
     assert (answer.rows, answer.time_lower, answer.time_upper) == (2, 1, 1)
-    c.append_uploaded(answer.uploads, lower=1, upper=2)
+    c.distributed.append_uploaded(answer.uploads, lower=1, upper=2)
     assert held(c) == {(2, "b"): 1, (3, "c"): 1}
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
+from tidelake.lake.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.spark import append, sink, write
 from tidelake.spark.envelopes.append import Append
@@ -46,14 +47,14 @@ def close(c: tidelake.Collection, upper: int) -> None:
 def meddler(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Uppers that another writer moves the collection to, each right before an append of uploads."""
     uppers: list[int] = []
-    original = tidelake.Collection.append_uploaded
+    original = Distributed.append_uploaded
 
-    def append_uploaded(self: tidelake.Collection, *args: Any, **kwargs: Any) -> Any:
+    def append_uploaded(self: Distributed, *args: Any, **kwargs: Any) -> Any:
         if uppers:
-            close(self, uppers.pop(0))
+            close(tidelake.open(self.lake_url)["c"], uppers.pop(0))
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(tidelake.Collection, "append_uploaded", append_uploaded)
+    monkeypatch.setattr(Distributed, "append_uploaded", append_uploaded)
     return uppers
 
 

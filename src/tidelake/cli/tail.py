@@ -66,12 +66,12 @@ def tail(
         of = opened.collection(collection)
         at, start = files.time(as_of, of.domain, "--as-of"), files.time(lower, of.domain, "--from")
         last = files.time(until, of.domain, "--until")
-        end = of.upper if once else None if last is None else of.frontier(last)
+        end = of.upper if once else last
         patience_s = 0.0 if once and timeout_s is None else timeout_s
         names = files.names(columns)
         if start is not None or no_snapshot:
             steps = of.listen(
-                lower=of.upper if start is None else of.frontier(start),
+                lower=of.upper if start is None else start,
                 until=end,
                 columns=names,
                 where=where,

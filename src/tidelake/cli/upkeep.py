@@ -266,7 +266,7 @@ def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
             if not equals or name in given:
                 raise errors.UsageError(f"{word!r} is no COLLECTION=TIME, or its collection comes twice")
             of = opened.collection(name)
-            given[name] = of.frontier([t for t in [files.time(text, of.domain, name)] if t is not None])
+            given[name] = [t for t in [files.time(text, of.domain, name)] if t is not None]
         opened.advance_since(given)
         lines = [shown.retained(opened.collection(name)) for name in given]
     output.table(lines, as_json)

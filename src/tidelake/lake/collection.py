@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidelake.data.types import row_schema, schema_from_arrow
 from tidelake.errors import UsageError
 from tidelake.lake.arranging import Arranging
+from tidelake.lake.distributed import Distributed
 from tidelake.lake.following import Follows
 from tidelake.lake.keeping import Keeping
 from tidelake.lake.reads import Reads
@@ -22,6 +23,11 @@ class Collection(Writes, Reads, Follows, Arranging, Keeping):
 
     def __repr__(self) -> str:
         return f"Collection({self.name!r}, {self._shard.spec.schema}, time={self.domain})"
+
+    @property
+    def distributed(self) -> Distributed:
+        """Work that several processes do together: uploads and their commits, plans, and holds of plans."""
+        return Distributed(self)
 
     def evolve(
         self, schema: pa.Schema, *, key: Sequence[str] | None = None, value: Sequence[str] | None = None

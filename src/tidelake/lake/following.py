@@ -69,7 +69,7 @@ class Follows(Handle):
             raise UsageError("say where to begin: give either as_of=... or lower=...")
         told: object = None
         if lower is not None:
-            told = start = self.frontier(lower, "lower")
+            told = start = self._frontier(lower, "lower")
         else:
             told = at = self.domain.check(as_of, "as_of")
             start = Frontier.past(at)

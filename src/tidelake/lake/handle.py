@@ -30,11 +30,6 @@ class Handle:
         return self._shard.spec.shard_id
 
     @property
-    def lake_url(self) -> str:
-        """The URL of its lake, for other processes."""
-        return self._shard.spec.url
-
-    @property
     def domain(self) -> TimeDomain:
         """The unit of its times."""
         return self._shard.spec.domain
@@ -67,14 +62,6 @@ class Handle:
     def state(self) -> ShardState:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
         return self._shard.state()
-
-    def settled(self) -> ShardState:
-        """The newest state, after applying what its group has decided for it.
-
-        Its seqno can be given as `read_at`. One log scan; for a collection in a group two, and a log write if
-        there was a decision to apply.
-        """
-        return self._shard.settle().state
 
     def writers(self) -> dict[str, WriterRecord]:
         """The records of named writers and of tokens. One log scan; two for a collection in a group."""
@@ -122,6 +109,5 @@ class Handle:
         last: Time = upper.just_before().elements[0]
         return last
 
-    def frontier(self, value: FrontierLike, name: str = "frontier") -> Frontier:
-        """Convert a time, a list of times or a frontier to a frontier, and check the times."""
+    def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return frontier(value, self.domain, name)

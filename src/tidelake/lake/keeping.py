@@ -1,6 +1,5 @@
 """Administration of one collection: history, holds, merges and garbage collection."""
 
-from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 
@@ -12,9 +11,7 @@ from tidelake.lake.names import check_name, check_token
 from tidelake.lake.readers import CollectionCriticalHold
 from tidelake.lake.spans import duration_s, window
 from tidelake.model.frontier import Frontier
-from tidelake.shard.lease import hold_states, owned_id, release_owned
 from tidelake.shard.reading.critical import CriticalHold
-from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
@@ -40,7 +37,7 @@ class Keeping(Handle):
         """
         check_name(name, "name of a critical hold")
         check_token(token, name)
-        start = None if since is None else self.frontier(since, "since")
+        start = None if since is None else self._frontier(since, "since")
         return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
 
     def retain(self, window_: int | timedelta | None) -> None:
@@ -68,7 +65,7 @@ class Keeping(Handle):
         Raises:
             UsageError: no closed time would be left to read; nothing changed.
         """
-        wanted, state = self.frontier(since, "since"), self._shard.settle().state
+        wanted, state = self._frontier(since, "since"), self._shard.settle().state
         if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
             raise UsageError(
                 f"since={wanted} is past the upper {state.upper} of collection {self.name!r} or at it: "
@@ -134,59 +131,6 @@ class Keeping(Handle):
             StoreUnavailable, OutcomeUnknown: something could not be deleted; the next call deletes it.
         """
         return Collector(self._shard).run(thorough=thorough)
-
-    def collection_pause_s(self) -> float:
-        """Seconds until there is something to collect, if nothing is written until then. No store call."""
-        return Collector(self._shard).pause_s()
-
-    def hold(
-        self,
-        plans: Iterable[ReadPlan],
-        hold_for: timedelta | float,
-        purpose: str,
-        *,
-        owner: str | None = None,
-    ) -> str | None:
-        """Keep the parts that plans read for some time, or until `release`.
-
-        Args:
-            plans: plans of reads of this collection.
-            hold_for: how long; a timedelta, or seconds.
-            purpose: shown to people who list the holds.
-            owner: a word that names the holder. Calls of one owner for the same parts and the same `hold_for`
-                share one hold, whose name begins with the owner; repeating the call a minute later extends
-                it.
-
-        Returns:
-            The name of the hold; None if the plans read nothing that could be deleted. At most one log write.
-
-        Raises:
-            LeaseExpired: a part is given up already: plan again.
-        """
-        check_name(purpose, "purpose of a hold")
-        hold_for_s = duration_s(hold_for, "hold_for")
-        given: object = plans
-        planned = tuple(given) if isinstance(given, Iterable) else (None,)
-        if not all(isinstance(plan, ReadPlan) for plan in planned):
-            raise UsageError(
-                f"plans is a {type(given).__name__}: give a list of what collection.plan returned"
-            )
-        seqnos = sorted({plan.seqno for plan in planned if plan.seqno is not None})
-        if not seqnos:
-            return None
-        id_ = None
-        if owner is not None:
-            versions = sorted({plan.version for plan in planned if plan.version})
-            id_ = owned_id(check_name(owner, "owner of a hold"), [*versions, f"{hold_for_s:g}s"])
-        return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
-
-    def release_owned(self, owner: str) -> int:
-        """Release all holds of exactly this `owner`; returns how many. One log write for each."""
-        return release_owned(self._shard, owner)
-
-    def release(self, hold: str) -> None:
-        """Release a hold. May be repeated; at most one log write."""
-        self._shard.run(partial(holds.close_hold, hold_id=hold))
 
 
 def _shape(state: ShardState) -> Shape:

@@ -77,6 +77,24 @@ class Naming(LakeHandle):
         """
         return Collection(name, self._shards.named(name))
 
+    def __getitem__(self, name: str) -> Collection:
+        """`lake[name]` is `lake.collection(name)`: it makes nothing.
+
+        Raises:
+            CollectionNotFound: a `KeyError`: there is none of that name; names the nearest ones.
+            CollectionDropped: it is being dropped; a `KeyError` too.
+        """
+        return self.collection(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether `list` has the name. Needs as many store calls in a lake of many collections as of few."""
+        self._gate.check()
+        return isinstance(name, str) and self._catalog.look([name]).shards.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of all collections, ascending, as `list` gives them."""
+        return iter(self.list())
+
     def same_collection(self, id_: str, name: str) -> Collection:
         """Open a collection by its id, also if it was renamed: for jobs of several processes.
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tidelake.errors import UsageError
 from tidelake.lake.following import following
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.intervals import IntervalReads
+from tidelake.lake.intervals import IntervalReads, SplitReads
 from tidelake.lake.names import check_token
 from tidelake.lake.spans import patience
 from tidelake.lake.wanted import wanted
@@ -24,7 +24,7 @@ from tidelake.state.state import ShardState
 R = TypeVar("R")
 
 
-class CollectionReader(IntervalReads):
+class CollectionReader(IntervalReads, SplitReads):
     """Reads of a collection under a hold, until `close` or the end of a `with` block.
 
     The hold keeps history from `since` on, and the parts of the version that the reader uses. That is the

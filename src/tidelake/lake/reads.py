@@ -25,8 +25,6 @@ from tidelake.model.time import Time
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import lookup
 from tidelake.shard.reading.reader import Reader
-from tidelake.shard.reading.split import split
-from tidelake.shard.runs.plan import ReadPlan
 
 R = TypeVar("R")
 
@@ -148,63 +146,12 @@ class Reads(Handle, IntervalReads):
     ) -> pa.RecordBatchReader:
         return query.stream(self._shard, asked, patience_s, wanted=rows, staged=staged)
 
-    def _split(
-        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
-    ) -> list[pa.RecordBatchReader]:
-        return split(self._shard, asked, n, patience_s, wanted=rows)
-
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Open a reader. It holds history from `since` on (default: the current one) until it is closed.
 
         The hold of a process that dies expires after `lease_s`. One log write.
         """
         check_name(purpose, "purpose of a reader")
-        start = None if since is None else self.frontier(since, "since")
+        start = None if since is None else self._frontier(since, "since")
         reader = Reader(self._shard, purpose, start)
         return CollectionReader(reader, self.domain, self.last_time, self._last_staged_in)
-
-    def plan(
-        self,
-        asked: Query | None,
-        parallelism: int,
-        timeout_s: float | None = None,
-        schema_id: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        task_bytes_max: int | None = None,
-        as_stored: bool = False,
-        staged: bool = False,
-    ) -> ReadPlan:
-        """Split a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
-
-        Tasks that run later than `garbage_age_s` from now need a `hold`.
-
-        Args:
-            asked: the query; None: the contents at the last closed time.
-            parallelism: the largest number of tasks.
-            timeout_s: how long to wait for its times to be closed.
-            schema_id: as for `snapshot`.
-            columns: as for `snapshot`.
-            where: as for `snapshot`.
-            task_bytes_max: make more tasks, so that none reads much more stored bytes than this.
-            as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
-                `ReadPlan.as_stored`.
-            staged: as for `snapshot`.
-        """
-        patience_s, asked_for = patience(timeout_s), wanted(columns, where)
-
-        def ask(of: Query) -> ReadPlan:
-            return query.plan(
-                self._shard,
-                of,
-                parallelism,
-                patience_s,
-                schema_id=schema_id,
-                wanted=asked_for,
-                task_bytes_max=task_bytes_max,
-                as_stored=as_stored,
-                staged=staged,
-            )
-
-        return ask(asked) if asked is not None else self._asked(None, ask, staged=staged)

@@ -98,7 +98,7 @@ def arrangement_reference(
     """
     asked = wanted(columns, where)
     return ArrangementReference(
-        collection.lake_url,
+        collection.distributed.lake_url,
         collection.id,
         collection.name,
         columns=asked.columns,

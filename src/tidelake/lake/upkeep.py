@@ -15,7 +15,7 @@ from tidelake.env import Env, Stop
 from tidelake.errors import Closed, CollectionNotFound, TidelakeError
 from tidelake.lake.collection import Collection
 from tidelake.model.frontier import Frontier
-from tidelake.shard.upkeep.collector import CollectReport
+from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.commands import NoOp
 from tidelake.state.holds import end_expired_holds
@@ -166,7 +166,7 @@ class Upkeep:
         # At rest only if nothing was written during this look: otherwise the next look has work to do.
         seqno = collection.state().seqno
         finished = idle and report.complete and seqno == state.seqno
-        until_s = now_s + collection.collection_pause_s() if finished else None
+        until_s = now_s + Collector(collection._shard).pause_s() if finished else None
         self._left[name] = _Left(seqno, written, since_s, until_s)
         if self._seen is not None:
             self._seen(name, report)

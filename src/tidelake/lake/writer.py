@@ -134,7 +134,7 @@ class Writer:
         sequence: int | None = None,
         content: str = "",
     ) -> Appended:
-        """Append batches as number `sequence`; see `Collection.append_batches`.
+        """Append batches as number `sequence`; see `Distributed.append_batches`.
 
         If the number is committed already, the batches count as used. Their parts stay, since they may be the
         committed ones.
@@ -157,7 +157,7 @@ class Writer:
         advance: bool = False,
         read_at: int | None = None,
     ) -> Appended:
-        """Append uploads of workers as number `sequence`; see `Collection.append_uploaded`.
+        """Append uploads of workers as number `sequence`; see `Distributed.append_uploaded`.
 
         `content` describes the input of the data. The same number with another content is refused.
         """

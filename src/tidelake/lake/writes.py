@@ -3,7 +3,6 @@
 Owns the arguments; `tidelake.shard.writing` makes the commits.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidelake.data.events import EventColumns
@@ -16,12 +15,8 @@ from tidelake.model.time import Time
 from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.builder import BatchBuilder
-from tidelake.shard.writing.replacement import Replacement, plan_replacement
-from tidelake.shard.writing.uploader import Uploader
-from tidelake.shard.writing.upserter import OldRows, Upserter
+from tidelake.shard.writing.upserter import OldRows
 from tidelake.state.append import Appended
-from tidelake.state.staging import Seen
-from tidelake.state.state import WriterRecord
 
 if TYPE_CHECKING:
     from tidelake.arrangement.follow import FollowedArrangement
@@ -57,15 +52,17 @@ class Writes(Handle):
         """
         if isinstance(updates, Batch):
             if lower is not None or upper is not None:
-                raise UsageError("a batch has its own bounds: append it without, or by append_batches")
+                raise UsageError(
+                    "a batch has its own bounds: append it without, or by distributed.append_batches"
+                )
             return batches.append_batch(self._shard, updates)
         if lower is None:
-            end = None if upper is None else self.frontier(upper, "upper")
+            end = None if upper is None else self._frontier(upper, "upper")
             return append.append_rows(self._shard, updates, end)
         if upper is None:
             raise UsageError(f"lower={lower} needs an upper: give upper=...")
         return append.append_up_to(
-            self._shard, updates, self.frontier(lower, "lower"), self.frontier(upper, "upper")
+            self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
         )
 
     def compare_and_append(self, updates: object, lower: FrontierLike, upper: FrontierLike) -> Appended:
@@ -75,7 +72,7 @@ class Writes(Handle):
             UpperMismatch: it does not; carries the current one. Nothing was written.
         """
         return append.compare_and_append(
-            self._shard, updates, self.frontier(lower, "lower"), self.frontier(upper, "upper")
+            self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
         )
 
     def stage(self, updates: object, *, token: str | None = None) -> bool:
@@ -108,13 +105,6 @@ class Writes(Handle):
             return False
         return self.writer(writer_of(token)).stage(updates, sequence=0)
 
-    def token_record(self, token: str) -> WriterRecord | None:
-        """The record of a committed write under a token; None if there is none.
-
-        One log scan; two for a collection in a group.
-        """
-        return written(self._shard, token)
-
     def seal(self, upper: FrontierLike) -> Appended:
         """Close all times before `upper`. If they are closed already, nothing changes.
 
@@ -126,16 +116,7 @@ class Writes(Handle):
             write, however much is staged. Staged batches that also hold later times are split afterwards, by
             maintenance, and to a small part here: see the setting `merge_budget_s`.
         """
-        return stage.seal(self._shard, self.frontier(upper, "upper"))
-
-    def stage_uploaded(self, uploads: Sequence[bytes]) -> bool:
-        """Stage uploads that workers made with `uploader()`, in one commit; see `stage`.
-
-        Raises:
-            AlreadyTaken: an upload is committed already.
-            UploadExpired: an upload is older than `upload_age_s`.
-        """
-        return stage.stage_uploaded(self._shard, uploads)
+        return stage.seal(self._shard, self._frontier(upper, "upper"))
 
     def builder(self, lower: FrontierLike | None = None, *, sorted: bool = False) -> BatchBuilder:  # noqa: A002
         """A builder that takes more updates than fit into memory, and makes a batch to append.
@@ -147,70 +128,8 @@ class Writes(Handle):
         shard = self._shard
         # Read the state also if `lower` is given: names of uploads contain its seqno, and old ones expire.
         upper = shard.version().upper
-        start = upper if lower is None else self.frontier(lower, "lower")
+        start = upper if lower is None else self._frontier(lower, "lower")
         return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
-
-    def append_batches(
-        self, offered: Sequence[Batch], *, lower: FrontierLike, upper: FrontierLike
-    ) -> Appended:
-        """Append batches in one commit iff the collection's upper equals `lower`.
-
-        A batch may cover more than `[lower, upper)`; only its updates inside are visible. The batches are
-        used up, unless the append is refused. One log write.
-
-        Raises:
-            InvalidBatchBounds: a batch covers less than `[lower, upper)`, or its times were rewritten, so
-                that it cannot be narrowed.
-            BatchConsumed: a batch was used before.
-            UpperMismatch: the upper does not equal `lower`; carries the upper. Nothing was written.
-        """
-        start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
-        return batches.append_batches(self._shard, offered, start, end)
-
-    def batch_from_bytes(self, data: bytes) -> Batch:
-        """Decode a batch of this collection that another process encoded with `Batch.to_bytes`."""
-        return Batch.from_bytes(self._shard, data)
-
-    def append_uploaded(
-        self,
-        uploads: Sequence[bytes],
-        *,
-        lower: FrontierLike,
-        upper: FrontierLike,
-        advance: bool = False,
-        read_at: int | None = None,
-    ) -> Appended:
-        """Append uploads that workers made with `uploader()`, in one commit.
-
-        Args:
-            uploads: what the workers returned.
-            lower: the append succeeds only if the upper equals this.
-            upper: the new upper.
-            advance: times before `lower` become `lower`, without another upload.
-            read_at: for uploads that depend on contents (`upserter`, `replacements`): the seqno of a state
-                that was the newest before these were called. Then `UpperMismatch` is also raised if more was
-                staged for their times since, and `UsageError` if something is staged between them.
-
-        Raises:
-            AlreadyTaken: an upload is committed already; says where. Each upload can be committed once.
-            UploadExpired: an upload is older than `upload_age_s`.
-            UpperMismatch: the upper does not equal `lower`.
-        """
-        start, end = self.frontier(lower, "lower"), self.frontier(upper, "upper")
-        seen = None if read_at is None else Seen(read_at)
-        return batches.append_uploaded(self._shard, uploads, start, end, advance=advance, seen=seen)
-
-    def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
-        """A picklable object that uploads updates in other processes; their times must be in the interval.
-
-        One log scan. Uploads made with it later than `upload_age_s` from now may be refused.
-        """
-        self._shard.alive()
-        return Uploader(
-            self._shard.spec,
-            None if lower is None else self.frontier(lower, "lower"),
-            None if upper is None else self.frontier(upper, "upper"),
-        )
 
     def upsert(
         self,
@@ -274,57 +193,6 @@ class Writes(Handle):
         """
         at = None if time is None else self.domain.check(time, "time")
         return upsert.replace(self._shard, table, at)
-
-    def upserter(
-        self,
-        *,
-        time: Time | None = None,
-        order_by: str | None = None,
-        delete_column: str | None = None,
-        rows_count: bool = True,
-        advance: bool = False,
-    ) -> Upserter:
-        """A picklable object that turns events into uploads in other processes, for the current upper.
-
-        `append_uploaded` accepts the uploads only at that upper (`Upserter.lower`). One log scan. The parts
-        that it reads are not held: use it within `garbage_age_s`. Arguments as for `upsert`, but `time` must
-        be given unless events have their own.
-
-        Args:
-            time: time of all events.
-            order_by: as for `upsert`.
-            delete_column: as for `upsert`.
-            rows_count: if events tie, the later row wins; False: tied events must be equal.
-            advance: move events whose times are closed to the upper, in their order.
-        """
-        at = None if time is None else self.domain.check(time, "time")
-        columns = EventColumns(order_by, delete_column)
-        return Upserter.at(self._shard.settle(), columns, at, rows_count=rows_count, advance=advance)
-
-    def replacements(self, uploads: Sequence[bytes], *, time: Time, parallelism: int) -> list[Replacement]:
-        """Split a `replace` of the contents with uploaded rows into tasks for other processes.
-
-        `append_uploaded` accepts what the tasks return only at the current upper (`Replacement.lower`). The
-        uploads given here are not appended themselves: see `discard_uploaded`.
-
-        Args:
-            uploads: the new rows, at times up to `time`, made with `uploader()`.
-            time: time of the change.
-            parallelism: the largest number of tasks.
-
-        One log scan, and a read or two of each part. Errors as for `replace`.
-        """
-        version, at = self._shard.settle(), self.domain.check(time, "time")
-        blobs = self._shard.stores.blobs
-        return plan_replacement(version, blobs, uploads, at=at, parallelism=parallelism)
-
-    def discard_uploaded(self, uploads: Sequence[bytes]) -> None:
-        """Delete uploads of workers that will not be appended; else `collect` does it after `upload_age_s`.
-
-        SUBTLE: give only uploads that were never passed to `append_uploaded`: others may be committed.
-        One store call for each part. What the store does not delete now is left to `collect`.
-        """
-        batches.discard_uploaded(self._shard, uploads)
 
     def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
         """Open a named writer: its appends are numbered, and each is committed at most once.

@@ -393,7 +393,7 @@ def owned_id(owner: str, words: Iterable[str]) -> str:
 
 
 def release_owned(shard: Shard, owner: str) -> int:
-    """Give up what this very owner holds (see `Collection.hold`); how many holds. One log write each."""
+    """Give up what this very owner holds (see `Distributed.hold`); how many holds. One log write each."""
     # The last one: what an owner is called may have any text in it, another owner's name too.
     owned = [id_ for id_ in shard.state().holds if _OWNED in id_ and id_.rpartition(_OWNED)[0] == owner]
     for id_ in owned:

@@ -55,7 +55,7 @@ class Append:
         if time is not None:
             check_time(frame, time, collection)
         rest = t.StructType([f for f in frame if f.name != time or f.name in collection.schema.names])
-        check_frame(rest, collection.schema, optional=collection.uploader().spec.optional)
+        check_frame(rest, collection.schema, optional=collection.distributed.uploader().spec.optional)
 
     def _column(self, names: Sequence[str], collection: Collection) -> str | None:
         own = collection.domain.columns[0]
@@ -81,7 +81,7 @@ class Append:
             wanted.append(collection.update_schema.field(own))
         stamp = commit_time(collection, lower) if time is None else None
         return StoreRows(
-            collection.uploader().to_bytes(),
+            collection.distributed.uploader().to_bytes(),
             tuple(columns),
             pa.schema(wanted),
             time=own,

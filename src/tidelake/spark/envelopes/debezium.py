@@ -120,7 +120,7 @@ class Debezium:
             self.order_by,
             self._encodings(),
             self.rejects is not None,
-            frozenset(collection.uploader().spec.optional),
+            frozenset(collection.distributed.uploader().spec.optional),
             # A user who names the field knows what it holds, so check only the default.
             _FIRST.get(collection.domain.unit, 0) if self.time is None else 0,
         )
@@ -179,7 +179,9 @@ class Debezium:
             raise UsageError(f"times of {collection.domain} cannot be read from change events")
         parser = self.parser(collection, floor)
         if upserter is None:
-            return StoreChanges(collection.uploader().to_bytes(), parser, tuple(columns), self.rejects)
+            return StoreChanges(
+                collection.distributed.uploader().to_bytes(), parser, tuple(columns), self.rejects
+            )
         return StoreSettled(upserter.to_bytes(), parser, tuple(columns), self.rejects)
 
     def _encodings(self) -> tuple[tuple[str, Encoding], ...]:

@@ -50,7 +50,7 @@ class StoreSettled:
     def upserter(collection: Collection) -> Upserter:
         """The upserter for `upload`."""
         # Row order decides nothing here: two events of one key and place must be equal.
-        return collection.upserter(order_by=BEST, delete_column=GONE, rows_count=False)
+        return collection.distributed.upserter(order_by=BEST, delete_column=GONE, rows_count=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As `ArrowMap`."""

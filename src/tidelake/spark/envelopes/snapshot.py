@@ -54,7 +54,7 @@ class Snapshot:
         if not collection.domain.total_order:
             raise UsageError(f"times of {collection.domain} do not follow each other: append updates")
         schema = pa.schema([*collection.schema, collection.update_schema.field(DIFF)])
-        check_frame(frame, schema, optional=(DIFF, *collection.uploader().spec.optional))
+        check_frame(frame, schema, optional=(DIFF, *collection.distributed.uploader().spec.optional))
 
     def prepare(self, frame: DataFrame, collection: Collection) -> DataFrame:  # noqa: ARG002
         """As `Envelope`: the tasks take the columns as they are."""
@@ -72,7 +72,7 @@ class Snapshot:
         """As `Envelope`: store the rows, all at time 0."""
         wanted = [field for field in collection.update_schema if field.name in columns]
         return StoreRows(
-            collection.uploader().to_bytes(),
+            collection.distributed.uploader().to_bytes(),
             tuple(columns),
             pa.schema(wanted),
             time=collection.domain.columns[0],
@@ -104,7 +104,7 @@ class Snapshot:
         while True:
             at = commit_time(collection, lower) if self.time is None else self.time
             try:
-                return at, collection.replacements(stored.uploads, time=at, parallelism=count)
+                return at, collection.distributed.replacements(stored.uploads, time=at, parallelism=count)
             except UpdateNotBeyondLower:
                 lower = collection.upper
                 # Another writer closed the chosen time: choose a later one, unless the caller gave the time
@@ -114,7 +114,7 @@ class Snapshot:
 
     def discard(self, collection: Collection, stored: Answer) -> None:
         """As `Compared`."""
-        collection.discard_uploaded(stored.uploads)
+        collection.distributed.discard_uploaded(stored.uploads)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Updates:
                 f"times of {domain} need the columns {', '.join(domain.columns)}, lower and upper: use "
                 "tidelake.spark.append(collection, frame, lower=..., upper=...)"
             )
-        optional = (DIFF, *collection.uploader().spec.optional)
+        optional = (DIFF, *collection.distributed.uploader().spec.optional)
         if domain.total_order:
             optional += domain.columns
         check_frame(frame, collection.update_schema, optional=optional)
@@ -81,7 +81,7 @@ class Updates:
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""
         domain = collection.domain
-        uploader = collection.uploader(*(self.interval or (None, None)))
+        uploader = collection.distributed.uploader(*(self.interval or (None, None)))
         wanted = [field for field in collection.update_schema if field.name in columns]
         stamp: int | None = None
         if domain.total_order and domain.columns[0] not in columns:

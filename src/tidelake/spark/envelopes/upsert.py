@@ -60,7 +60,7 @@ class Upsert:
 
     def check(self, frame: t.StructType, collection: Collection) -> None:
         """As `Envelope`."""
-        spec = collection.uploader().spec
+        spec = collection.distributed.uploader().spec
         columns = self._events()
         columns.check(spec.schema, spec.domain)
         time, own = self._column(frame.names, collection), collection.schema.names
@@ -103,7 +103,7 @@ class Upsert:
         """As `Envelope`."""
         own, time = collection.domain.columns[0], self._column(columns, collection)
         at = self.time if isinstance(self.time, int) else None
-        upserter = collection.upserter(
+        upserter = collection.distributed.upserter(
             time=at,
             order_by=self.order_by,
             delete_column=self.delete_column,
@@ -123,7 +123,7 @@ class Upsert:
 
     def catch_up(self, collection: Collection) -> None:
         """As `Unpacking`."""
-        collection.upserter().catch_up()
+        collection.distributed.upserter().catch_up()
 
     def _events(self) -> EventColumns:
         return EventColumns(self.order_by, self.delete_column)

@@ -100,7 +100,7 @@ def export(
     """
     _check(format, mode, as_of, changes)
     if format != "iceberg":
-        _check_apart(path, collection.lake_url)
+        _check_apart(path, collection.distributed.lake_url)
     clock = Env().clock
     started_s = clock.monotonic_s()
     target = _Parquet(spark, path, mode) if format == "parquet" else None

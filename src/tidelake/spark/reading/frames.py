@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.lake.collection import Collection
-from tidelake.lake.frontiers import FrontierLike
+from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
@@ -140,7 +140,7 @@ def updates(
     staged: bool = False,
 ) -> DataFrame:
     """Every update in `[lower, upper)`, at its own time. Columns, arguments and errors as for `snapshot`."""
-    asked = Updates(collection.frontier(lower, "lower"), collection.frontier(upper, "upper"))
+    asked = Updates(frontier(lower, collection.domain, "lower"), frontier(upper, collection.domain, "upper"))
     return _frame(
         spark,
         collection,
@@ -170,7 +170,7 @@ def snapshots(
     asked = [AsOf(collection.domain.check(time, "times")) for time in times]
     schema_id = collection.state().schema_id
     # Read all under one schema, even if others change it meanwhile.
-    plans = [collection.plan(query, 1, timeout_s, schema_id) for query in asked]
+    plans = [collection.distributed.plan(query, 1, timeout_s, schema_id) for query in asked]
     held = hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
@@ -195,7 +195,7 @@ def _frame(
     def planned(*, as_stored: bool) -> ReadPlan:
         bytes_max = task_bytes_max(spark) if parallelism is None else None
         width = parallelism or slots(spark)
-        return collection.plan(
+        return collection.distributed.plan(
             asked,
             width,
             timeout_s,

@@ -88,7 +88,7 @@ def hold_plans(
     collection: Collection, plans: Sequence[ReadPlan], hold_for: timedelta | float | None
 ) -> Lasting | None:
     """Hold the parts that a DataFrame of this process reads, until `release`. At most one log write."""
-    hold = None if hold_for is None else collection.hold(plans, hold_for, "a DataFrame")
+    hold = None if hold_for is None else collection.distributed.hold(plans, hold_for, "a DataFrame")
     if hold is None or hold_for is None:
         return None
     held = _Held(collection, hold, os.getpid())
@@ -98,7 +98,7 @@ def hold_plans(
 
 
 def _lasting(collection: Collection, hold: str, seconds: float) -> Lasting:
-    return Lasting(collection.lake_url, collection.id, hold, seconds, Env().clock.now_ms())
+    return Lasting(collection.distributed.lake_url, collection.id, hold, seconds, Env().clock.now_ms())
 
 
 @contextlib.contextmanager
@@ -123,12 +123,14 @@ def hold_for_application(collection: Collection, plan: ReadPlan, hold_for_s: flo
     At most one log write; none if the same version was held less than a minute ago.
     """
     owner = _application()
-    hold = collection.hold([plan], hold_for_s, f"DataFrames of Spark application {owner}", owner=owner)
+    hold = collection.distributed.hold(
+        [plan], hold_for_s, f"DataFrames of Spark application {owner}", owner=owner
+    )
     if hold is None:
         return None
     folder = _folder(owner)
     if _is_own(folder):
-        (folder / collection.id).write_text(json.dumps(collection.lake_url), encoding="utf-8")
+        (folder / collection.id).write_text(json.dumps(collection.distributed.lake_url), encoding="utf-8")
     return _lasting(collection, hold, hold_for_s)
 
 
@@ -189,7 +191,7 @@ def release(collection: Collection | None = None) -> int:
     if collection is None:
         return count + sum(_released_all(owner, folder) for owner, folder in followed.items())
     owners = {*followed, *([_application()] if SparkContext._active_spark_context else [])}
-    return count + sum(collection.release_owned(owner) for owner in owners)
+    return count + sum(collection.distributed.release_owned(owner) for owner in owners)
 
 
 def _released_frames(collection: Collection | None) -> int:
@@ -206,10 +208,10 @@ def _released_frames(collection: Collection | None) -> int:
 
 def _let_go(held: _Held) -> None:
     try:
-        held.collection.release(held.hold)
+        held.collection.distributed.release(held.hold)
     except Closed:
         # A DataFrame outlives its lake's handle, and so does its hold: open the shard again.
-        _in_shard(held.collection.lake_url, held.collection.id, partial(_close, hold=held.hold))
+        _in_shard(held.collection.distributed.lake_url, held.collection.id, partial(_close, hold=held.hold))
 
 
 def _close(shard: Shard, hold: str) -> int:

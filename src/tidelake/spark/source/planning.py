@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
+from tidelake.lake.frontiers import frontier
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
@@ -56,7 +57,7 @@ def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> R
         UsageError: no schema of the collection has them.
     """
     schema_id, columns = readable(collection, asked.shape, wanted)
-    return collection.plan(
+    return collection.distributed.plan(
         query_of(collection, asked),
         asked.parallelism or os.cpu_count() or 1,
         asked.timeout_s,
@@ -77,10 +78,10 @@ def query_of(collection: Collection, asked: ReadOptions) -> Query | None:
             return Changes(after, collection.last_staged() if asked.staged else collection.last_time())
         return Changes(after, time_of(asked.through, domain, "changesThrough"))
     if asked.lower is not None:
-        lower = collection.frontier(frontier_of(asked.lower, domain, "updatesFrom"), "updatesFrom")
+        lower = frontier(frontier_of(asked.lower, domain, "updatesFrom"), domain, "updatesFrom")
         if asked.upper is None:
             return Updates(lower, Frontier() if asked.staged else lower.join(collection.upper))
-        return Updates(lower, collection.frontier(frontier_of(asked.upper, domain, "updatesTo"), "updatesTo"))
+        return Updates(lower, frontier(frontier_of(asked.upper, domain, "updatesTo"), domain, "updatesTo"))
     return None if asked.as_of is None else AsOf(time_of(asked.as_of, domain, "asOf"))
 
 

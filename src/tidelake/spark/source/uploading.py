@@ -117,7 +117,7 @@ class Upload:
     def _planned(self) -> _Plan:
         if self._plan is None:
             collection = self.target.collection()
-            uploader, key = collection.uploader(), collection.key
+            uploader, key = collection.distributed.uploader(), collection.key
             work: ArrowMap | None = None
             if not self.hands_over:
                 work = self.envelope.work(collection, self.names, open_upper(collection))
@@ -139,10 +139,10 @@ class Upload:
         """
         given = total(answers_from_bytes(message.answers for message in messages))
         handed = [name for message in messages for name in message.handed]
-        handover = Handover(collection.uploader().spec)
+        handover = Handover(collection.distributed.uploader().spec)
         while True:
             rebases = self.envelope.rebases
-            read_at = None if rebases else collection.settled().seqno
+            read_at = None if rebases else collection.distributed.settled().seqno
             lower = open_upper(collection)
             answer = given
             if self.hands_over:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
-from tidelake.lake.frontiers import FrontierLike
+from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import EnvelopeLike, named
@@ -56,8 +56,8 @@ def append(
         UpperMismatch: the collection's upper is not `lower`.
     """
     domain = collection.domain
-    start = None if lower is None else collection.frontier(lower, "lower")
-    end = None if upper is None else collection.frontier(upper, "upper")
+    start = None if lower is None else frontier(lower, collection.domain, "lower")
+    end = None if upper is None else frontier(upper, collection.domain, "upper")
     if envelope is None:
         timed = any(name in frame.columns for name in domain.columns)
         if not timed and (start is not None or end is not None):
@@ -107,8 +107,8 @@ def write(
         WriterFenced: another process that began later is writing under the same token.
     """
     made: Envelope = named(envelope, options)
-    start = None if lower is None else collection.frontier(lower, "lower")
-    end = None if upper is None else collection.frontier(upper, "upper")
+    start = None if lower is None else frontier(lower, collection.domain, "lower")
+    end = None if upper is None else frontier(upper, collection.domain, "upper")
     if (
         isinstance(made, Updates)
         and not collection.domain.total_order

@@ -98,7 +98,7 @@ def write(
     rows: Rows | None = None
     stored: Answer | None = None
     while True:
-        read_at = None if envelope.rebases else collection.settled().seqno
+        read_at = None if envelope.rebases else collection.distributed.settled().seqno
         start = _start(collection, lower, rebases=envelope.rebases)
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
             if stored is None:
@@ -110,7 +110,7 @@ def write(
             if isinstance(envelope, Compared):
                 stored = answer if stored is None else stored
                 # Others may have committed while the rows were stored.
-                read_at = collection.settled().seqno
+                read_at = collection.distributed.settled().seqno
                 start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, stored, start, frame.sparkSession)
         appended = (
@@ -212,7 +212,7 @@ def _append(
         batch = Batch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
     keep(answer, collection.name, batch)
     if numbered is None:
-        return collection.append_uploaded(
+        return collection.distributed.append_uploaded(
             answer.uploads, lower=lower, upper=upper, advance=answer.advances, read_at=read_at
         )
     return numbered.writer.append_uploaded(

@@ -115,7 +115,7 @@ class Sink:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle it for Spark Connect, whose server calls the function in another process."""
-        spec = self.collection.uploader().spec
+        spec = self.collection.distributed.uploader().spec
         mark = self.mark
         sent = None if mark is None else (mark.delay, mark.late and (mark.late.id, mark.late.name))
         rest = (self.envelope, self.writer, self.take_over, self.progress, self.query)

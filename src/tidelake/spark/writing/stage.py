@@ -64,13 +64,13 @@ def stage(
     made = named(envelope, options)
     if isinstance(made, Updates) and not collection.domain.total_order:
         made = replace(made, interval=(open_upper(collection), Frontier()))
-    if token is not None and collection.token_record(token) is not None:
+    if token is not None and collection.distributed.token_record(token) is not None:
         return False
     rows = _rows(collection, frame, made)
     with described(frame.sparkSession, f"tidelake: stage in {collection.name}"):
         answer = rows.answer(_work(collection, made, rows))
     if token is None:
-        return collection.stage_uploaded(answer.uploads)
+        return collection.distributed.stage_uploaded(answer.uploads)
     numbered = TokenWriter(collection, token).open()
     return numbered.writer.stage_uploaded(answer.uploads, sequence=numbered.sequence)
 

@@ -28,7 +28,7 @@ class TokenWriter:
 
     def done(self) -> Appended | None:
         """The answer to a committed write under the token; None if there is none. One log scan."""
-        record = self.collection.token_record(self.token)
+        record = self.collection.distributed.token_record(self.token)
         return None if record is None else Appended(record.upper, record.upper, already=True)
 
     def open(self) -> Numbered:
