@@ -213,7 +213,7 @@ def test_what_cannot_be_told_is_said_and_told_later(site, c):
     lake = site.lake()
     opened = lake._shards.open
     lake._agreeing._opened = lambda id_: _away() if id_ == c.id else opened(id_)
-    with pytest.raises(OutcomeUnknown, match="1 collections were not told"):
+    with pytest.raises(OutcomeUnknown, match="1 collections could not be updated"):
         lake.settings(upload_age_s=5)
     # An open handle goes by the old ones, which are longer; opening the collection tells it.
     assert c.state().agreed.upload_age_ms == AS_MADE.upload_age_ms

@@ -341,7 +341,7 @@ def test_after_an_unknown_outcome_that_the_group_forgot_nobody_is_told_what_may_
                 assert "look for its rows before you write them again" in str(told)
                 unknown += 1
             case UsageError():
-                assert "the transaction is in" in str(told) and is_in
+                assert "the transaction is committed" in str(told) and is_in
     assert unknown
 
 

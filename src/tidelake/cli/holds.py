@@ -71,11 +71,11 @@ def window(text: str) -> int | timedelta | None:
     match = _WINDOW.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"retention {text!r} is none: give all, a number of times, or a span such as 7d or 12h"
+            f"retention {text!r} is not valid: give all, a number of times, or a span such as 7d or 12h"
         )
     number, unit = int(match.group(1)), (match.group(2) or match.group(3) or "")[:1]
     if not number:
-        raise UsageError(f"retention {text!r} is none: give at least one time or second, or all")
+        raise UsageError(f"retention {text!r} is too short: give at least one time or second, or all")
     if not unit:
         return number
     try:

@@ -264,7 +264,7 @@ def advance_since(lake: str, frontiers: tuple[str, ...], as_json: bool) -> None:
         for word in frontiers:
             name, equals, text = word.rpartition("=")
             if not equals or name in given:
-                raise errors.UsageError(f"{word!r} is no COLLECTION=TIME, or its collection comes twice")
+                raise errors.UsageError(f"{word!r} is not COLLECTION=TIME, or names a collection twice")
             of = opened.collection(name)
             given[name] = [t for t in [files.time(text, of.domain, name)] if t is not None]
         opened.advance_since(given)

@@ -40,8 +40,8 @@ class Agreeing:
         untold = self.finish() if values else []
         if untold:
             raise OutcomeUnknown(
-                f"the settings of the lake are changed, but {len(untold)} collections were not told: they go "
-                f"by the old ones until they are opened again, or until the next call: {untold[0]}"
+                f"the settings of the lake are changed, but {len(untold)} collections could not be updated: "
+                f"they use the old ones until they are opened again, or until the next call: {untold[0]}"
             )
         return LakeSettings.of(agreed)
 

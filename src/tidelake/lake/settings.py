@@ -70,8 +70,8 @@ def check_agreed(config: Config, agreed: Agreed) -> None:
         wanted = getattr(config, name)
         if wanted not in (getattr(_PROCESS, name), getattr(there, name)):
             raise UsageError(
-                f"setting {name}={wanted:g} is not this lake's, which is {getattr(there, name):g}, and all "
-                f"processes go by that: leave it out of Config, or change it for all of them with "
+                f"setting {name}={wanted:g} is not this lake's, which is {getattr(there, name):g} for all "
+                f"processes: leave it out of Config, or change it for all of them with "
                 f"lake.settings({name}={wanted:g}) or `tidelake settings LAKE {name}={wanted:g}`"
             )
 

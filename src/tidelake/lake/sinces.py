@@ -50,7 +50,7 @@ class Sinces:
         """Advance `since` of all given collections to their frontiers; see `Lake.advance_since`."""
         given: object = frontiers
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-            raise UsageError(f"frontiers={given!r} do not say of which collection: give {{name: time}}")
+            raise UsageError(f"frontiers={given!r} names no collections: give {{name: time}}")
         while True:
             self.finish()
             listing = self._catalog.look(frontiers)
@@ -64,8 +64,8 @@ class Sinces:
             return {name: shard.state().since for name, shard in shards.items()}
         except StoreUnavailable as error:
             raise OutcomeUnknown(
-                f"history of {', '.join(map(repr, wanted))} may go, but not all of them were told: the next "
-                f"call, or maintenance, does it: {error}"
+                f"since of {', '.join(map(repr, wanted))} will advance, but not all of them could be updated "
+                f"now: the next call, or maintenance, does it: {error}"
             ) from error
 
     def finish(self) -> list[TidelakeError]:

@@ -208,7 +208,7 @@ class Transaction:
         with self._turn:
             attempt, self._ended = self._attempt, True
             if attempt is not None and not attempt.abort():
-                raise UsageError("the transaction is in: it cannot be given up any more")
+                raise UsageError("the transaction is committed: it cannot be given up any more")
             self._attempt = None
             self._give_back()
 

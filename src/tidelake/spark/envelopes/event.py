@@ -92,7 +92,7 @@ def _unwrapped(line: bytes | None) -> tuple[dict[str, Any], Encoding] | None:
         try:
             encoding = row_encoding(event.get("schema"))
         except ValueError as error:
-            raise Unfit(f"the 'schema' beside 'payload' is none: {error}") from None
+            raise Unfit(f"the 'schema' beside 'payload' is not valid: {error}") from None
         event = event["payload"]
     if event is None:
         return None
