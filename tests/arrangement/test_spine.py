@@ -323,9 +323,9 @@ def test_pressure_is_measured_after_every_step(rig):
     rig.insert_keys([1])
     rig.insert_keys([2])
     rig.machine.share = 0.1
-    assert rig.spine._merger.room.level is Pressure.HIGH
+    assert rig.spine.room.level is Pressure.HIGH
     assert rig.spine.step()
-    assert rig.spine._merger.room.level is Pressure.LOW
+    assert rig.spine.room.level is Pressure.LOW
 
 
 def test_who_asks_an_idle_spine_is_told_the_pressure_of_this_moment(rig):
@@ -348,7 +348,7 @@ def test_a_thread_that_found_nothing_to_do_measures_when_it_looks_again(rig):
     rig.machine.share = 0.8
     for _ in range(2):
         work(Looks(1))
-    assert rig.spine._merger.room.level is Pressure.HIGH
+    assert rig.spine.room.level is Pressure.HIGH
     assert rig.spine.report().bytes_in_memory == 0
 
 
@@ -612,7 +612,7 @@ def test_consolidate_says_if_merging_was_paused_meanwhile(tmp_path):
         def fresh(self) -> str:
             if armed:
                 # Another thread would wait for the end of this step.
-                rig.spine._merger.paused = True
+                rig.spine.paused = True
             return super().fresh()
 
     armed = False

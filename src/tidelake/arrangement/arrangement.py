@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.arrangement import given
+from tidelake.arrangement.batch import release_all
 from tidelake.arrangement.checkpoint import Saved
 from tidelake.arrangement.forgotten import Holdings, Watch
 from tidelake.arrangement.home import Home
@@ -21,7 +22,7 @@ from tidelake.arrangement.overview import Metrics
 from tidelake.arrangement.reading import Reads
 from tidelake.arrangement.report import SpineReport
 from tidelake.arrangement.retention import Ranked, Retention
-from tidelake.arrangement.saving import Captured, let_go, restored, save
+from tidelake.arrangement.saving import Captured, restored, save
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
 from tidelake.arrangement.spine import Spine
@@ -55,6 +56,7 @@ class Arrangement(Reads):
             content: id of the contents that the spine has now.
             id_: id of the arrangement, for its checkpoints; default: `content`.
         """
+        # SUBTLE: it has a spine rather than being one: threads refer to the spine, and would keep it alive.
         self.layout = spine.layout
         self._id = content if id_ is None else id_
         self._spine, self._home, self._env = spine, home, env
@@ -223,7 +225,7 @@ class Arrangement(Reads):
         try:
             return Snapshot(self.layout, batches, rules.retention, rules.frontier)
         finally:
-            let_go(batches)
+            release_all(batches)
 
     @property
     def byte_size(self) -> int:
@@ -291,7 +293,7 @@ class Arrangement(Reads):
             self._spine.config,
             directory=self._home.path,
             env=self._env,
-            machine=self._spine.machine,
+            machine=self._spine.room.machine,
             cache=self._spine.cache,
             frontier=captured.frontier,
             retention=retention,
@@ -299,7 +301,7 @@ class Arrangement(Reads):
         try:
             spine.adopt(captured.batches)
         except BaseException:
-            captured.let_go()
+            release_all(captured.batches)
             spine.close()
             raise
         return Arrangement(spine, self._home.acquire(), self._env, captured.content, self._env.ids.fresh())
@@ -363,7 +365,7 @@ class Arrangement(Reads):
             batches, rules = self._spine.held()
             if content == self._content_id():
                 return Captured(batches, rules.frontier, content, arrangement=self._id), rules.retention
-            let_go(batches)
+            release_all(batches)
 
     def _save(self, path: str | os.PathLike[str], capture: Callable[[], Captured]) -> Saved:
         # Checked first: nothing may be captured if the path is wrong.

@@ -6,7 +6,7 @@ key, value and time, and are consolidated: no two rows are equal but for their d
 batch is cut into *blocks*, the unit of reading; the rows of one key may continue in the next block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -105,6 +105,12 @@ class Batch(Protocol):
 
     def release(self) -> None:
         """Remove a user. The last one frees the rows, and deletes the file if the batch owns it."""
+
+
+def release_all(batches: Iterable[Batch]) -> None:
+    """Remove a user of each batch."""
+    for batch in batches:
+        batch.release()
 
 
 @dataclass(frozen=True)

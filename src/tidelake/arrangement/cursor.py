@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from tidelake.arrangement.batch import Batch
-from tidelake.arrangement.boundary import Predicate, Values, values_at
-from tidelake.arrangement.keycursor import KeyCursor
+from tidelake.arrangement.keycursor import KeyCursor, Predicate, Values, values_at
 from tidelake.arrangement.keys import row_batch
 from tidelake.arrangement.view import View, check_kept
 from tidelake.data import order

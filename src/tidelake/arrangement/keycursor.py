@@ -4,18 +4,22 @@ Owns the position and the window of rows around it; must not know values. Invari
 the current window, or between keys; then the edges of the keys above and below it are known.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from tidelake.arrangement.batch import Batch
-from tidelake.arrangement.boundary import Predicate, Values, first_with, last_with, values_at
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.search import Bound, position
 from tidelake.arrangement.view import View
 from tidelake.arrangement.windows import ALL, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, Edge, Window, Windows
 from tidelake.errors import UsageError
+
+Values = tuple[object, ...]
+Predicate = Callable[[Values], bool]
 
 
 class KeyCursor:
@@ -133,7 +137,7 @@ class KeyCursor:
         edge = self._window.edge_at(self._key) if self._key is not None else self._above
         if edge is None:
             return
-        found = self._turns(first_with, predicate)
+        found = self._turns(_first_with, predicate)
         if not found:
             self._stand_nowhere(below=ALL)
             return
@@ -151,7 +155,7 @@ class KeyCursor:
         edge = self._window.edge_at(self._key) if self._key is not None else self._below
         if edge is None:
             return
-        found = self._turns(last_with, predicate)
+        found = self._turns(_last_with, predicate)
         if not found:
             self._stand_nowhere(above=ALL)
             return
@@ -283,3 +287,42 @@ class KeyCursor:
         budget = self._budget
         self._budget = min(2 * budget, BUDGET_BYTES_MAX)
         return budget
+
+
+def values_at(rows: pa.RecordBatch, row: int, columns: Sequence[int]) -> Values:
+    """Some columns of a row as Python values."""
+    return tuple(rows.column(i)[row].as_py() for i in columns)
+
+
+def _first_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | None:
+    """The first key that satisfies a predicate that is false, then true; None if no key satisfies it.
+
+    Bisects over blocks first, reading one row of each block that it visits, then over the rows of one block.
+    """
+    columns = range(layout.key_width)
+
+    def holds_at_end(i: int) -> bool:
+        block = batch.block(i)
+        return predicate(values_at(block, block.num_rows - 1, columns))
+
+    found = bisect_left(range(batch.blocks), True, key=holds_at_end)
+    if found == batch.blocks:
+        return None
+    block = batch.block(found)
+    row = bisect_left(range(block.num_rows), True, key=lambda i: predicate(values_at(block, i, columns)))
+    return Bound.at(block, row, layout)
+
+
+def _last_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | None:
+    """The last key that satisfies a predicate that is true, then false; None if no key satisfies it."""
+    columns = range(layout.key_width)
+
+    def fails_at(rows: pa.RecordBatch, row: int) -> bool:
+        return not predicate(values_at(rows, row, columns))
+
+    found = bisect_left(range(batch.blocks), True, key=lambda i: fails_at(batch.block(i), 0)) - 1
+    if found < 0:
+        return None
+    block = batch.block(found)
+    row = bisect_left(range(block.num_rows), True, key=lambda i: fails_at(block, i)) - 1
+    return Bound.at(block, row, layout)

@@ -1,4 +1,4 @@
-"""The merger: runs the merges of a spine in background threads, concurrently with inserts and reads.
+"""The lower half of a spine: runs its merges in background threads, concurrently with inserts and reads.
 
 Owns the lock of a spine, its background threads, waiting, and the handling of errors. Must not know how rows
 get in, what readers do with batches, nor how merges are chosen.
@@ -17,16 +17,14 @@ threads that do not exist, and a spine without threads can be driven by `step` a
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from weakref import WeakSet
 
 import pyarrow as pa
 
-from tidelake.arrangement.batch import Batch
-from tidelake.arrangement.dispatch import Dispatcher, Running
+from tidelake.arrangement.batch import Batch, release_all
 from tidelake.arrangement.merging import Rules
 from tidelake.arrangement.pressure import Pressure
-from tidelake.arrangement.report import LevelReport
+from tidelake.arrangement.schedule import Running, Schedule
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import Closed, StoreUnavailable, UsageError
 
@@ -34,60 +32,47 @@ from tidelake.errors import Closed, StoreUnavailable, UsageError
 _PAUSE_S_MAX = 60.0
 
 
-@dataclass
-class _Waits:
-    """Number of inserts that had to wait, and their total time."""
-
-    count: int = 0
-    seconds: float = 0.0
-
-
 class Merger:
     """The batches of a spine, and the merges among them. Thread-safe.
 
     Attributes:
+        config: the settings.
         room: measures memory and disk.
-        contents: a number that changes whenever the sum of the batches changes.
-        waits: how many inserts waited, and how long.
+        contents: a number that changes with every insert and with the frontier, but not with merges.
         paused: whether merging is paused.
     """
 
-    def __init__(self, dispatcher: Dispatcher, env: Env) -> None:
+    def __init__(self, schedule: Schedule, env: Env) -> None:
         """Begin without threads.
 
         Args:
-            dispatcher: chooses merges; the merger is its only user.
+            schedule: chooses merges; the merger is its only user.
             env: clock, and spawner of threads.
         """
-        self.room = dispatcher.room
+        self.config, self.room = schedule.config, schedule.room
         self.contents = 0
-        self.waits = _Waits()
         self.paused = False
-        self._config, self._env = dispatcher.config, env
-        self._dispatcher, self._schedule = dispatcher, dispatcher.schedule
+        self._waits, self._waited_s = 0, 0.0
+        self._env, self._schedule = env, schedule
         self._changed = threading.Condition()
         self._threads: list[Spawned] = []
         self._error: Exception | None = None
         self._closed = False
         self._pid = os.getpid()
-        if self._config.process_budget_bytes is not None:
+        if self.config.process_budget_bytes is not None:
             with _registering:
                 _SHARING.add(self)
 
     @property
     def rules(self) -> Rules:
         """The rules for reads, and for merges that begin now."""
-        return self._dispatcher.rules
+        return self._schedule.rules
 
-    def put(self, batches: Sequence[Batch], *, changes: bool = True) -> bool:
-        """Add batches; returns whether the caller should wait.
+    def adopt(self, batches: Sequence[Batch]) -> bool:
+        """Add batches; returns whether the caller should `wait` before the next insert.
 
         The merger takes over the caller's use of each batch. If it raises, no batch was added, and the caller
         still has to release them.
-
-        Args:
-            batches: new to the spine.
-            changes: whether this changes the contents.
         """
         with self._changed:
             self._check_open()
@@ -95,8 +80,8 @@ class Merger:
             try:
                 for batch in batches:
                     self._schedule.put(batch)
-                self.contents += changes
-                self._dispatcher.measure()
+                self.contents += 1
+                self._schedule.measure()
                 self._wake()
             except BaseException:
                 # No thread has seen them: the lock is held.
@@ -107,21 +92,26 @@ class Merger:
         self._tell_others()
         return crowded
 
-    def follow(self, change: Callable[[Rules], Rules], *, changes: bool = True) -> None:
+    def change_rules(self, change: Callable[[Rules], Rules]) -> None:
         """Change the rules for reads, and for merges that begin from now on.
 
         Args:
             change: makes the new rules from the current ones; may raise.
-            changes: whether other rules change the contents.
         """
         with self._changed:
             self._check_open()
             rules = change(self.rules)
-            self.contents += changes and not rules.same(self.rules)
-            self._dispatcher.rules = rules
+            self.contents += rules.frontier != self.rules.frontier
+            self._schedule.rules = rules
 
     def held(self) -> tuple[list[Batch], Rules]:
-        """All batches of this moment, which the caller must release, and the rules of the same moment."""
+        """All batches, which the caller must release, and the frontier and filters of the same moment.
+
+        Raises:
+            Closed: the spine was closed.
+            TidelakeError: a background merge failed before.
+        """
+        self.check()
         with self._changed:
             self._check_open()
             batches = self._schedule.batches
@@ -139,11 +129,11 @@ class Merger:
         if error is not None:
             raise error
 
-    def on_disk(self, size: int) -> bool:
+    def _on_disk(self, size: int) -> bool:
         """Whether a new batch of `size` bytes is kept on disk."""
         with self._changed:
             self._check_open()
-            return self.room.on_disk(size, self._dispatcher.measure())
+            return self.room.on_disk(size, self._schedule.measure())
 
     def wait(self) -> None:
         """Wait while there are too many batches, or memory is about to run out and merges can help.
@@ -156,26 +146,44 @@ class Merger:
         began = self._env.clock.monotonic_s()
         self._merge_until(lambda: not self._crowded())
         with self._changed:
-            self.waits.count += 1
-            self.waits.seconds += self._env.clock.monotonic_s() - began
+            self._waits += 1
+            self._waited_s += self._env.clock.monotonic_s() - began
 
-    def sweep(self) -> int:
-        """Request that all current batches are merged into one; see `Schedule.sweep`."""
-        with self._changed:
-            self._check_open()
-            done = self._schedule.sweep()
-            self._wake()
-            return done
-
-    def sweep_now(self) -> None:
-        """Merge all current batches into one, and wait until it is done.
+    def compact(self) -> None:
+        """Ask for all batches to be merged into one; returns at once. Requests coalesce.
 
         Raises:
-            UsageError: merging was paused before it was done.
+            TidelakeError: a background merge failed before. The request was not made.
+        """
+        self.check()
+        self._sweep()
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether there is at most one batch, no merge is running, and no `compact` request is pending.
+
+        Raises:
+            StoreUnavailable: the disk has no room for the compaction that was requested.
+            TidelakeError: a background merge failed before; it is tried again.
+        """
+        self.check()
+        schedule = self._schedule
+        with self._changed:
+            if schedule.sweeping and not self.paused and schedule.stuck:
+                raise _no_room()
+            return schedule.count <= 1 and not schedule.running and not schedule.sweeping
+
+    def consolidate(self) -> None:
+        """Merge all batches into one, and wait until it is done; the calling thread merges too.
+
+        Raises:
+            UsageError: merging is paused, or was paused before it was done.
             StoreUnavailable: the disk has no room for it.
             TidelakeError: a merge failed.
         """
-        done = self.sweep()
+        if self.paused:
+            raise UsageError("merging is paused: resume it before you consolidate")
+        done = self._sweep()
         self._merge_until(lambda: self._schedule.sweeps >= done)
         self.check()
         if self._schedule.sweeps < done:
@@ -197,7 +205,7 @@ class Merger:
             self.paused = True
             # Wakes inserts that wait: they do not wait while merging is paused.
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not (self._dispatcher.busy and self.paused))
+            self._changed.wait_for(lambda: not (self._schedule.busy and self.paused))
 
     def resume(self) -> None:
         """Merge again after `pause`."""
@@ -210,37 +218,7 @@ class Merger:
     def at_rest(self) -> bool:
         """Whether no merge is due or running."""
         with self._changed:
-            return not self._dispatcher.due() and not self._dispatcher.running
-
-    @property
-    def compact(self) -> bool:
-        """Whether there is at most one batch, no merge is running, and no sweep is pending.
-
-        Raises:
-            StoreUnavailable: a sweep is pending, and the disk has no room for it.
-        """
-        with self._changed:
-            if self._schedule.sweeping and not self.paused and self._dispatcher.stuck:
-                raise _no_room()
-            return self._schedule.count <= 1 and not self._dispatcher.running and not self._schedule.sweeping
-
-    @property
-    def sweeping(self) -> bool:
-        """Whether a sweep is under way."""
-        return self._schedule.sweeping
-
-    def measured(self) -> tuple[int, Pressure]:
-        """Measure the used bytes of the memory budget, and the pressure; merges use the new pressure."""
-        with self._changed:
-            used = self._dispatcher.measure()
-            if not self._closed:
-                self._wake()
-            return used, self.room.level
-
-    def levels(self) -> tuple[LevelReport, ...]:
-        """A report on each level."""
-        with self._changed:
-            return self._dispatcher.levels()
+            return not self._schedule.due() and not self._schedule.running
 
     def close(self) -> None:
         """Stop merging, abandon unfinished merges, and release all batches. May be repeated."""
@@ -249,15 +227,15 @@ class Merger:
                 return
             self._closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._dispatcher.busy)
+            self._changed.wait_for(lambda: not self._schedule.busy)
             batches = self._schedule.batches
-            running, self._dispatcher.running = self._dispatcher.running, {}
+            running, self._schedule.running = self._schedule.running, {}
         for thread in self._threads:
             thread.stop()
         for merge in running.values():
             merge.merge.abandon()
-            _release(merge.others)
-        _release(batches)
+            release_all(merge.others)
+        release_all(batches)
 
     # The background threads
 
@@ -269,19 +247,27 @@ class Merger:
             except Exception as error:
                 went_well = False
                 self._fail(error)
-            pause_s = 0 if went_well else min(max(2 * pause_s, self._config.idle_s), _PAUSE_S_MAX)
+            pause_s = 0 if went_well else min(max(2 * pause_s, self.config.idle_s), _PAUSE_S_MAX)
 
     def _step_or_rest(self) -> bool:
         """Do one step, or sleep if none is due; returns False if the step failed."""
         with self._changed:
             # Other parts of the process may have allocated memory meanwhile.
-            self._dispatcher.measure()
+            self._schedule.measure()
             running = self._claim()
             if running is None and not self._closed:
-                self._changed.wait(self._config.idle_s)
+                self._changed.wait(self.config.idle_s)
         return running is None or self._carry_out(running)
 
     # Waiting, and the steps of merges
+
+    def _sweep(self) -> int:
+        """Request that all current batches are merged into one; see `Schedule.sweep`."""
+        with self._changed:
+            self._check_open()
+            done = self._schedule.sweep()
+            self._wake()
+            return done
 
     def _merge_until(self, reached: Callable[[], bool]) -> None:
         """Merge, or wait for threads that do, until a condition holds or a merge fails."""
@@ -292,10 +278,10 @@ class Merger:
                         return
                     running = self._claim()
                     if running is None:
-                        if not self._dispatcher.busy:
+                        if not self._schedule.busy:
                             self._tell_if_stuck()
                             return
-                        self._changed.wait(self._config.idle_s)
+                        self._changed.wait(self.config.idle_s)
                 if running is not None:
                     self._carry_out(running)
             except Exception as error:
@@ -322,37 +308,38 @@ class Merger:
             with self._changed:
                 running.busy = False
                 if ended:
-                    self._dispatcher.end(running, result)
+                    self._schedule.end(running, result)
                 self._changed.notify_all()
-                self._dispatcher.measure()
+                self._schedule.measure()
                 pressure = self.room.level
             self._tell_others()
         finally:
             if ended:
-                _release(running.others)
-                _release(running.task.inputs)
+                release_all(running.others)
+                release_all(running.task.inputs)
         if pressure >= Pressure.HIGH or (ended and pressure > Pressure.LOW):
             pa.default_memory_pool().release_unused()
         return True
 
     def _tell_others(self) -> None:
         """Let mergers that share the process budget measure too: an idle one may hold most of the memory."""
-        if self._config.process_budget_bytes is None or self.room.level < Pressure.HIGH:
+        if self.config.process_budget_bytes is None or self.room.level < Pressure.HIGH:
             return
         for other in _sharing(self):
             try:
-                other.measured()
+                with other._changed:
+                    other._measure()
             except Exception as error:
                 other._fail(error)
 
     def _give_up(self, running: Running, error: BaseException) -> None:
         with self._changed:
-            self._dispatcher.give_up(running)
+            self._schedule.give_up(running)
             if isinstance(error, Exception):
                 self._error = error
             self._changed.notify_all()
         running.merge.abandon()
-        _release(running.others)
+        release_all(running.others)
 
     def _fail(self, error: Exception) -> None:
         with self._changed:
@@ -365,26 +352,33 @@ class Merger:
         if self._closed:
             raise Closed("the arrangement was closed: open it again")
 
+    def _measure(self) -> int:
+        """Measure the pressure, and wake threads that it concerns; returns the used bytes."""
+        used = self._schedule.measure()
+        if not self._closed:
+            self._wake()
+        return used
+
     def _claim(self) -> Running | None:
         """The merge that the caller works on next."""
         if self.paused or self._closed or self._error is not None:
             return None
-        return self._dispatcher.claim()
+        return self._schedule.claim()
 
     def _crowded(self) -> bool:
         """Whether inserts have to wait."""
         if self.paused or self._closed or self._error is not None:
             return False
-        return self._dispatcher.crowded
+        return self._schedule.crowded
 
     def _tell_if_stuck(self) -> None:
-        if not self.paused and self._dispatcher.due():
+        if not self.paused and self._schedule.due():
             self._error = _no_room()
 
     def _wake(self) -> None:
         """Wake the threads; start them when a merge is due for the first time."""
-        if not self._threads and self._dispatcher.due():
-            for i in range(self._config.merge_workers):
+        if not self._threads and self._schedule.due():
+            for i in range(self.config.merge_workers):
                 self._threads.append(self._env.spawner.spawn(f"tidelake-merger-{i}", self._work))
         self._changed.notify_all()
 
@@ -408,8 +402,3 @@ def _no_room() -> StoreUnavailable:
     return StoreUnavailable(
         "the disk has no room for the output of a merge: free space, or lower disk_reserve_bytes", True
     )
-
-
-def _release(batches: Sequence[Batch]) -> None:
-    for batch in batches:
-        batch.release()

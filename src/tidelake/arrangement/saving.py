@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelake.arrangement.batch import Batch, FilterPlan
+from tidelake.arrangement.batch import Batch, FilterPlan, release_all
 from tidelake.arrangement.checkpoint import CheckpointDirectory, Saved
 from tidelake.arrangement.filebuilder import FileBuilder
 from tidelake.arrangement.fileformat import SUFFIX
@@ -30,7 +30,7 @@ class Captured:
     """The state of an arrangement that a checkpoint saves.
 
     Attributes:
-        batches: all batches; this object is a user of each, until `let_go`.
+        batches: all batches; this object is a user of each, until they are released.
         frontier: the frontier of the arrangement.
         content: id of these contents.
         followed: the collection that is followed, and how far; None: none.
@@ -42,10 +42,6 @@ class Captured:
     content: str
     followed: Followed | None = None
     arrangement: str = ""
-
-    def let_go(self) -> None:
-        """Release the batches."""
-        let_go(self.batches)
 
 
 def save(captured: Captured, path: str | os.PathLike[str], spine: Spine, env: Env) -> Saved:
@@ -76,7 +72,7 @@ def save(captured: Captured, path: str | os.PathLike[str], spine: Spine, env: En
         finally:
             files.close()
     finally:
-        captured.let_go()
+        release_all(captured.batches)
 
 
 class _Files:
@@ -102,7 +98,7 @@ class _Files:
 
     def close(self) -> None:
         """Remove the temporary files."""
-        let_go(list(self._written.values()))
+        release_all(self._written.values())
         os.rmdir(self._folder)
 
     def _file(self, name: str) -> FileBatch:
@@ -147,7 +143,7 @@ def restored(
         try:
             batches.extend(open_batch(file, layout, spine.cache, delete=True) for file in files.values())
         except BaseException:
-            let_go(batches)
+            release_all(batches)
             spine.close()
             raise
         spine.adopt(batches)
@@ -155,9 +151,3 @@ def restored(
         home.release()
         raise
     return spine, home, found
-
-
-def let_go(batches: Sequence[Batch]) -> None:
-    """Release each batch."""
-    for batch in batches:
-        batch.release()
