@@ -354,7 +354,7 @@ def test_a_crash_leaves_no_half_of_a_copy_and_what_it_leaves_is_found(world, oth
 
     with monkeypatch.context() as patch:
         # A process that ends closes no hold.
-        patch.setattr(ShardCopy, "_release", lambda self: None)
+        patch.setattr(ShardCopy, "_release", lambda self, version: None)
         with pytest.raises(Crash):
             world.lake().backup("c", other.lake(), watch=crashed)
     assert other.lake().list() == [] and len(other.blobs._blobs) == 1

@@ -34,6 +34,7 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
+from tidelake.shard.keeper import Keeper
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.version import Version
@@ -43,7 +44,7 @@ from tidelake.state.state import Hold, ShardState
 from tidelake.store.url import open_stores
 
 # Of the time that a hold lasts, and of the time that a part stays: what may pass before a commit.
-_SHARE = 3
+SHARE = 3
 # What is asked to be held again so soon lasts long enough as it is.
 _SLACK_MS = 60_000
 # Between an owner and what it holds, in the id of a hold.
@@ -51,44 +52,60 @@ _OWNED = "~"
 
 
 @dataclass(frozen=True)
-class _Read:
-    """A read that is running: of the state of a seqno, since a moment on the clock that never goes back.
+class Read:
+    """A running read: the seqno of its state, and when it needs a pin, by the monotonic clock.
 
-    It has to be pinned when it is no longer young: that depends on how long garbage stays, by that state.
+    How long it needs none depends on how long garbage stays, by that state.
     """
 
     seqno: int
-    begun_s: float
     old_s: float
 
 
 class Lease:
-    """The hold of one reader, or of one read; of a read, there is none before it takes long.
+    """A leased hold: it pins the versions that are read, and a background worker renews it.
+
+    A reader, a copy and a tail own theirs and close it. The lease of a plain read has no hold until the read
+    takes long, and ends with the read.
 
     Args:
-        shard: that is held.
-        purpose: for people.
-        reader: whether it is a reader's, which closes it; otherwise it ends with its last read.
+        shard: the shard to hold.
+        purpose: shown to people.
+        reader: whether it has an owner that closes it; otherwise it ends with its last read.
+        id_: id of its hold; default: a fresh one.
+        lease_ms: how long the hold lasts without renewal; default: as the lake's setting says.
+        keeper: the worker that renews it; default: the one of the lake.
 
     Attributes:
-        since: from which on the hold keeps history; the closed frontier while it keeps none.
+        since: the hold keeps history from here on; the closed frontier if it keeps none.
     """
 
+    # Whether a hold that is gone is opened again, rather than reported.
+    _reopens = False
+
     def __init__(
-        self, shard: Shard, purpose: str = "a read that takes long", *, reader: bool = False
+        self,
+        shard: Shard,
+        purpose: str = "a read that takes long",
+        *,
+        reader: bool = False,
+        id_: str = "",
+        lease_ms: int | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.shard = shard
-        self._id = ""
+        self._id = id_
+        self._keeper = keeper or shard.keeper
         self._purpose = purpose
         self._is_reader = self._owned = reader
-        self._lease_ms = shard.known().agreed.lease_ms
-        self._beat_s = self._lease_ms / 1000 / _SHARE
-        self._reads: dict[int, _Read] = {}
+        self._lease_ms = lease_ms or shard.known().agreed.lease_ms
+        self._beat_s = self._lease_ms / 1000 / SHARE
+        self._reads: dict[int, Read] = {}
         self._numbers = itertools.count()
         self.since = Frontier()
         self._base: int | None = None
         self._pins: tuple[int, ...] = ()
-        self._renewed_s = 0.0
+        self._renewed_s, self._renewed_ms = 0.0, 0
         self._opened = self._over = False
         self._pid = os.getpid()
         self._turn = threading.Lock()
@@ -110,10 +127,10 @@ class Lease:
 
     # What a reader does.
 
-    def pin(self, since: Frontier | None = None) -> Version:
-        """Pin the newest version, for reads to come, in the place of the one before. One log write.
+    def pin(self, since: Frontier | None = None, *, with_writers: bool = False) -> Version:
+        """Pin the newest version, for reads to come, in place of the previous one. One log write.
 
-        In a group one log scan more. What keeps the version is this lease.
+        One log scan more if the collection is in a group. `with_writers` as `Shard.version`.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -126,9 +143,9 @@ class Lease:
             with self._turn:
                 return self._commit(since, newest=True)
 
-        version = self.shard.version(take=take)
-        self.shard.keeper.look_every(self._beat_s)
-        self.shard.keeper.add(self)
+        version = self.shard.version(with_writers=with_writers, take=take)
+        self._keeper.look_every(self._beat_s)
+        self._keeper.add(self)
         return version.kept_by(self)
 
     def unpin(self) -> None:
@@ -136,9 +153,21 @@ class Lease:
         self._base = None
 
     def renew(self, since: Frontier | None = None) -> None:
-        """A sign of life; `since` moves forward. One log write."""
+        """Renew the hold, and move its `since` forward. One log write.
+
+        Raises:
+            LeaseExpired: the hold is gone.
+        """
         with self._turn:
             self._commit(since)
+
+    def renew_if_due(self) -> None:
+        """Renew the hold if a third of it is over. Usually no store call; errors as `renew`.
+
+        The worker counts by the monotonic clock. Leases end by the wall clock, which may be set forward.
+        """
+        if self.shard.env.clock.now_ms() >= self._renewed_ms + self._lease_ms // SHARE:
+            self.renew()
 
     def check(self, state: ShardState) -> None:
         """Refuse to go on when the hold is gone in a state. No store call.
@@ -150,7 +179,7 @@ class Lease:
         if self.foreign:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
         if self.id not in state.holds:
-            self.shard.keeper.discard(self)
+            self._keeper.discard(self)
             raise CollectionDropped(self.shard.title) if state.dropped else LeaseExpired(self.id)
 
     def close(self) -> None:
@@ -158,7 +187,7 @@ class Lease:
         if self.foreign:
             return
         self._owned = False
-        self.shard.keeper.discard(self)
+        self._keeper.discard(self)
         with self._turn:
             if self.id and not self._over:
                 self.shard.run(partial(holds.close_hold, hold_id=self.id))
@@ -177,11 +206,11 @@ class Lease:
     def _begin(self, state: ShardState) -> int:
         number, young_s = next(self._numbers), young(state)
         begun_s = self.shard.env.clock.monotonic_s()
-        self._reads[number] = _Read(state.seqno, begun_s, begun_s + young_s)
+        self._reads[number] = Read(state.seqno, begun_s + young_s)
         if not self._over:
-            self.shard.keeper.look_every(min(young_s, self._beat_s))
+            self._keeper.look_every(min(young_s, self._beat_s))
             try:
-                self.shard.keeper.add(self)
+                self._keeper.add(self)
             except OutOfThreads:
                 del self._reads[number]
                 raise
@@ -191,7 +220,7 @@ class Lease:
         """Takes no lock: the garbage collector may call it anywhere."""
         self._reads.pop(number, None)
         if not (self._reads or self._owned or self.id):
-            self.shard.keeper.discard(self)
+            self._keeper.discard(self)
 
     def _finish(self) -> None:
         """A read has come to its end: give up the hold that it had to open."""
@@ -217,7 +246,7 @@ class Lease:
 
     def keep(self) -> None:
         """Pin what runs for long, and show a sign of life."""
-        keeper = self.shard.keeper
+        keeper = self._keeper
         if not (self._reads or self._owned):
             keeper.discard(self)
             # A reader that was forgotten shows no more signs of life.
@@ -243,23 +272,27 @@ class Lease:
     def _commit(self, since: Frontier | None, *, newest: bool = False) -> ShardState:
         """Open or renew the hold, with the pins that are needed now; the state. The caller has the turn."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
+        renewed_ms = shard.env.clock.now_ms()
         # Before the commit: whoever sees it knows that there may be a hold.
         self._id = self._id or shard.env.ids.fresh()
         wanted = self._wanted(now_s, None if newest else self._base)
 
         def command(state: ShardState, now_ms: int) -> Outcome[tuple[Hold, ShardState]]:
             pins = (*wanted, state.seqno) if newest else wanted
-            if self._opened:
-                outcome = holds.renew_hold(state, now_ms, self.id, since=since, pins=pins)
+            if self.id in state.holds or (self._opened and not self._reopens):
+                outcome = holds.renew_hold(
+                    state, now_ms, self.id, since=since, pins=pins, lease_ms=self._lease_ms
+                )
             else:
                 outcome = holds.open_hold(
                     state, now_ms, self.id, self._purpose, lease_ms=self._lease_ms, since=since, pins=pins
                 )
             return _beside(outcome, state)
 
-        # The state that it is decided on is read.
-        hold, state = shard.run(command, alone=True)
-        self._opened, self._pins, self._renewed_s = True, hold.pins, now_s
+        # With `newest`, the state that it is decided on is read.
+        hold, state = shard.run(command, alone=newest)
+        self._opened, self._pins = True, hold.pins
+        self._renewed_s, self._renewed_ms = now_s, renewed_ms
         self.since = hold.since
         if newest:
             self._base = state.seqno
@@ -273,7 +306,7 @@ class Lease:
 
 def young(state: ShardState) -> float:
     """For how many seconds what a state names is certainly there, and nothing has to keep it."""
-    return state.agreed.garbage_age_ms / 1000 / _SHARE
+    return state.agreed.garbage_age_ms / 1000 / SHARE
 
 
 def _beside(outcome: Outcome[Hold], state: ShardState) -> Outcome[tuple[Hold, ShardState]]:
@@ -364,7 +397,7 @@ def hold_states(
 
     def command(state: ShardState, now_ms: int) -> Outcome[Hold]:
         if hold_id in state.holds:
-            return holds.extend_hold(state, now_ms, hold_id, slack_ms=min(_SLACK_MS, lease_ms // _SHARE))
+            return holds.extend_hold(state, now_ms, hold_id, slack_ms=min(_SLACK_MS, lease_ms // SHARE))
         return holds.open_hold(
             state, now_ms, hold_id, purpose, lease_ms=lease_ms, since=Frontier(), pins=pins
         )

@@ -10,18 +10,19 @@ incomplete. A crash leaves objects of a shard without a log.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pyrsistent import pmap
 
 from tidelake.data.container import verify
 from tidelake.env import Env
-from tidelake.errors import BlobNotFound, HistoryCompacted, LeaseExpired, TidelakeError
+from tidelake.errors import BlobNotFound, LeaseExpired, TidelakeError
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.frontier import Frontier
 from tidelake.shard.history import History
+from tidelake.shard.lease import Lease
 from tidelake.shard.shard import Shard
-from tidelake.state import holds
+from tidelake.shard.version import Version
 from tidelake.state.agreed import Agreed
 from tidelake.state.spine import Spine
 from tidelake.state.staged import Staged, Staging
@@ -31,10 +32,6 @@ from tidelake.store.url import Stores
 
 Watch = Callable[[int, int], None]
 """Called with the bytes of the parts that were copied so far, and the bytes of all parts."""
-
-# The hold is renewed this many times within one lease; each is a log write.
-_RENEWALS = 3
-_TRIES = 8
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,8 @@ class ShardCopy:
         """
         self._source, self._stores, self._env = source, stores, env
         self._agreed = agreed
-        self._lease_ms = source.known().agreed.lease_ms
         self._upload_age_s = agreed.upload_age_ms / 1000
-        self._renewed_s = self._stored_s = self._now_s()
-        self._hold_id = env.ids.fresh()
+        self._stored_s = self._now_s()
         self._stored: list[str] = []
 
     def run(self, shard_id: str, purpose: str, watch: Watch | None = None) -> Copied:
@@ -87,19 +82,21 @@ class ShardCopy:
             LeaseExpired: this process slept for longer than its lease, and parts were collected meanwhile.
             CollectionDropped: the source was dropped.
         """
-        state = self._held(purpose)
+        lease = Lease(self._source, purpose, reader=True)
+        version = lease.pin(Frontier(), with_writers=True)
+        state = version.state
         try:
-            parts = self._copied(state, shard_id, watch)
+            parts = self._copied(lease, state, shard_id, watch)
             copy = _renamed(state, shard_id, parts, self._env.clock.now_ms(), self._agreed)
-            self._heartbeat(force=True)
+            lease.renew()
             self._check_stored(shard_id)
             History(shard_id, self._stores, self._env).create(copy)
-            self._check_young(shard_id)
+            self._check_young(shard_id, lease.id)
         except TidelakeError:
             self.discard()
             raise
         finally:
-            self._release()
+            self._release(version)
         stored = [part for part in parts.values() if part.inline is None]
         return Copied(copy, state.seqno, len(stored), sum(part.size_bytes for part in stored))
 
@@ -109,7 +106,7 @@ class ShardCopy:
         if lost:
             raise BlobNotFound(min(lost))
 
-    def _check_young(self, shard_id: str) -> None:
+    def _check_young(self, shard_id: str, hold_id: str) -> None:
         """Give up if the objects are so old that a collector may be removing them.
 
         SUBTLE: a collector removes old objects of shards without a log. It may have looked before this log
@@ -118,7 +115,7 @@ class ShardCopy:
         passed_s = max(now - then for now, then in zip(self._now_s(), self._stored_s, strict=True))
         if self._stored and passed_s >= self._upload_age_s / 2:
             self._stores.log.delete(shard_id)
-            raise LeaseExpired(self._hold_id)
+            raise LeaseExpired(hold_id)
 
     def discard(self) -> None:
         """Delete the copied parts, which no state names. Failures are counted."""
@@ -130,45 +127,17 @@ class ShardCopy:
                 self._env.recorder.count("copy.discard.failed")
         self._stored.clear()
 
-    def _held(self, purpose: str) -> ShardState:
-        """Take a hold on the newest state, and return the state."""
-        for _ in range(_TRIES):
-            state = self._source.version(with_writers=True).state
-            command = partial(
-                holds.open_hold,
-                hold_id=self._hold_id,
-                purpose=purpose,
-                lease_ms=self._lease_ms,
-                since=state.since,
-                pins=(state.seqno,),
-            )
-            try:
-                self._source.run(command)
-            except (HistoryCompacted, LeaseExpired):
-                continue  # History was compacted or garbage collected in between: copy the newest state.
-            self._renewed_s = self._now_s()
-            return state
-        raise LeaseExpired(self._hold_id)
-
-    def _heartbeat(self, *, force: bool = False) -> None:
-        # Look at both clocks: leases go by the wall clock, which may be corrected meanwhile.
-        now_s = self._now_s()
-        passed_s = max(now - then for now, then in zip(now_s, self._renewed_s, strict=True))
-        if force or passed_s >= self._lease_ms / 1000 / _RENEWALS:
-            self._source.run(partial(holds.renew_hold, hold_id=self._hold_id))
-            self._renewed_s = now_s
-
     def _now_s(self) -> tuple[float, float]:
         return self._env.clock.monotonic_s(), self._env.clock.now_ms() / 1000
 
-    def _release(self) -> None:
+    def _release(self, version: Version) -> None:
         try:
-            self._source.run(partial(holds.close_hold, hold_id=self._hold_id))
+            version.release()
         except TidelakeError:
             # The outcome of the copy does not depend on the hold, which expires by itself.
             self._env.recorder.count("copy.release.failed")
 
-    def _copied(self, state: ShardState, shard_id: str, watch: Watch | None) -> dict[str, Part]:
+    def _copied(self, lease: Lease, state: ShardState, shard_id: str, watch: Watch | None) -> dict[str, Part]:
         """Copy all parts of the state. Returns the copies by the names of the originals."""
         total = sum(part.size_bytes for part in _parts(state) if part.inline is None)
         copies: dict[str, Part] = {}
@@ -180,20 +149,20 @@ class ShardCopy:
             if part.inline is not None:
                 verify(part.inline, part)
                 continue
-            self._heartbeat()
-            self._copy(part, name)
+            lease.renew_if_due()
+            try:
+                self._copy(part, name)
+            except BlobNotFound:
+                # If the hold is gone, the part was collected, and this raises `LeaseExpired` instead.
+                lease.renew()
+                raise
             done += part.size_bytes
             if watch is not None:
                 watch(done, total)
         return copies
 
     def _copy(self, part: Part, name: str) -> None:
-        try:
-            data = self._source.stores.blobs.get(part.name)
-        except BlobNotFound:
-            # If the hold is gone, the part was collected, and this raises `LeaseExpired` instead.
-            self._heartbeat(force=True)
-            raise
+        data = self._source.stores.blobs.get(part.name)
         verify(data, part)
         self._stored.append(name)
         self._stored_s = self._now_s()

@@ -9,7 +9,6 @@ that is given, a row that goes looks as it did when it came, or the step is refu
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,6 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 from tidelake.state.backlog import Limits, Span, end_of, fitting, frontier_of, spans
-from tidelake.state.holds import close_hold
 from tidelake.state.state import ShardState
 
 Ints = npt.NDArray[np.int64]
@@ -219,7 +217,7 @@ class Tail:
     def release(self) -> None:
         """End what runs beside, and the hold. One log write."""
         self._hold.stop()
-        self._shard.run(partial(close_hold, hold_id=self.hold))
+        self._hold.close()
 
     def move(self, position: Frontier) -> None:
         """All steps up to a position are done for good: history before it may go, in a while."""
