@@ -1,10 +1,10 @@
-"""One background worker of a lake, which keeps alive what has to be kept alive: holds of readers and reads.
+"""One background worker of a lake, which renews the holds of readers and reads.
 
-Owns when somebody is due, and the worker. It starts with the first thing to keep, and ends when a look
-finds nothing; so thousands of short reads share one. Must not know what a hold is.
+Owns the worker, and when a hold is due. The worker starts when the first hold is added, and ends when it
+finds none; so thousands of short reads share one. Must not know what a hold is.
 
-INVARIANT: whatever is added is looked at no later than it is due, as long as nothing is due sooner than
-`tick_s` after it was added. In a fork nothing of the parent is kept.
+INVARIANT: an added hold is looked at no later than it is due, as long as none is due sooner than `tick_s`
+after it was added. A fork keeps nothing of its parent.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Protocol
 from tidelake.env import Env, Spawned, Stop
 from tidelake.errors import OutOfThreads, TidelakeError
 
-# Between two attempts at what fails.
+# Between two attempts at a renewal that fails.
 _PAUSE_S = 1.0
 _TICK_S_MIN = 0.01
 
@@ -23,13 +23,13 @@ class Kept(Protocol):
     """Something that has to be renewed now and then."""
 
     def due_s(self) -> float:
-        """When, on the clock that never goes back."""
+        """When it is due, by the monotonic clock."""
 
     def keep(self) -> None:
         """Renew it, or take it out of the keeper if it is over. May fail; then it stays due."""
 
     def give_up(self) -> None:
-        """End it, since nobody will keep it any more. May fail; then it ends by itself."""
+        """End it, because the keeper ends. May fail; then it expires."""
 
 
 class Keeper:
@@ -56,7 +56,7 @@ class Keeper:
         """Keep something, until it is discarded. May be repeated.
 
         Raises:
-            OutOfThreads: nobody can renew it; it is not kept.
+            OutOfThreads: no worker can be started; it is not kept.
         """
         if self._pid != os.getpid():
             # The worker is the parent's, and so is what it keeps.
@@ -71,7 +71,7 @@ class Keeper:
                     raise
 
     def look_every(self, tick_s: float) -> None:
-        """Look at least so often from now on: for what is added next, and may be due so soon."""
+        """Look at least every `tick_s` from now on: what is added next may be due so soon."""
         self._tick_s = min(self._tick_s, max(tick_s, _TICK_S_MIN))
 
     def discard(self, kept: Kept) -> None:
@@ -96,12 +96,12 @@ class Keeper:
             spawned.stop()
 
     def give_up(self) -> None:
-        """Give up what is still in it, as far as the store lets us; the rest expires. REQUIRES: `end`."""
+        """End the holds that are still in it. If the store fails, the rest expires. REQUIRES: `end`."""
         for kept in [] if self._pid != os.getpid() else self._kept.copy():
             try:
                 kept.give_up()
             except TidelakeError:
-                # The others would have to wait for the same store.
+                # The others would wait for the same store.
                 self._env.recorder.count("shard.keeper.failed")
                 break
         self.stop()

@@ -1,11 +1,11 @@
-"""Leases: how a reader, or a read that takes long, keeps the parts of the states that it reads.
+"""Leases: how a reader, a copy, a tail or a long read keeps the parts of the versions that it reads.
 
-Owns when a hold is opened, which seqnos it pins, its renewal and its end; `tidelake.state.holds` owns
-what that means. A part stays in the store for `garbage_age_s` after the newest state lost it, so a short
-read needs no hold and writes nothing. A read that is still running after a third of that is pinned.
+Owns when a hold is opened, which seqnos it pins, when it is renewed and when it ends; what a hold does is in
+`tidelake.state.holds`. A part stays in the store for `garbage_age_s` after the newest state stops naming it,
+so a short read needs no hold and writes nothing. A read that still runs after a third of that time is pinned.
 
-INVARIANT: what is pinned are the states of running reads and, for a reader, the one that it reads next. A
-read that finds a part missing ends with an error that says why, never with rows that are wrong.
+INVARIANT: a lease pins the states of running reads and, for a reader, the state that it reads next. A read
+that finds a part missing ends with an error that says why, never with wrong rows.
 """
 
 import itertools
@@ -43,11 +43,11 @@ from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.state import Hold, ShardState
 from tidelake.store.url import open_stores
 
-# Of the time that a hold lasts, and of the time that a part stays: what may pass before a commit.
+# A hold is renewed, and a read pinned, after a third of the time that the hold or a part of garbage lasts.
 SHARE = 3
-# What is asked to be held again so soon lasts long enough as it is.
+# A hold that was extended within this time is not extended again.
 _SLACK_MS = 60_000
-# Between an owner and what it holds, in the id of a hold.
+# Separates the owner from the words for the held parts in the id of a hold.
 _OWNED = "~"
 
 
@@ -112,7 +112,7 @@ class Lease:
 
     @property
     def id(self) -> str:
-        """Of its hold; empty while there is none."""
+        """Id of its hold; empty while there is none."""
         return self._id
 
     @property
@@ -125,7 +125,7 @@ class Lease:
         """Whether the hold was closed, or is known to be gone."""
         return self._over
 
-    # What a reader does.
+    # For readers.
 
     def pin(self, since: Frontier | None = None, *, with_writers: bool = False) -> Version:
         """Pin the newest version, for reads to come, in place of the previous one. One log write.
@@ -149,7 +149,7 @@ class Lease:
         return version.kept_by(self)
 
     def unpin(self) -> None:
-        """The next commit needs to pin running reads only. No store call."""
+        """From the next commit on, pin running reads only. No store call."""
         self._base = None
 
     def renew(self, since: Frontier | None = None) -> None:
@@ -170,11 +170,11 @@ class Lease:
             self.renew()
 
     def check(self, state: ShardState) -> None:
-        """Refuse to go on when the hold is gone in a state. No store call.
+        """Raise if the hold is gone in a state. No store call.
 
         Raises:
-            LeaseExpired: it is.
-            CollectionDropped: the shard is.
+            LeaseExpired: the hold is gone.
+            CollectionDropped: the shard was dropped.
         """
         if self.foreign:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
@@ -183,7 +183,7 @@ class Lease:
             raise CollectionDropped(self.shard.title) if state.dropped else LeaseExpired(self.id)
 
     def close(self) -> None:
-        """Give the hold up. One log write; none in a fork, or if it was given up."""
+        """End the hold. May be repeated. One log write; none in a fork, or if the hold is gone."""
         if self.foreign:
             return
         self._owned = False
@@ -194,13 +194,13 @@ class Lease:
             self._over = True
 
     def abandon(self) -> None:
-        """The reader was forgotten: no more signs of life once its reads end. Takes no lock."""
+        """Renew the hold only until its running reads end: the reader was forgotten. Takes no lock."""
         self._owned = False
 
-    # What a read does.
+    # For reads.
 
     def watch(self, version: Version, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
-        """The same batches, of a version, which is kept until they end or are forgotten."""
+        """The same batches of a version, which is kept until they end or are forgotten."""
         return _watched(_Reading(self, version.state), batches)
 
     def _begin(self, state: ShardState) -> int:
@@ -223,19 +223,19 @@ class Lease:
             self._keeper.discard(self)
 
     def _finish(self) -> None:
-        """A read has come to its end: give up the hold that it had to open."""
+        """Called at the end of a read: end the hold if the read had to open one."""
         if self._owned or self._reads or not self.id:
             return
         try:
             self.close()
         except (StoreUnavailable, OutcomeUnknown, Closed):
-            # It expires. The read has its rows.
+            # The read has its rows, and the hold expires.
             self.shard.env.recorder.count("shard.lease.close.failed")
 
-    # What the keeper does.
+    # For the keeper.
 
     def due_s(self) -> float:
-        """When the next pin or sign of life is due. At once if the last read is over."""
+        """When the next pin or renewal is due. At once if the last read is over."""
         if not (self._reads or self._owned):
             return 0.0
         reads = self._reads.copy().values()
@@ -245,11 +245,11 @@ class Lease:
         return min(times, default=float("inf"))
 
     def keep(self) -> None:
-        """Pin what runs for long, and show a sign of life."""
+        """Pin the reads that have run for long, and renew the hold."""
         keeper = self._keeper
         if not (self._reads or self._owned):
             keeper.discard(self)
-            # A reader that was forgotten shows no more signs of life.
+            # The hold of a reader that was forgotten expires.
             if not self._is_reader:
                 self.close()
             return
@@ -262,18 +262,18 @@ class Lease:
                 self._over = True
                 keeper.discard(self)
                 return
-        # The read may have ended beside this, when there was no hold yet to give up.
+        # The read may have ended meanwhile, when there was no hold yet to end.
         keeper.add(self)
 
     def give_up(self) -> None:
-        """The lake is closed: a reader can ask nothing any more, and what is read is held no longer."""
+        """End the hold, because the lake is closed."""
         self.close()
 
     def _commit(self, since: Frontier | None, *, newest: bool = False) -> ShardState:
         """Open or renew the hold, with the pins that are needed now; the state. The caller has the turn."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
         renewed_ms = shard.env.clock.now_ms()
-        # Before the commit: whoever sees it knows that there may be a hold.
+        # Before the commit: a thread that sees the id knows that there may be a hold.
         self._id = self._id or shard.env.ids.fresh()
         wanted = self._wanted(now_s, None if newest else self._base)
 
@@ -305,12 +305,12 @@ class Lease:
 
 
 def young(state: ShardState) -> float:
-    """For how many seconds what a state names is certainly there, and nothing has to keep it."""
+    """For how many seconds the parts of a state are certainly in the store without a hold."""
     return state.agreed.garbage_age_ms / 1000 / SHARE
 
 
 def _beside(outcome: Outcome[Hold], state: ShardState) -> Outcome[tuple[Hold, ShardState]]:
-    """The outcome, which answers with the state that it was decided on as well."""
+    """The same outcome, whose result has the state that it was decided on as well."""
     match outcome:
         case Commit(edits, hold, due):
             return Commit(edits, (hold, state), due)
@@ -321,17 +321,17 @@ def _beside(outcome: Outcome[Hold], state: ShardState) -> Outcome[tuple[Hold, Sh
 
 
 class _Reading:
-    """A read as long as somebody has it: what the lease keeps ends with this object."""
+    """A running read. The lease keeps its state until this object ends."""
 
     def __init__(self, lease: Lease, state: ShardState) -> None:
         self.lease = lease
         self.seqno = state.seqno
-        # Of no read, if it does not begin.
+        # The number of no read, in case `_begin` raises.
         self._number = -1
         self._number = lease._begin(state)
 
     def end(self) -> None:
-        """The read needs its state no longer. No store call."""
+        """The read no longer needs its state. No store call."""
         self.lease._end(self._number)
 
     def __del__(self) -> None:
@@ -349,13 +349,13 @@ def _watched(reading: _Reading, batches: Iterator[pa.RecordBatch]) -> Generator[
 
 
 def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> TidelakeError:
-    """Why a part that a state names is not in the store. Two calls of the log.
+    """The error that says why a part of a state is not in the store. Two calls of the log.
 
     Args:
-        shard: whose part it is.
-        name: of the part.
-        seqno: of the state.
-        hold_id: of the hold that should have kept it, if any.
+        shard: the shard of the part.
+        name: name of the part.
+        seqno: seqno of the state.
+        hold_id: id of the hold that should have kept the part, if any.
     """
     try:
         state = shard.state()
@@ -364,7 +364,7 @@ def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> Ti
     except CollectionNotFound:
         return CollectionDropped(shard.title)
     except Closed:
-        # A stream may be read after its lake was closed, but nobody can be asked any more.
+        # A stream may be read after its lake was closed. Then there is no log to ask.
         return LeaseExpired(hold_id, name)
     hold = state.holds.get(hold_id)
     named = any(part.name == name for part in state.parts())
@@ -374,7 +374,7 @@ def explained(shard: Shard, name: str, seqno: int = -1, hold_id: str = "") -> Ti
 
 
 def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
-    """As `explained`, in a process that knows the spec only."""
+    """As `explained`, in a process that only has the spec."""
     try:
         shard = Shard.open(stores_of(spec), Env(), spec.url, spec.shard_id, spec.config)
     except CollectionNotFound:
@@ -385,13 +385,13 @@ def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
 def hold_states(
     shard: Shard, seqnos: Iterable[int], purpose: str, seconds: float, id_: str | None = None
 ) -> str:
-    """Hold the parts of some states for some time, without signs of life; the id. One log write.
+    """Hold the parts of some states for a given time, without renewal. Returns the id. One log write.
 
-    With an id of the caller's, which must stand for the same parts and time whenever it comes again, a hold
-    that is there is extended: by one log write, or by none if that was done within the last minute.
+    A caller that gives an id must use it for the same parts and time only. If its hold exists, it is
+    extended: by one log write, or by none if that was done within the last minute.
 
     Raises:
-        LeaseExpired: a part of one of them was given up already.
+        LeaseExpired: a part of one of the states is already marked for deletion.
     """
     hold_id, lease_ms, pins = id_ or shard.env.ids.fresh(), int(seconds * 1000), tuple(seqnos)
 
@@ -408,10 +408,10 @@ def hold_states(
 
 @contextmanager
 def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
-    """A shard of a lake, for what was held under its id: names of collections change.
+    """Open a shard of a lake by its id, because the names of collections change.
 
     Raises:
-        CollectionNotFound: it is gone.
+        CollectionNotFound: the shard is gone.
     """
     stores = open_stores(url, Config(), Env(), create=False)
     try:
@@ -421,13 +421,13 @@ def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
 
 
 def owned_id(owner: str, words: Iterable[str]) -> str:
-    """The id of what an owner holds: that of the owner, and words without `~` that say what is held."""
+    """The id of a hold of an owner: the owner, and words without `~` that say what is held."""
     return f"{owner}{_OWNED}{'-'.join(words)}"
 
 
 def release_owned(shard: Shard, owner: str) -> int:
-    """Give up what this very owner holds (see `Distributed.hold`); how many holds. One log write each."""
-    # The last one: what an owner is called may have any text in it, another owner's name too.
+    """End all holds of an owner (see `Distributed.hold`). Returns their number. One log write each."""
+    # Split at the last separator: the name of an owner may contain any text, also the name of another owner.
     owned = [id_ for id_ in shard.state().holds if _OWNED in id_ and id_.rpartition(_OWNED)[0] == owner]
     for id_ in owned:
         shard.run(partial(holds.close_hold, hold_id=id_))
@@ -435,7 +435,7 @@ def release_owned(shard: Shard, owner: str) -> int:
 
 
 def extend_states(shard: Shard, hold_id: str, slack_s: float) -> bool:
-    """A sign of life for such a hold, if the last one is so long ago; whether it is there."""
+    """Extend such a hold unless that was done within `slack_s`. Returns whether the hold exists."""
     try:
         shard.run(partial(holds.extend_hold, hold_id=hold_id, slack_ms=int(slack_s * 1000)))
     except (LeaseExpired, CollectionNotFound):

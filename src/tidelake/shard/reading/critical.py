@@ -1,7 +1,7 @@
 """Critical holds: by name, kept until they are dropped, moved only with the token of their owner.
 
-A pipeline that must never lose history holds it so: no lease ends, whoever sleeps for how long. A second
-owner takes over by a token of its own; the first learns of it when its next move is not done.
+For a pipeline that must never lose history: the hold does not expire, however long its owner sleeps. A second
+owner takes over with a token of its own; the first one learns of it when its next move is refused.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Moved:
     """The answer to a move of a critical hold.
 
     Attributes:
-        done: whether it is now as asked for (or further on, with that token).
-        token: of the hold, now.
-        since: of the hold, now.
+        done: whether the hold is now as asked for (or further on, with that token).
+        token: the token of the hold now.
+        since: the `since` of the hold now.
     """
 
     done: bool
@@ -62,5 +62,5 @@ class CriticalHold:
         return Moved(answer.done, self.token, self.since)
 
     def drop(self) -> bool:
-        """Give it up, whoever owns it; whether there was one. One log write."""
+        """End the hold, also if another token is on it. Returns whether it existed. One log write."""
         return self._shard.run(partial(holds.drop_critical, name=self.name))

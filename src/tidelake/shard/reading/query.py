@@ -213,7 +213,7 @@ def _closed(query: Query) -> tuple[Callable[[ShardState], bool], object]:
         case AsOf(time) | Changes(_, time):
             return lambda state: not state.upper.less_equal(time), time
         case Updates(lower, upper):
-            # Beyond `lower` and not beyond `upper`: with tuples that may be final before `upper` is reached.
+            # The times of `[lower, upper)`: tuples may all be closed before `upper` is reached.
             return lambda state: upper <= state.upper.join(lower), upper
         case Fold(_):
             return lambda _: True, None

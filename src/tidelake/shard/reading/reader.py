@@ -1,10 +1,10 @@
-"""Readers that stay: a hold on `since` and on the parts that are read, and the live tail.
+"""Readers: reads under a hold on `since` and on the parts that are read, and the live tail.
 
-While a reader is open, history from its `since` on is not folded. It shows signs of life beside its caller,
-moves its own hold forward as it goes and gives it up when closed. Owns what a reader reads; when and what
-is pinned is `tidelake.shard.lease`.
+While a reader is open, history from its `since` on is not folded. A background worker renews its hold. The
+reader moves the hold forward as it follows, and ends it when it is closed. Owns which version a reader reads;
+`tidelake.shard.lease` owns when it is pinned.
 
-INVARIANT: what a reader returns comes from a version in which its hold was alive, whole and exact.
+INVARIANT: each answer of a reader is whole and exact, and comes from a version in which its hold existed.
 """
 
 import warnings
@@ -35,9 +35,10 @@ class Step:
     """One step of a live tail.
 
     Attributes:
-        lower: all earlier times were in the steps before.
+        lower: all earlier times were in earlier steps.
         upper: all times of `[lower, upper)` that were asked for are in this step.
-        updates: theirs, sorted and consolidated; columns as `update_schema`. Read it before the next step.
+        updates: the updates of these times, sorted and consolidated; columns as `update_schema`. Read them
+            before the next step.
     """
 
     lower: Frontier
@@ -47,11 +48,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Following:
-    """How a live tail is followed.
+    """Options of a live tail.
 
     Attributes:
-        timeout_s: how long to wait for each next step; None: for ever.
-        until: where it ends; default: when the collection is closed for good.
+        timeout_s: how long to wait for each next step; None: without limit.
+        until: where the tail ends; default: when all times of the collection are closed.
         wanted: which rows and columns.
     """
 
@@ -63,8 +64,7 @@ class Following:
 class Reader:
     """A hold on a shard, kept until `close` (or the end of a `with` block). One log write to open.
 
-    One that is forgotten warns; its hold shows no more signs of life, and expires. In a fork it cannot be
-    used.
+    A reader that is not closed warns when it is forgotten, and its hold expires. It cannot be used in a fork.
     """
 
     def __init__(self, shard: Shard, purpose: str, since: Frontier | None = None) -> None:
@@ -73,7 +73,7 @@ class Reader:
         self._lease = Lease(shard, purpose, reader=True)
         # None: a tail has left it behind.
         self._version: Version | None = self._lease.pin(since)
-        # Whether what is staged was looked at in the version.
+        # Whether the version was pinned for a read with `staged`.
         self._ahead = False
         self._closed = False
         self._downgraded_s = shard.env.clock.monotonic_s()
@@ -85,11 +85,11 @@ class Reader:
 
     @property
     def id(self) -> str:
-        """The name of the hold in the state."""
+        """Id of the hold in the state."""
         return self._lease.id
 
     def downgrade(self, since: Frontier) -> None:
-        """No longer hold history before `since`, nor the version that was pinned. One log write.
+        """Release history before `since`, and pin the newest version instead. One log write.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -97,7 +97,7 @@ class Reader:
         self._version, self._ahead = self._lease.pin(since), False
 
     def close(self) -> None:
-        """Give the hold up. May be repeated. Streams that are still read are held no longer."""
+        """End the hold, also for streams that are still read. May be repeated."""
         self._closed = True
         self._lease.close()
 
@@ -130,8 +130,8 @@ class Reader:
     ) -> pa.RecordBatchReader:
         """The answer, from the version that is pinned if that knows it; otherwise the newest is pinned first.
 
-        What is `staged` for open times comes from the newest version at the first such read, and from the one
-        that is pinned then. One log scan, and one log write if another version is pinned. Errors as
+        The first read with `staged` pins the newest version, and later ones read what was staged in it. One
+        log scan, and one log write if another version is pinned. Errors as
         `tidelake.shard.reading.query.stream`.
 
         Raises:
@@ -155,7 +155,7 @@ class Reader:
             try:
                 query.ready(self._shard, asked, timeout_s, staged=staged)
             except HistoryCompacted:
-                # Perhaps because the hold has ended since it was looked at.
+                # The hold may have ended since the check above.
                 self._alive()
                 raise
             self._version = version = self._lease.pin()
@@ -164,7 +164,7 @@ class Reader:
         return version
 
     def ahead(self) -> ShardState:
-        """The state that answers for what is staged. If there was none, the newest, by one log write.
+        """The state for reads with `staged`. The first call pins the newest version, by one log write.
 
         Raises:
             LeaseExpired: the hold is gone.
@@ -175,10 +175,10 @@ class Reader:
         return self._version.state
 
     def listen(self, as_of: Time, following: Following | None = None) -> Iterator[Step]:
-        """Every time that is not at or before `as_of`, exactly once, in steps of the frontier.
+        """Every time after `as_of`, exactly once, in steps of the frontier.
 
-        Ends when a next step does not come in time, or when the collection is closed. At most one log scan
-        a look. A step is pinned if it is read for long.
+        Ends when the next step does not come in time, or when all times are closed. At most one log scan for
+        each look. A step is pinned if it is read for long.
 
         Raises:
             HistoryCompacted: updates after `as_of` can no longer be told apart.
@@ -187,7 +187,7 @@ class Reader:
         return self.follow(Frontier.past(as_of), following or Following(), as_of)
 
     def follow(self, lower: Frontier, following: Following, told: object = None) -> Iterator[Step]:
-        """Every time beyond `lower`, as `listen`. What an error says is gone is `told`, or that frontier."""
+        """Every time from `lower` on, as `listen`. An error names `told`, or the frontier if that is None."""
         state = self._alive()
         if state.since != state.minimum and not state.since.keeps_times_from(lower):
             raise (
@@ -203,14 +203,14 @@ class Reader:
         while frontier != until:
             try:
                 version = query.wait(
-                    self._shard, partial(self._beyond, frontier, until), frontier, patience_s
+                    self._shard, partial(self._has_closed, frontier, until), frontier, patience_s
                 )
             except NotYetClosed:
                 return
             upper = _reached(version.state, frontier, until)
             asked = Updates(frontier, upper)
             query.check_since(asked, version.state)
-            # A tail leaves the version behind from which it started.
+            # The tail no longer needs the version that it began with.
             self._version = None
             self._lease.unpin()
             updates = query.streamed(
@@ -220,8 +220,8 @@ class Reader:
             frontier = upper
             self._maybe_downgrade(frontier)
 
-    def _beyond(self, frontier: Frontier, until: Frontier, state: ShardState) -> bool:
-        """Whether the shard has closed a time that is beyond the frontier."""
+    def _has_closed(self, frontier: Frontier, until: Frontier, state: ShardState) -> bool:
+        """Whether the shard has closed a time from the frontier on."""
         self._lease.check(state)
         return _reached(state, frontier, until) != frontier
 
@@ -232,7 +232,7 @@ class Reader:
         return state
 
     def _maybe_downgrade(self, frontier: Frontier) -> None:
-        """Follow with the hold, but not at every step: a downgrade is a log write."""
+        """Move the hold forward, but not at every step: that is a log write."""
         now_s = self._shard.env.clock.monotonic_s()
         if now_s - self._downgraded_s >= _DOWNGRADE_EVERY_S:
             self._downgraded_s = now_s
@@ -240,6 +240,6 @@ class Reader:
 
 
 def _reached(state: ShardState, frontier: Frontier, until: Frontier) -> Frontier:
-    """How far the times beyond a frontier are closed."""
+    """How far the times from a frontier on are closed."""
     # With tuples the shard's upper may be behind it in some component.
     return state.upper.join(frontier).meet(until)

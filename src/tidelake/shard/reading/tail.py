@@ -1,11 +1,11 @@
-"""A tail in steps that can be repeated: what a streaming query asks of a shard.
+"""A tail in steps that can be repeated, for streaming queries.
 
 Owns where a tail begins, how far its next step goes, and the plan of a step. Positions are frontiers that the
-caller remembers; who gives the same two again gets the same rows again, whatever was appended, merged and
+caller remembers. The same two positions give the same rows again, whatever was appended, merged and
 collected meanwhile, because a standing hold keeps history from the earlier one on. Times are ints.
 
-INVARIANT: steps tile the times: no time is in two of them, and none between them is left out. Under a schema
-that is given, a row that goes looks as it did when it came, or the step is refused.
+INVARIANT: steps tile the times: no time is in two steps, and none between two steps is left out. Under a
+given schema, a row is removed with the same values with which it was added, or the step is refused.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Counted:
-    """The updates of `[lower, upper)` by their times, which ascend."""
+    """How many updates of `[lower, upper)` each time has; times ascend."""
 
     lower: int
     upper: int
@@ -49,13 +49,13 @@ class Tail:
     """A tail of a shard. Not for several threads at once.
 
     Args:
-        shard: to follow.
-        hold: the id of its hold; the same when it is taken up again.
-        purpose: for people.
+        shard: the shard to follow.
+        hold: id of its hold; give the same id to continue the tail.
+        purpose: shown to people.
         hold_for_s: how long history is kept for it while no process of it runs.
-        poll_s: least pause between two looks at the log.
-        wanted: which rows and columns.
-        schema_id: to read under; None: the newest.
+        poll_s: the shortest pause between two looks at the log.
+        wanted: which rows and columns to read.
+        schema_id: id of the schema to read under; None: the newest.
 
     Raises:
         UsageError: times are tuples.
@@ -92,11 +92,11 @@ class Tail:
 
     @property
     def known(self) -> ShardState:
-        """The newest state that was seen. No store call."""
+        """The newest state seen. No store call."""
         return self._shard.last_version().state
 
     def head(self, *, fresh: bool = False) -> Version:
-        """A version that was the newest one at most `poll_s` ago, or (fresh) is. At most one log scan."""
+        """A version at most `poll_s` old; with `fresh`, the newest. At most one log scan."""
         now_s = self._shard.env.clock.monotonic_s()
         if fresh or self._looked_s is None or now_s >= self._looked_s + self._poll_s:
             self._shard.version()
@@ -120,13 +120,13 @@ class Tail:
             try:
                 self._hold.keep_from(_before(upper))
             except HistoryCompacted:
-                # Others moved `since` in between: what they let go, a snapshot does not need.
+                # `since` was moved meanwhile: a later snapshot does not need what was folded.
                 until, version = None, self.head(fresh=True)
                 continue
             return upper
 
     def begin(self, lower: Frontier | None = None) -> Frontier:
-        """The position from which on all updates come; None: of those that come from now on.
+        """The position of the first update to read; with `lower` None, of the first from now on.
 
         One log write, for the hold.
 
@@ -140,7 +140,7 @@ class Tail:
             except HistoryCompacted:
                 if lower is not None:
                     raise
-                # Others appended and moved `since` in between: now is later.
+                # Updates were appended and `since` was moved meanwhile: begin later.
                 self.head(fresh=True)
                 continue
             return start
@@ -148,7 +148,7 @@ class Tail:
     def step(
         self, lower: Frontier, limits: Limits, until: Frontier | None = None, *, empty: bool = False
     ) -> Frontier:
-        """The end of the next step from `lower`, past times that are closed; `lower` if there is none.
+        """The end of the next step from `lower`, after closed times only; `lower` if there is no step yet.
 
         Steps have updates, unless they may be `empty`.
 
@@ -171,7 +171,7 @@ class Tail:
         return frontier_of(self._cut(version, start, end, limits) if fit is None else fit)
 
     def snapshot_of(self, position: Frontier) -> AsOf:
-        """The snapshot that a tail which goes on from this position begins with."""
+        """The snapshot to read before continuing from this position."""
         return AsOf(end_of(position) - 1)
 
     def plan(
@@ -205,30 +205,30 @@ class Tail:
         return planned if planned.rows else None
 
     def read(self, asked: Query, start: Frontier) -> pa.RecordBatchReader:
-        """A step, read by this process: rows as `query.stream` gives them; arguments and errors as `plan`."""
+        """A step, read by this process. Rows as from `query.stream`; arguments and errors as `plan`."""
         version = self._answering(asked, start).kept_by(Lease(self._shard))
         return query.streamed(self._shard, version, asked, schema_id=self._schema_id, wanted=self._wanted)
 
     def leave(self) -> None:
-        """End what runs beside, with a last sign of life: the hold lasts from now on. One log write."""
+        """Stop the background renewal, after a last one: the hold lasts from now on. One log write."""
         self._hold.keep()
         self._hold.stop()
 
     def release(self) -> None:
-        """End what runs beside, and the hold. One log write."""
+        """Stop the background renewal, and end the hold. One log write."""
         self._hold.stop()
         self._hold.close()
 
     def move(self, position: Frontier) -> None:
-        """All steps up to a position are done for good: history before it may go, in a while."""
+        """All steps up to a position are done: history before it may be folded, a little later."""
         self._hold.move(_before(position))
 
     def stop(self) -> None:
-        """End what runs beside. The hold stays as long as it lasts."""
+        """Stop the background renewal. The hold lasts until it expires."""
         self._hold.stop()
 
     def _answering(self, asked: Query, start: Frontier) -> Version:
-        """A young version that knows the answer, of a history that is held from `start` on."""
+        """A young version that knows the answer, while the hold keeps history from `start` on."""
         self._hold.ensure(self._recent(asked).state, _before(start))
         version = self._recent(asked)
         if not query.answers(version.state, asked):
@@ -245,14 +245,14 @@ class Tail:
         return version
 
     def _young(self) -> bool:
-        """Whether the parts of the known state are certainly there, also for a read that begins now."""
+        """Whether a read that begins now certainly finds the parts of the known state."""
         if self._looked_s is None:
             return False
         age_s = self._shard.env.clock.monotonic_s() - self._looked_s
         return age_s < young(self._shard.last_version().state)
 
     def _recent(self, asked: Query) -> Version:
-        """A young version that knows the answer, if one is known; else a head."""
+        """The known version, if it is young and knows the answer; else the newest."""
         known = self._shard.last_version() if self._young() else None
         return known if known is not None and query.answers(known.state, asked) else self.head(fresh=True)
 
