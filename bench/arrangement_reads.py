@@ -19,7 +19,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelake.arrangement.batch import Batch, FilterPlan
+from tidelake.arrangement.batch import FilterPlan, IndexBatch
 from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.filebuilder import FileBuilder
 from tidelake.arrangement.layout import Layout
@@ -58,7 +58,7 @@ def batches(rows: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(keys), strings, times, ones], schema=LAYOUT.arrow)
 
 
-def in_memory(rows: pa.RecordBatch, i: int) -> Batch:
+def in_memory(rows: pa.RecordBatch, i: int) -> IndexBatch:
     builder = MemoryBuilder(LAYOUT, f"m{i}")
     builder.add(rows)
     return _made(builder.finish())
@@ -66,14 +66,14 @@ def in_memory(rows: pa.RecordBatch, i: int) -> Batch:
 
 def in_file(
     pieces: Iterator[pa.RecordBatch], plan: FilterPlan, name: str, folder: Path, cache: BlockCache
-) -> Batch:
+) -> IndexBatch:
     builder = FileBuilder(LAYOUT, str(folder), name, plan, cache)
     for rows in pieces:
         builder.add(rows)
     return _made(builder.finish())
 
 
-def _made(batch: Batch | None) -> Batch:
+def _made(batch: IndexBatch | None) -> IndexBatch:
     if batch is None:
         raise ValueError("no rows")
     return batch
@@ -142,7 +142,7 @@ def measured(rows: int, folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def _plan(made: list[Batch]) -> FilterPlan:
+def _plan(made: list[IndexBatch]) -> FilterPlan:
     return FilterPlan(
         sum(b.rows for b in made), min(b.key_lower for b in made), max(b.key_upper for b in made)
     )

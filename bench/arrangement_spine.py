@@ -27,7 +27,7 @@ from bench.peak import peak_mib
 from bench.texts import texts
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.config import MIB
 from tidelake.data.types import schema_from_arrow
 from tidelake.model.frontier import Frontier
@@ -62,7 +62,7 @@ def updates(n: int) -> pa.Table:
     )
 
 
-def inserted(spine: Spine, tables: list[pa.Table], first: int = 0, pause_s: float = 0.0) -> list[float]:
+def inserted(spine: AsyncSpine, tables: list[pa.Table], first: int = 0, pause_s: float = 0.0) -> list[float]:
     """Insert tables, the frontier behind them; the seconds of each."""
     seconds = []
     for n, table in enumerate(tables, first):
@@ -81,7 +81,7 @@ def throughput(rows: int) -> Numbers:
     waited = batches = merges = 0.0
     for turn in range(4):
         merging = turn % 2 == 1
-        with Spine(LAYOUT, PLENTY) as spine:
+        with AsyncSpine(LAYOUT, PLENTY) as spine:
             if not merging:
                 spine.pause()
             taken[merging].append(once(lambda spine=spine: inserted(spine, tables)))
@@ -103,7 +103,7 @@ def throughput(rows: int) -> Numbers:
 def latency(rows: int) -> Numbers:
     tables = [updates(n) for n in range(max(8, rows // INSERT_ROWS))]
     later = [updates(n) for n in range(len(tables), len(tables) + 400)]
-    with Spine(LAYOUT, PLENTY) as spine:
+    with AsyncSpine(LAYOUT, PLENTY) as spine:
         spine.pause()
         # In few batches, so that nobody waits for their number.
         for first in range(0, len(tables), 50):
@@ -138,7 +138,7 @@ def held(folder: str, budget: int, size: int) -> Numbers:
     config = ArrangementConfig(memory_budget_bytes=budget, process_budget_bytes=budget)
     done = 0
     began = time.perf_counter()
-    with Spine(LAYOUT, config, directory=folder) as spine:
+    with AsyncSpine(LAYOUT, config, directory=folder) as spine:
         for n, table in enumerate(forever()):
             done += table.nbytes
             spine.insert(table)

@@ -36,11 +36,11 @@ from bench.appends import SCHEMA, Limit, Numbers, inserts
 from bench.kernels import once
 from tidelake.env import Counters, Env
 from tidelake.lake.lake import Lake
+from tidelake.store.advisory import FileAdvisoryLocks
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.sqlite import SqliteVersionLog
 from tidelake.store.sqlite_pool import KeyHandle
-from tidelake.store.turns import FileTurns
 from tidelake.store.url import Stores
 
 PROCESSES, ROUNDS = 8, 3
@@ -72,7 +72,10 @@ def opened(place: Path, flush_s: float, config: tidelake.Config, counters: Count
     blobs = MeteredBlobStore(LocalBlobStore(str(place / "blobs")), counters)
     env = Env(recorder=counters)
     return Lake(
-        place.as_uri(), Stores(blobs, MeteredVersionLog(log, counters), FileTurns(log.root)), config, env
+        place.as_uri(),
+        Stores(blobs, MeteredVersionLog(log, counters), FileAdvisoryLocks(log.root)),
+        config,
+        env,
     )
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 from simulation.judge import Judge
 from simulation.witness import Actor
 from tidelake.model.frontier import Frontier
-from tidelake.state.edits import Step
+from tidelake.state.edits import Transition
 from tidelake.state.state import ShardState
 
 Contents = Mapping[int, int]
@@ -94,7 +94,7 @@ def is_account(state: ShardState) -> bool:
 class JudgeOfAccounts(Judge):
     """Follows the log of an account, or of a group. The books judge its contents."""
 
-    def _stepped(self, step: Step, actor: Actor) -> None:  # noqa: ARG002 - the signature
+    def _stepped(self, step: Transition, actor: Actor) -> None:  # noqa: ARG002 - the signature
         self.state = step.after
         self.uppers.append(step.after.upper)
         self.held.append(bool(step.after.holds or step.after.critical))

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from simulation.court import Court
+from simulation.checker import Checker
 from simulation.judge import Judge
 from simulation.process import SimulatedProcess
-from simulation.record import DOMAIN, Append, Asked, only_time
+from simulation.record import DOMAIN, AppendCall, CallBegan, only_time
 from simulation.world import World
 from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
 from tidelake.lake.collection import Collection
@@ -41,7 +41,7 @@ class Client:
     def __init__(
         self,
         world: World,
-        court: Court,
+        checker: Checker,
         judge: Judge,
         process: SimulatedProcess,
         draw: random.Random,
@@ -49,22 +49,22 @@ class Client:
         name: str = NAME,
         opened: tuple[Lake, Collection] | None = None,
     ) -> None:
-        self.world, self.court, self.judge, self.process, self.draw = world, court, judge, process, draw
+        self.world, self.checker, self.judge, self.process, self.draw = world, checker, judge, process, draw
         self.name = name
         self._opened = opened
         self._is_visitor = opened is not None
 
     def visitor(self, name: str, collection: Collection) -> "Client":
         """A client of the same process that uses another collection."""
-        judge = self.court.judges[collection.id]
+        judge = self.checker.judges[collection.id]
         opened = (self.lake(), collection)
-        return Client(self.world, self.court, judge, self.process, self.draw, name=name, opened=opened)
+        return Client(self.world, self.checker, judge, self.process, self.draw, name=name, opened=opened)
 
     def mate(self, collection: Collection) -> "Client":
         """A client for another thread of the same process, which uses the same collection."""
         draw = random.Random(f"{self.draw.random()}")  # noqa: S311 - a run must repeat
         opened = (self.lake(), collection)
-        return Client(self.world, self.court, self.judge, self.process, draw, name=self.name, opened=opened)
+        return Client(self.world, self.checker, self.judge, self.process, draw, name=self.name, opened=opened)
 
     def collection(self) -> Collection:
         """The collection, opened by this process. It is opened anew now and then."""
@@ -105,9 +105,9 @@ class Client:
         back = self.draw.choice((0, 0, 0, 0, 1, 3))
         return only_time(uppers[max(0, len(uppers) - 1 - back)])
 
-    def offer(self, op: Append, call: Callable[[], Appended]) -> str:
+    def offer(self, op: AppendCall, call: Callable[[], Appended]) -> str:
         """Try an append once: `"in"`, `"refused"` or `"unknown"`."""
-        judge, strand = self.judge, self.world.baton.current
+        judge, strand = self.judge, self.world.scheduler.current
         if not op.unsure:
             judge.begins(op)
         asked = judge.asked()
@@ -131,7 +131,7 @@ class Client:
         judge.acknowledged(op, asked, answer)
         return "in"
 
-    def offer_stage(self, op: Append, call: Callable[[], bool]) -> str:
+    def offer_stage(self, op: AppendCall, call: Callable[[], bool]) -> str:
         """As `offer`, for a stage."""
 
         def staged() -> Appended:
@@ -146,7 +146,9 @@ class Client:
         """A name for an append."""
         return f"{what} #{len(self.judge.appends)} of {self.process.name}"
 
-    def read(self, what: str, ask: Callable[[], pa.Table], judged: Callable[[Asked, pa.Table], None]) -> None:
+    def read(
+        self, what: str, ask: Callable[[], pa.Table], judged: Callable[[CallBegan, pa.Table], None]
+    ) -> None:
         """Read once, and let the judge check the answer."""
         asked = self.judge.asked()
         self.world.note(f"> {what}")

@@ -22,9 +22,9 @@ def dropper(client: Client) -> None:
 
 
 def _make(client: Client, lake: Lake) -> None:
-    court = client.court
-    name = f"small{len(court.names)}"
-    court.names.append(name)
+    checker = client.checker
+    name = f"small{len(checker.names)}"
+    checker.names.append(name)
     client.world.note(f"> create {name}")
     try:
         made = lake.create(name, SCHEMA, key=["k"])
@@ -32,22 +32,22 @@ def _make(client: Client, lake: Lake) -> None:
         # If it slept between two steps, or its clock is off, others may take the collection for a leftover.
         client.world.note(f"< create {name}: {error!r}")
         return
-    court.made[name] = made.id
-    court.counts["collections made"] += 1
+    checker.made[name] = made.id
+    checker.counts["collections made"] += 1
 
 
 def use(client: Client, lake: Lake) -> None:
     """Open a small collection, and use it for a while, even after another client has dropped it."""
-    names = client.court.names[-IN_USE:]
+    names = client.checker.names[-IN_USE:]
     if not names:
         return
     name = client.draw.choice(names)
     client.world.note(f"> open {name}")
-    gone, made = client.court.gone(), name in client.court.made
+    gone, made = client.checker.gone(), name in client.checker.made
     try:
         opened = lake.collection(name)
     except CollectionNotFound as error:
-        client.court.not_found(name, error, made=made)
+        client.checker.not_found(name, error, made=made)
         return
     except FAILED:
         return
@@ -79,42 +79,42 @@ def _look_after(visitor: Client) -> None:
 
 def drop(client: Client, lake: Lake) -> None:
     """Drop a small collection, with force or without."""
-    court, draw = client.court, client.draw
-    if not court.names:
+    checker, draw = client.checker, client.draw
+    if not checker.names:
         return
-    name, force = draw.choice(court.names[-IN_USE:]), draw.random() < 0.4
+    name, force = draw.choice(checker.names[-IN_USE:]), draw.random() < 0.4
     client.world.note(f"> drop {name} force={force}")
-    court.drops.add(name)
-    made, asked, strand = name in court.made, court.holds_since(name), client.world.baton.current
+    checker.drops.add(name)
+    made, asked, strand = name in checker.made, checker.holds_since(name), client.world.scheduler.current
     strand.about = Drop(force)
     try:
         lake.drop(name, force=force)
     except CollectionInUse as error:
         client.world.note(f"< drop {name}: {error!r}")
-        court.in_use(name, asked, force, error)
+        checker.in_use(name, asked, force, error)
     except CollectionNotFound as error:
-        court.not_found(name, error, made=made)
+        checker.not_found(name, error, made=made)
     except FAILED as error:
         client.world.note(f"< drop {name}: {error!r}")
     else:
         client.world.note(f"< drop {name}")
-        court.was_dropped(name)
+        checker.was_dropped(name)
     finally:
         strand.about = None
 
 
 def _rename(client: Client, lake: Lake) -> None:
     """Give a small collection a new name, or swap the names of two."""
-    court, draw = client.court, client.draw
-    if not court.names:
+    checker, draw = client.checker, client.draw
+    if not checker.names:
         return
-    old, is_swap = draw.choice(court.names[-IN_USE:]), draw.random() < 0.5
-    new = draw.choice(court.names[-IN_USE:]) if is_swap else f"small{len(court.names)}"
+    old, is_swap = draw.choice(checker.names[-IN_USE:]), draw.random() < 0.5
+    new = draw.choice(checker.names[-IN_USE:]) if is_swap else f"small{len(checker.names)}"
     if not is_swap:
-        court.names.append(new)
+        checker.names.append(new)
     client.world.note(f"> rename {old} {new} swap={is_swap}")
     # Other clients may rename them as well, so the judge cannot tell where these names lead.
-    court.loose |= {old, new}
+    checker.loose |= {old, new}
     try:
         if is_swap:
             lake.swap(old, new)
@@ -124,20 +124,20 @@ def _rename(client: Client, lake: Lake) -> None:
         client.world.note(f"< rename {old} {new}: {error!r}")
         return
     client.world.note(f"< rename {old} {new}")
-    court.counts["collections renamed"] += 1
+    checker.counts["collections renamed"] += 1
 
 
 def tidy(client: Client, lake: Lake) -> None:
     """Finish drops of others, and check the list of names."""
-    court = client.court
-    gone, made = {name for name in court.names if court.dropped(name)}, set(court.made)
+    checker = client.checker
+    gone, made = {name for name in checker.names if checker.dropped(name)}, set(checker.made)
     try:
         removed = lake.collect()
-        court.counts["shards removed"] += removed.shards
+        checker.counts["shards removed"] += removed.shards
         listed = set(lake.list())
     except FAILED as error:
         client.world.note(f"< collect the lake: {error!r}")
         return
     except TidelakeError as error:
         client.judge.wrong(f"collecting the lake failed with {error!r}")
-    court.listed(listed, made, gone)
+    checker.listed(listed, made, gone)

@@ -20,15 +20,15 @@ def forker(client: Client) -> None:
 
 def _fork(client: Client, lake: Lake) -> None:
     """Fork a collection as it is, or as of a time, and read the fork."""
-    court, draw = client.court, client.draw
-    source = draw.choice([NAME, *court.names[-IN_USE:]])
+    checker, draw = client.checker, client.draw
+    source = draw.choice([NAME, *checker.names[-IN_USE:]])
     try:
         opened = lake.collection(source)
     except (*FAILED, CollectionNotFound):
         return
-    judge = court.judges[opened.id]
-    asked, name = judge.asked(), f"small{len(court.names)}"
-    court.names.append(name)
+    judge = checker.judges[opened.id]
+    asked, name = judge.asked(), f"small{len(checker.names)}"
+    checker.names.append(name)
     as_of = None
     if judge.dropped is None and draw.random() < 0.6:
         since, upper = only_time(judge.state.since), only_time(judge.state.upper)
@@ -41,18 +41,18 @@ def _fork(client: Client, lake: Lake) -> None:
         return
     except (HistoryCompacted, NotYetClosed) as error:
         client.world.note(f"< fork {name}: {error!r}")
-        if source not in court.loose:
+        if source not in checker.loose:
             judge.unread(asked, error)
         return
     client.world.note(f"< fork {name}")
-    court.made[name] = made.id
-    court.counts["forks"] += 1
+    checker.made[name] = made.id
+    checker.counts["forks"] += 1
     _check(client, name, made, as_of)
 
 
 def _check(client: Client, name: str, made: Collection, as_of: int | None) -> None:
     """Check that a fork begins at the time asked for and has the contents of its origin."""
-    judge = client.court.judges[made.id]
+    judge = client.checker.judges[made.id]
     if as_of is not None and judge.uppers[0] != Frontier.past(as_of):
         judge.wrong(f"a fork as of {as_of} begins at {judge.uppers[0]}")
     visitor = client.visitor(name, made)
@@ -61,7 +61,7 @@ def _check(client: Client, name: str, made: Collection, as_of: int | None) -> No
 
 def _let_go(client: Client, lake: Lake) -> None:
     """Merge a small collection: if it is a fork, all of its parts become its own."""
-    names = client.court.names[-IN_USE:]
+    names = client.checker.names[-IN_USE:]
     if not names:
         return
     try:

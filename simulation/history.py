@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from simulation.record import Append, Asked, Drop, parts
+from simulation.record import AppendCall, CallBegan, Drop, parts
 from simulation.witness import Actor
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.state.edits import Delta, Step, steps
+from tidelake.state.edits import Delta, Transition, steps
 from tidelake.state.garbage import arriving
 from tidelake.state.staged import ends_before
 from tidelake.state.state import ShardState
@@ -61,7 +61,7 @@ class TrueHistory:
         self.key, self.state = state.shard_id, state
         self.dropped: int | None = None
         self.uppers = [state.upper]
-        self.appends: list[Append] = []
+        self.appends: list[AppendCall] = []
         # A fork starts with the history of its origin. A placeholder for a fork that was never created has
         # no history.
         known: list[tuple[Row, Time, int]] = []
@@ -75,7 +75,7 @@ class TrueHistory:
         self.known = [len(closed)]
         self.known_at = {state.seqno: len(closed)}
         # The append that the end of the run makes itself.
-        self.calm: Append | None = None
+        self.calm: AppendCall | None = None
         # The last sequence that a writer had committed when each of its epochs was opened.
         self.opened: dict[tuple[str, int], int | None] = {}
         # The process that opened each hold.
@@ -87,10 +87,10 @@ class TrueHistory:
         # Token and `since` of the critical hold after each step; None: there is none.
         self.critical: list[tuple[str, Frontier] | None] = [None]
 
-    def asked(self) -> Asked:
+    def asked(self) -> CallBegan:
         """The moment at which a call begins."""
         step, at_us = self.bench.clock()
-        return Asked(step, at_us, len(self.uppers))
+        return CallBegan(step, at_us, len(self.uppers))
 
     def advanced(self, before: ShardState, after: ShardState, delta: Delta, actor: Actor) -> None:
         """Take in a new log entry: the steps of commands that were committed together."""
@@ -106,7 +106,7 @@ class TrueHistory:
         if not after.dropped:
             self.parts_at.append(frozenset(parts(after)))
 
-    def _stepped(self, step: Step, actor: Actor) -> None:
+    def _stepped(self, step: Transition, actor: Actor) -> None:
         before, after, edits = step.before, step.after, step.edits
         self.state = after
         self.uppers.append(after.upper)
@@ -146,7 +146,7 @@ class TrueHistory:
             self.counts["merges"] += before.written.merged_rows != after.written.merged_rows
         self.known.append(len(self.oracle.updates))
 
-    def _asked_for(self, step: Step, actor: Actor, *, staged: bool = False) -> Append | None:
+    def _asked_for(self, step: Transition, actor: Actor, *, staged: bool = False) -> AppendCall | None:
         """The append that a step carries out: that of the thread that named a part of it, else a waiting one.
 
         Waiting are the append of the thread that commits, and those of the other threads of its process.
@@ -155,9 +155,9 @@ class TrueHistory:
         old = {part.name for one in step.before.staged for part in one.batch.parts()}
         for part in arriving(step.edits):
             about = None if part.name in old else self.bench.named_by(part.name)
-            if isinstance(about, Append) and about.staged == staged:
+            if isinstance(about, AppendCall) and about.staged == staged:
                 return about
-        waiting = [about for about in (actor.about, *actor.beside) if isinstance(about, Append)]
+        waiting = [about for about in (actor.about, *actor.beside) if isinstance(about, AppendCall)]
         waiting = [op for op in waiting if op.staged == staged]
         fitting = [op for op in waiting if op.upper is None or op.upper == step.after.upper]
         return next(iter(fitting), self.calm)
@@ -175,7 +175,7 @@ class TrueHistory:
         if not drop.force and (alive or before.critical):
             self.wrong(f"{self.key} was dropped without force, though held by {alive}, {before.critical}")
 
-    def _placed(self, op: Append, before: ShardState, after: ShardState) -> None:
+    def _placed(self, op: AppendCall, before: ShardState, after: ShardState) -> None:
         if op.placed is not None:
             self.wrong(f"{op.label} is in twice: at {op.placed[0]} and {after.seqno}")
         if op.barred:

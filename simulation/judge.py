@@ -4,7 +4,7 @@ Must not know which client asks, nor which faults there were.
 """
 
 from simulation.reads import JudgeOfReads
-from simulation.record import Append, Asked, only_time
+from simulation.record import AppendCall, CallBegan, only_time
 from tidelake.errors import (
     CollectionDropped,
     StoreUnavailable,
@@ -21,12 +21,12 @@ from tidelake.state.append import Appended
 class Judge(JudgeOfReads):
     """Judges all answers about one collection."""
 
-    def begins(self, op: Append) -> None:
+    def begins(self, op: AppendCall) -> None:
         """Record an append before its first attempt."""
         self.appends.append(op)
         self.counts["appends"] += 1
 
-    def acknowledged(self, op: Append, asked: Asked, answer: Appended) -> None:
+    def acknowledged(self, op: AppendCall, asked: CallBegan, answer: Appended) -> None:
         """Judge an append that was answered with success."""
         self.counts["appends acknowledged"] += 1
         if op.placed is None:
@@ -43,7 +43,7 @@ class Judge(JudgeOfReads):
                 self.wrong(f"{op.label} is in at [{lower}, {upper}), but the answer is {answer}")
             op.answers.append((asked.step, self.bench.clock()[0], lower, upper))
 
-    def refused(self, op: Append, asked: Asked, error: TidelakeError) -> None:
+    def refused(self, op: AppendCall, asked: CallBegan, error: TidelakeError) -> None:
         """Judge an append that was answered with an error that says that it is certainly not in."""
         self.counts["appends refused"] += 1
         if op.unsure and isinstance(error, WriterFenced | StoreUnavailable):
@@ -72,7 +72,7 @@ class Judge(JudgeOfReads):
             case _:
                 self.wrong(f"{op.label} failed with {error!r}")
 
-    def unsure(self, op: Append) -> None:
+    def unsure(self, op: AppendCall) -> None:
         """Record that the outcome of an append is unknown, or that its caller died."""
         self.counts["appends of unknown outcome"] += 1
         op.unsure = True
@@ -86,7 +86,7 @@ class Judge(JudgeOfReads):
         if last != expected:
             self.wrong(f"writer {name} was told that {last} is in at epoch {epoch}, not {expected}")
 
-    def moved(self, asked: Asked, token: str, since: int) -> None:
+    def moved(self, asked: CallBegan, token: str, since: int) -> None:
         """Judge a move of the critical hold that was answered as done: a state since then must show it."""
         self.counts["critical holds moved"] += 1
         seen = self.critical[asked.entries - 1 :]

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from simulation.baton import Process, Strand
+from simulation.scheduler import Process, Strand
 from simulation.witness import Observer, WitnessedBlobs
 from simulation.world import CLOCK_JUMP_MS, URL, World
 from tidelake.env import Counters, Env, Spawned, Stop
@@ -43,7 +43,7 @@ class SimulatedProcess(Process):
         self._files = world.disk.process(self._at_file) if world.disk else None
         skew_ms = world.options.skew_ms_max
         self._offset_ms = world.draw.randint(-skew_ms, skew_ms)
-        self._started_us = world.baton.now_us
+        self._started_us = world.scheduler.now_us
         self._outage_us, self._outage_of = 0, ""
         self.recorder = Counters()
         world.processes.append(self)
@@ -78,16 +78,16 @@ class SimulatedProcess(Process):
         if self.world.draw.random() < _SWITCH_AT_CLOCK:
             self._pause("monotonic")
         self._alive()
-        return (self.world.baton.now_us - self._started_us) / 1e6
+        return (self.world.scheduler.now_us - self._started_us) / 1e6
 
     def sleep(self, seconds: float) -> None:
         """Wait in simulated time."""
         self._alive()
         self.world.note(f"sleep {seconds:.3f}")
-        self.world.baton.pause(self.world.baton.now_us + max(1, int(seconds * 1e6)))
+        self.world.scheduler.pause(self.world.scheduler.now_us + max(1, int(seconds * 1e6)))
 
     def spawn(self, name: str, work: Callable[[Stop], None]) -> Spawned:
-        """Start a thread of this process; it waits for the same baton."""
+        """Start a thread of this process; it waits for the same turn."""
         self._alive()
         return _SimulatedThread(self, name, work)
 
@@ -98,7 +98,7 @@ class SimulatedProcess(Process):
         if world.loses_tail():
             raise self._crash_machine(operation)
         actor = world.actor()
-        world.baton.now_us += 1 + int(draw.expovariate(1 / 500))
+        world.scheduler.now_us += 1 + int(draw.expovariate(1 / 500))
         fault = self._in_outage(operation) or self._drawn(operation)
         if fault:
             world.inject(fault)
@@ -117,7 +117,7 @@ class SimulatedProcess(Process):
             raise StoreUnavailable(f"injected: {operation} is unavailable")
         if fault == "unknown, effect later":
             later_us = int(draw.choice((0.02, 0.2, 2.0, 20.0)) * 1e6)
-            world.baton.at(world.baton.now_us + later_us, lambda: self._late(operation, effect))
+            world.scheduler.at(world.scheduler.now_us + later_us, lambda: self._late(operation, effect))
         if fault in ("unknown, without effect", "unknown, effect later"):
             raise OutcomeUnknown(f"injected: {operation} did not answer")
         if fault == "crash" and draw.random() < 0.5:
@@ -131,7 +131,7 @@ class SimulatedProcess(Process):
                 raise
             # Do what users do: stop.
             world.note(f"< {operation}: {error}")
-            world.baton.finish()
+            world.scheduler.finish()
             raise SimulatedCrash(f"{self.name} was told that {error.name} is damaged") from error
         if fault == "unknown, after the effect":
             raise OutcomeUnknown(f"injected: {operation} did not answer")
@@ -144,10 +144,10 @@ class SimulatedProcess(Process):
     def _begin_outage(self, of: str) -> None:
         """Let most calls of this process to the log, the blobs, or both (`""`) fail for a while."""
         self._outage_of = of
-        self._outage_us = self.world.baton.now_us + int(self.world.draw.choice((0.3, 2, 10)) * 1e6)
+        self._outage_us = self.world.scheduler.now_us + int(self.world.draw.choice((0.3, 2, 10)) * 1e6)
 
     def _in_outage(self, operation: str) -> str:
-        if self.world.baton.now_us >= self._outage_us or not operation.startswith(self._outage_of):
+        if self.world.scheduler.now_us >= self._outage_us or not operation.startswith(self._outage_of):
             return ""
         return self.world.draw.choice(("unavailable", "unavailable", "unknown, without effect", ""))
 
@@ -174,8 +174,8 @@ class SimulatedProcess(Process):
             return kind
         world.inject(kind)
         if kind == "stall":
-            self.stalled_us = world.baton.now_us + int(draw.choice((1, 5, 20, 60)) * 1e6)
-            world.baton.pause()
+            self.stalled_us = world.scheduler.now_us + int(draw.choice((1, 5, 20, 60)) * 1e6)
+            world.scheduler.pause()
         elif kind == "outage":
             self._begin_outage(draw.choice(("", "log.", "blob.")))
         elif kind == "clock jump":
@@ -210,11 +210,11 @@ class SimulatedProcess(Process):
         return SimulatedCrash(f"the machine crashed before {operation}")
 
     def _wait(self, seconds: float) -> None:
-        self.world.baton.pause(self.world.baton.now_us + int(seconds * 1e6))
+        self.world.scheduler.pause(self.world.scheduler.now_us + int(seconds * 1e6))
 
     def _pause(self, what: str) -> None:
         self._alive()
-        self.world.baton.pause()
+        self.world.scheduler.pause()
         self.world.note(what)
 
     def _alive(self) -> None:
@@ -227,7 +227,7 @@ class _SimulatedThread:
     """A thread that a process started; its own `Stop`, and the `Spawned` of its starter."""
 
     def __init__(self, process: SimulatedProcess, name: str, work: Callable[[Stop], None]) -> None:
-        self._process, self._baton = process, process.world.baton
+        self._process, self._baton = process, process.world.scheduler
         self._stopped = False
         self._strand: Strand = process.world.start(process, f"{process.name}/{name}", lambda: work(self))
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from simulation.history import TrueHistory
-from simulation.record import DOMAIN, Asked
+from simulation.record import DOMAIN, CallBegan
 from tidelake.errors import (
     CollectionDropped,
     HistoryCompacted,
@@ -29,7 +29,7 @@ from tidelake.testing.oracle import Oracle, Row
 class JudgeOfReads(TrueHistory):
     """Judges the answers to reads of one collection."""
 
-    def snapshot(self, asked: Asked, as_of: int | None, answer: pa.Table) -> None:
+    def snapshot(self, asked: CallBegan, as_of: int | None, answer: pa.Table) -> None:
         """Judge a snapshot; `as_of` None: it was asked for at the last closed time."""
         self.counts["reads"] += 1
         if self.dropped is not None and asked.step > self.dropped:
@@ -45,7 +45,7 @@ class JudgeOfReads(TrueHistory):
                 )
         self._compare(f"snapshot at {as_of}", self._netted(answer, as_of), self.oracle.snapshot(as_of))
 
-    def staged(self, asked: Asked, as_of: int, answer: pa.Table) -> None:
+    def staged(self, asked: CallBegan, as_of: int, answer: pa.Table) -> None:
         """Judge a snapshot with staged updates: it must be that of some state since the call began."""
         self.counts["staged reads"] += 1
         if self.dropped is not None and asked.step > self.dropped:
@@ -72,7 +72,7 @@ class JudgeOfReads(TrueHistory):
             self.wrong(str(error))
         self._compare(f"updates of [{lower}, {upper})", found, self.oracle.between(lower, upper))
 
-    def unread(self, asked: Asked, error: TidelakeError) -> None:
+    def unread(self, asked: CallBegan, error: TidelakeError) -> None:
         """Judge a read that was answered with an error."""
         self.counts["reads refused"] += 1
         since, closed = self.state.since, self.uppers[asked.entries - 1]
@@ -108,7 +108,7 @@ class JudgeOfReads(TrueHistory):
             case _:
                 self.wrong(f"a read failed with {error!r}")
 
-    def _is_timely(self, asked: Asked) -> bool:
+    def _is_timely(self, asked: CallBegan) -> bool:
         """Whether a read without a hold was so short that all parts must still be there."""
         return self.bench.clock()[1] - asked.at_us < self.bench.short_us
 

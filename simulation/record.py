@@ -20,7 +20,7 @@ class Violation(AssertionError):
 
 
 @dataclass(eq=False)
-class Append:
+class AppendCall:
     """One append that a client asks for. It stays one append however often the client tries it.
 
     Attributes:
@@ -47,7 +47,7 @@ class Append:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CallBegan:
     """The moment at which a call began.
 
     Attributes:

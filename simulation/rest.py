@@ -8,11 +8,11 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 
+from simulation.bank import ACCOUNTS, check_accounts
+from simulation.checker import Checker
 from simulation.clients import NAME
-from simulation.court import Court
 from simulation.judge import Judge
-from simulation.record import Append, named, only_time
-from simulation.tellers import ACCOUNTS, check_accounts
+from simulation.record import AppendCall, named, only_time
 from simulation.uploaders import UPLOADS
 from simulation.world import World
 from tidelake.errors import CollectionDropped
@@ -44,20 +44,20 @@ _LEFT = frozenset(
 )
 
 
-def check_whole(world: World, court: Court, judge: Judge) -> None:
+def check_whole(world: World, checker: Checker, judge: Judge) -> None:
     """Check that everything can still be read and is correct."""
-    court.survived()
-    lake = world.calm_lake(court)
+    checker.survived()
+    lake = world.calm_lake(checker)
     collection, state = lake.collection(NAME), judge.state
     if collection.state().seqno != state.seqno:
         judge.wrong(f"the newest state is {collection.state().seqno}, expected {state.seqno}")
-    for one in court.judges.values():
+    for one in checker.judges.values():
         one.check_order()
-    _check_found(court, lake, _LEFT)
-    check_accounts(court.books, lake)
+    _check_found(checker, lake, _LEFT)
+    check_accounts(checker.books, lake)
     for other in _alive(lake):
         if other.name not in ACCOUNTS:
-            _read_all(other, court.judges[other.id])
+            _read_all(other, checker.judges[other.id])
     for name, record in sorted(state.writers.items()):
         if name == UPLOADS:
             continue  # One upload is offered under many of its numbers.
@@ -65,14 +65,14 @@ def check_whole(world: World, court: Court, judge: Judge) -> None:
         judge.writer_opened(name, record.epoch + 1, opened.last_sequence)
 
 
-def check_told(world: World, court: Court) -> None:
+def check_told(world: World, checker: Checker) -> None:
     """Check that fsck reports a log that lost acknowledged entries, unless it was dropped since."""
     lost = world.lost
-    if lost is None or lost not in court.states():
+    if lost is None or lost not in checker.states():
         return
-    found = world.calm_lake(court).fsck().findings
+    found = world.calm_lake(checker).fsck().findings
     if not any(one.object == lost and one.kind in {"log-damaged", "unnamed-shard"} for one in found):
-        court.wrong(f"{lost} has lost its newest entries, and fsck does not say so: {found}")
+        checker.wrong(f"{lost} has lost its newest entries, and fsck does not say so: {found}")
 
 
 def _alive(lake: Lake) -> Iterator[Collection]:
@@ -92,24 +92,24 @@ def _read_all(collection: Collection, judge: Judge) -> None:
         judge.updates(state.since, state.upper, collection.updates(state.since, state.upper).read_all())
 
 
-def check_rest(world: World, court: Court) -> None:
+def check_rest(world: World, checker: Checker) -> None:
     """Check that maintenance leaves only what a state or a fork needs, and each log begins at its rollup.
 
     Then merge each collection into parts of its own: that must end all forks, and what was kept for them.
     """
-    lake = world.calm_lake(court)
-    _bring_to_rest(world, court, lake)
-    _check_rest(world, court, lake)
-    if not any(state.forks or state.origin for state in court.states().values()):
+    lake = world.calm_lake(checker)
+    _bring_to_rest(world, checker, lake)
+    _check_rest(world, checker, lake)
+    if not any(state.forks or state.origin for state in checker.states().values()):
         return
     for collection in _alive(lake):
-        _seal_all(collection, court.judges[collection.id])
+        _seal_all(collection, checker.judges[collection.id])
         collection.merge()
-    _bring_to_rest(world, court, lake)
-    kept = {key: state.forks for key, state in court.states().items() if state.forks or state.origin}
+    _bring_to_rest(world, checker, lake)
+    kept = {key: state.forks for key, state in checker.states().items() if state.forks or state.origin}
     if kept:
-        court.wrong(f"forks that need nothing are not forgotten: {kept}")
-    _check_rest(world, court, lake)
+        checker.wrong(f"forks that need nothing are not forgotten: {kept}")
+    _check_rest(world, checker, lake)
 
 
 def _seal_all(collection: Collection, judge: Judge) -> None:
@@ -118,49 +118,49 @@ def _seal_all(collection: Collection, judge: Judge) -> None:
     if not lasts or judge.state.group:
         return
     upper = Frontier.past(max(lasts))
-    judge.calm = Append("the seal at rest", [], upper)
+    judge.calm = AppendCall("the seal at rest", [], upper)
     judge.begins(judge.calm)
     collection.seal(upper)
     judge.calm = None
 
 
-def _bring_to_rest(world: World, court: Court, lake: Lake) -> None:
+def _bring_to_rest(world: World, checker: Checker, lake: Lake) -> None:
     """Maintain everything in rounds until a round finds nothing to do."""
     for look in itertools.count(1):
-        before = court.states()
+        before = checker.states()
         world.sleep(_DAY_S)
         lake.collect()
         for collection in _alive(lake):
             collection.maintain()
-        if look >= _LOOKS and court.states() == before:
+        if look >= _LOOKS and checker.states() == before:
             return
         if look > _LOOKS_MAX:
-            court.wrong(f"the lake does not come to rest in {look} looks")
+            checker.wrong(f"the lake does not come to rest in {look} looks")
 
 
-def _check_rest(world: World, court: Court, lake: Lake) -> None:
-    states = court.states()
+def _check_rest(world: World, checker: Checker, lake: Lake) -> None:
+    states = checker.states()
     wanted = {name for state in states.values() for name in [*named(state), *_lent(state)]}
     stored = {info.name for info in world.blobs(None).list()}
     if stored != wanted:
-        court.wrong(f"at rest {sorted(stored - wanted)} is left, and {sorted(wanted - stored)} is missing")
+        checker.wrong(f"at rest {sorted(stored - wanted)} is left, and {sorted(wanted - stored)} is missing")
     shards = {lake.collection(name).id: name for name in lake.list()}
     if len(shards) != len(lake.list()):
-        court.wrong(f"at rest two names lead to one shard: {lake.list()}, {shards}")
+        checker.wrong(f"at rest two names lead to one shard: {lake.list()}, {shards}")
     for key, state in states.items():
         if state.dropped and state.forks:
             continue
         if key not in shards and key != CATALOG and not (is_group(state) and state.memberships):
-            court.wrong(f"at rest shard {key} is left, which no name leads to")
+            checker.wrong(f"at rest shard {key} is left, which no name leads to")
         if next(state.staged.awaiting(), None) is not None and key in shards:
-            court.wrong(f"at rest {key} has rows of transactions that are not decided")
+            checker.wrong(f"at rest {key} has rows of transactions that are not decided")
         garbage = state.garbage.keys() - set(_lent(state))
         if garbage or state.doomed or state.holds or state.claims:
-            court.wrong(f"{key} is not at rest: {garbage}, {state.doomed}, {state.holds}, {state.claims}")
-        first = world.log(court).scan(key, 0, 1)[0].seqno
+            checker.wrong(f"{key} is not at rest: {garbage}, {state.doomed}, {state.holds}, {state.claims}")
+        first = world.log(checker).scan(key, 0, 1)[0].seqno
         if first not in {0, state.rollup.seqno}:
-            court.wrong(f"at rest the log of {key} begins at {first}, and its rollup is {state.rollup}")
-    _check_found(court, lake, frozenset())
+            checker.wrong(f"at rest the log of {key} begins at {first}, and its rollup is {state.rollup}")
+    _check_found(checker, lake, frozenset())
 
 
 def _lent(state: ShardState) -> Iterator[str]:
@@ -172,8 +172,8 @@ def _lent(state: ShardState) -> Iterator[str]:
         yield names.rollup(state.shard_id, state.rollup.seqno, state.rollup.id)
 
 
-def _check_found(court: Court, lake: Lake, allowed: frozenset[str]) -> None:
+def _check_found(checker: Checker, lake: Lake, allowed: frozenset[str]) -> None:
     """Check that fsck finds only what is allowed. Negative rows are: clients delete rows that never were."""
     found = [one for one in lake.fsck().findings if one.kind not in {*allowed, "negative-rows"}]
     if found:
-        court.wrong("fsck found " + "; ".join(map(str, found[:3])))
+        checker.wrong("fsck found " + "; ".join(map(str, found[:3])))

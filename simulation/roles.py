@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from simulation import (
+    bank,
     droppers,
     forkers,
     keepers,
     readers,
     stagers,
-    tellers,
     uploaders,
     writers,
 )
@@ -28,7 +28,7 @@ ROLES: dict[str, Callable[[Client], None]] = {
     "critical": keepers.critical,
     "dropper": droppers.dropper,
     "forker": forkers.forker,
-    "teller": tellers.teller,
+    "teller": bank.teller,
     "stager": stagers.stager,
     "sealer": stagers.sealer,
     "drainer": stagers.drainer,

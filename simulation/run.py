@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 
-from simulation.baton import BatonLock, Stuck
+from simulation.checker import Checker
 from simulation.clients import NAME, SCHEMA, Client
-from simulation.court import Court
 from simulation.figures import Figures
 from simulation.judge import Judge
 from simulation.options import Options
 from simulation.process import SimulatedProcess
 from simulation.rest import check_rest, check_told, check_whole
 from simulation.roles import ROLES
+from simulation.scheduler import SchedulerLock, Stuck
 from simulation.world import World
 from tidelake.errors import TidelakeError, TidelakeWarning
 from tidelake.shard.overlap import sequential
@@ -54,57 +54,57 @@ def simulate(seed: int, steps: int, options: Options | None = None) -> Figures:
         SimulationFailed: an answer was wrong, or a rule was broken.
     """
     world = World(seed, steps, options)
-    court = Court(
-        lambda: (world.baton.steps, world.baton.now_us),
+    checker = Checker(
+        lambda: (world.scheduler.steps, world.scheduler.now_us),
         world.short_read_us(),
-        world.baton.fail,
+        world.scheduler.fail,
         world.is_present,
         world.named_by,
     )
     error: BaseException | None = None
     with _repeatable(world):
         try:
-            judge = court.judges[world.calm_lake(court).create(NAME, SCHEMA, key=["k"]).id]
+            judge = checker.judges[world.calm_lake(checker).create(NAME, SCHEMA, key=["k"]).id]
             for i, role in enumerate(world.options.roles):
-                _start(world, court, judge, (f"{role}{i}", role))
-            world.baton.run()
-            if world.baton.trouble is None and world.lost is not None:
-                check_told(world, court)
-            elif world.baton.trouble is None:
-                check_whole(world, court, judge)
-                check_rest(world, court)
+                _start(world, checker, judge, (f"{role}{i}", role))
+            world.scheduler.run()
+            if world.scheduler.trouble is None and world.lost is not None:
+                check_told(world, checker)
+            elif world.scheduler.trouble is None:
+                check_whole(world, checker, judge)
+                check_rest(world, checker)
         except (AssertionError, TidelakeError, Stuck) as caught:
             error = caught
-    error = world.baton.trouble or error
+    error = world.scheduler.trouble or error
     if error is not None:
-        raise SimulationFailed(seed, world.baton.steps, error, list(world.trace.lines)) from error
-    return Figures(1, world.baton.steps, court.counts, world.injected, world.trace.digest)
+        raise SimulationFailed(seed, world.scheduler.steps, error, list(world.trace.lines)) from error
+    return Figures(1, world.scheduler.steps, checker.counts, world.injected, world.trace.digest)
 
 
-def _start(world: World, court: Court, judge: Judge, client: tuple[str, str], life: int = 0) -> None:
+def _start(world: World, checker: Checker, judge: Judge, client: tuple[str, str], life: int = 0) -> None:
     """Start a client, given as (name, role). When its process dies, a new one replaces it after a while."""
     name, role = client
-    process = SimulatedProcess(world, court, f"{name}.{life}" if life else name)
+    process = SimulatedProcess(world, checker, f"{name}.{life}" if life else name)
     draw = random.Random(f"{world.seed} {name} {life}")  # noqa: S311
-    alive = Client(world, court, judge, process, draw)
+    alive = Client(world, checker, judge, process, draw)
 
     def work() -> None:
         try:
             ROLES[role](alive)
         finally:
-            if process.dead and not world.baton.over:
-                court.counts["crashes"] += 1
-                _start(world, court, judge, client, life + 1)
+            if process.dead and not world.scheduler.over:
+                checker.counts["crashes"] += 1
+                _start(world, checker, judge, client, life + 1)
 
     world.start(process, process.name, work, int(draw.choice((0.01, 0.5, 5.0)) * 1e6) if life else 0)
 
 
 @contextmanager
 def _repeatable(world: World) -> Iterator[None]:
-    """Make the block repeatable: locks hand the baton on, no real threads start, no cycle collector runs."""
+    """Make the block repeatable: locks hand the turn on, no real threads start, no cycle collector runs."""
 
-    def lock() -> BatonLock:
-        return BatonLock(world.baton)
+    def lock() -> SchedulerLock:
+        return SchedulerLock(world.scheduler)
 
     shim = SimpleNamespace(**{**vars(threading), "Lock": lock})
     patched = [module for name, module in sorted(sys.modules.items()) if _has_locks(name, module)]

@@ -3,7 +3,7 @@
 from functools import partial
 
 from simulation.clients import FAILED, Client, table_of
-from simulation.record import Append
+from simulation.record import AppendCall
 from tidelake.errors import TidelakeError
 from tidelake.lake.writer import Writer
 from tidelake.model.frontier import Frontier
@@ -28,10 +28,10 @@ def stager(client: Client) -> None:
         client.rest()
 
 
-def _op(client: Client, what: str, number: tuple[str, int, int] | None = None) -> Append:
+def _op(client: Client, what: str, number: tuple[str, int, int] | None = None) -> AppendCall:
     lower = client.known_upper()
     rows = client.rows(range(lower, lower + client.draw.randint(1, _AHEAD)))
-    return Append(client.label(what), rows, writer=number, staged=True)
+    return AppendCall(client.label(what), rows, writer=number, staged=True)
 
 
 def _stage(client: Client) -> None:
@@ -77,7 +77,7 @@ def sealer(client: Client) -> None:
     while True:
         collection = client.collection()
         upper = max(0, client.known_upper() + client.draw.choice((-1, 0, 1, 1, 2, 3, 5)))
-        op = Append(client.label("seal"), [], Frontier.of(upper))
+        op = AppendCall(client.label("seal"), [], Frontier.of(upper))
         client.offer(op, partial(collection.seal, upper))
         client.rest()
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from simulation.clients import FAILED, Client, table_of
-from simulation.record import Append
+from simulation.record import AppendCall
 from tidelake.errors import (
     AlreadyTaken,
     CollectionDropped,
@@ -28,7 +28,7 @@ UPLOADS = "u"
 class _Upload:
     """An upload, and the append that it is for."""
 
-    op: Append
+    op: AppendCall
     data: bytes
 
 
@@ -46,7 +46,7 @@ def uploader(client: Client) -> None:
 
 def _uploaded(client: Client) -> _Upload | None:
     rows = client.rows(None)
-    op = Append(client.label("upload"), rows)
+    op = AppendCall(client.label("upload"), rows)
     try:
         with client.collection().builder(0) as builder:
             builder.add(table_of([(row, 0, diff) for row, _, diff in rows]))
@@ -59,7 +59,7 @@ def _uploaded(client: Client) -> _Upload | None:
 
 def _offer(client: Client, upload: _Upload) -> None:
     """Try to append an upload once, possibly after it is in."""
-    judge, op, strand = client.judge, upload.op, client.world.baton.current
+    judge, op, strand = client.judge, upload.op, client.world.scheduler.current
     lower = client.known_upper()
     asked = judge.asked()
     strand.about = op
@@ -89,7 +89,7 @@ def _append(client: Client, data: bytes, lower: int) -> Appended:
     return collection.distributed.append_uploaded([data], lower=lower, upper=upper, advance=True)
 
 
-def _refused(client: Client, op: Append, error: TidelakeError) -> None:
+def _refused(client: Client, op: AppendCall, error: TidelakeError) -> None:
     judge = client.judge
     match error:
         case AlreadyTaken():

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from simulation.baton import Baton, Process, Strand
 from simulation.options import Options
+from simulation.scheduler import Process, Scheduler, Strand
 from simulation.tails import LosingLog
 from simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 from tidelake.env import Counters, Env, Spawned, Stop
@@ -50,7 +50,7 @@ class World:
     """Everything outside the processes.
 
     Attributes:
-        baton: says which thread runs, and holds the simulated time.
+        turn: says which thread runs, and holds the simulated time.
         disk: the disk that holds the blobs; None if they are in a memory store, which loses nothing.
         options: the options of the run.
         injected: count of faults by kind.
@@ -62,7 +62,7 @@ class World:
         self.seed = seed
         draw = random.Random(f"{seed} world")  # noqa: S311 - a run must repeat
         self.options = options or Options.drawn(random.Random(f"{seed} options"))  # noqa: S311
-        self.baton = Baton(random.Random(f"{seed} baton"), steps)  # noqa: S311
+        self.scheduler = Scheduler(random.Random(f"{seed} baton"), steps)  # noqa: S311
         self.draw = draw
         self.injected: Counter[str] = Counter()
         self.trace = Trace()
@@ -111,14 +111,14 @@ class World:
             with sequential():
                 work()
 
-        return self.baton.start(process, name, alone, delay_us)
+        return self.scheduler.start(process, name, alone, delay_us)
 
     def actor(self) -> Actor:
         """The actor that causes what happens now."""
-        if not self.baton.running:
+        if not self.scheduler.running:
             return _NOBODY
-        current = self.baton.current
-        return Actor(current.process.name, current.about, self.baton.beside(current))
+        current = self.scheduler.current
+        return Actor(current.process.name, current.about, self.scheduler.beside(current))
 
     def named_by(self, part: str) -> object:
         """What the thread that drew the id in a part's name was doing."""
@@ -136,13 +136,13 @@ class World:
     def fresh(self) -> str:
         """An id that no process has used; see `IdSource`."""
         drawn = f"{self._id_draw.getrandbits(128):032x}"
-        if self.baton.running and self.baton.current.about is not None:
-            self._drawn[drawn] = self.baton.current.about
+        if self.scheduler.running and self.scheduler.current.about is not None:
+            self._drawn[drawn] = self.scheduler.current.about
         return drawn
 
     def true_ms(self) -> int:
         """True time, milliseconds since 1970 UTC."""
-        return _START_MS + self.baton.now_us // 1000
+        return _START_MS + self.scheduler.now_us // 1000
 
     def now_ms(self) -> int:
         """True time, for the stores; see `Clock`."""
@@ -150,18 +150,18 @@ class World:
 
     def monotonic_s(self) -> float:
         """True time since the start, for the stores."""
-        return self.baton.now_us / 1e6
+        return self.scheduler.now_us / 1e6
 
     def sleep(self, seconds: float) -> None:
         """Let time pass. Only for use outside the run."""
-        self.baton.now_us += int(seconds * 1e6)
+        self.scheduler.now_us += int(seconds * 1e6)
 
     def note(self, line: str) -> None:
         """Add a line to the trace. Does nothing once the run is ending."""
-        if self.baton.over:
+        if self.scheduler.over:
             return
-        current = self.baton.current.name if self.baton.running else "world"
-        self.trace.add(f"{self.baton.steps:6d} {self.baton.now_us / 1e6:10.4f} {current:14s} {line}")
+        current = self.scheduler.current.name if self.scheduler.running else "world"
+        self.trace.add(f"{self.scheduler.steps:6d} {self.scheduler.now_us / 1e6:10.4f} {current:14s} {line}")
 
     def inject(self, kind: str) -> None:
         """Count a fault."""
@@ -178,7 +178,7 @@ class World:
 
     def loses_tail(self) -> bool:
         """Make a log lose its newest entries if the moment for it has come; return whether it did."""
-        if self._loss_at is None or self.lost is not None or self.baton.steps < self._loss_at:
+        if self._loss_at is None or self.lost is not None or self.scheduler.steps < self._loss_at:
             return False
         log = self._true_log
         long = [key for key in log.keys() if len(log.scan(key, 0)) > 1]  # noqa: SIM118 - it is no dict

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 
 from simulation.clients import FAILED, Client, table_of
-from simulation.record import Append
+from simulation.record import AppendCall
 from tidelake.env import Stop
 from tidelake.errors import CollectionDropped
 from tidelake.lake.writer import Writer
@@ -18,14 +18,14 @@ from tidelake.state.append import Appended
 def append_now(client: Client) -> None:
     """Append a few rows at a time that the commit picks."""
     collection, rows = client.collection(), client.rows(None)
-    client.offer(Append(client.label("append"), rows), lambda: collection.append(table_of(rows)))
+    client.offer(AppendCall(client.label("append"), rows), lambda: collection.append(table_of(rows)))
 
 
 def _append_timed(client: Client) -> None:
     collection, lower = client.collection(), client.known_upper()
     upper = lower + client.draw.randint(1, 3)
     rows = client.rows(range(lower, upper))
-    op = Append(client.label("timed"), rows, Frontier.of(upper))
+    op = AppendCall(client.label("timed"), rows, Frontier.of(upper))
     client.offer(op, lambda: collection.append(table_of(rows), upper=upper))
 
 
@@ -34,7 +34,7 @@ def compare_and_append(client: Client) -> None:
     collection, lower = client.collection(), client.known_upper()
     upper = lower + client.draw.randint(1, 3)
     rows = client.rows(range(lower, upper))
-    op = Append(client.label("exactly"), rows, Frontier.of(upper))
+    op = AppendCall(client.label("exactly"), rows, Frontier.of(upper))
     client.offer(op, lambda: collection.compare_and_append(table_of(rows), lower, upper))
 
 
@@ -42,7 +42,7 @@ def _append_up_to(client: Client) -> None:
     collection, known = client.collection(), client.known_upper()
     lower, upper = max(0, known - client.draw.randint(0, 3)), known + client.draw.randint(1, 3)
     rows = client.rows(range(lower, upper))
-    op = Append(client.label("up to"), rows, Frontier.of(upper))
+    op = AppendCall(client.label("up to"), rows, Frontier.of(upper))
     client.offer(op, lambda: collection.append(table_of(rows), lower=lower, upper=upper))
 
 
@@ -56,7 +56,7 @@ def _append_built(client: Client) -> None:
         batch = builder.finish(Frontier.of(upper))
     except (*FAILED, CollectionDropped):
         return
-    op = Append(client.label("built"), rows, Frontier.of(upper))
+    op = AppendCall(client.label("built"), rows, Frontier.of(upper))
     result = client.offer(
         op, lambda: collection.distributed.append_batches([batch], lower=lower, upper=upper)
     )
@@ -137,7 +137,7 @@ def _append_numbered(client: Client, opened: Writer) -> bool:
     upper = lower + client.draw.randint(1, 2)
     exact = client.draw.random() < 0.5
     rows = client.rows(range(lower, upper) if exact else None)
-    op = Append(
+    op = AppendCall(
         f"{client.label('numbered')} {opened.name}.{opened.epoch}.{number}",
         rows,
         Frontier.of(upper) if exact else None,

@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pyarrow as pa
 
-from tidelake.arrangement.batch import Batch, FilterPlan
+from tidelake.arrangement.batch import FilterPlan, IndexBatch
 from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.filebuilder import FileBuilder
 from tidelake.arrangement.layout import Layout
@@ -72,7 +72,7 @@ def sorted_rows(held: Iterable[Update], of: Layout) -> pa.RecordBatch:
     return found[0] if found else of.empty
 
 
-def memory_batch(rows: pa.RecordBatch, of: Layout, id_: str = "m") -> Batch | None:
+def memory_batch(rows: pa.RecordBatch, of: Layout, id_: str = "m") -> IndexBatch | None:
     builder = MemoryBuilder(of, id_)
     builder.add(rows)
     return builder.finish()
@@ -80,7 +80,7 @@ def memory_batch(rows: pa.RecordBatch, of: Layout, id_: str = "m") -> Batch | No
 
 def file_batch(
     rows: pa.RecordBatch, of: Layout, folder: Path, id_: str, cache: BlockCache | None = None
-) -> Batch | None:
+) -> IndexBatch | None:
     """A batch in a file, added in two pieces."""
     plan = FilterPlan(rows.num_rows)
     if rows.num_rows:

@@ -21,7 +21,7 @@ from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.retention import top_n
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.model.time import TimeDomain
@@ -58,7 +58,7 @@ class BusyLife:
         )
         layout = Layout(schema_from_arrow(SCHEMA, ["w", "k"]), TimeDomain())
         home = Home(folder / "live", env.ids.fresh())
-        spine = Spine(layout, config, directory=home.path, env=env, machine=self.machine)
+        spine = AsyncSpine(layout, config, directory=home.path, env=env, machine=self.machine)
         self.arrangement = Arrangement(spine, home, env, env.ids.fresh())
         if ranked:
             self.arrangement.retain_values(top_n(2, "v"))

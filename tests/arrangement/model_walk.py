@@ -18,7 +18,7 @@ from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.retention import bottom_n, last_n, top_n
 from tidelake.arrangement.saving import restored
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.env import Env
 from tidelake.testing.oracle import NAN, canonical
 
@@ -390,7 +390,7 @@ class ModelWalk:
     def _fresh(self):
         machine = SetMachine()
         home = Home(self.folder / "live", self.env.ids.fresh())
-        spine = Spine(self.layout, tiny(), directory=home.path, env=self.env, machine=machine)
+        spine = AsyncSpine(self.layout, tiny(), directory=home.path, env=self.env, machine=machine)
         return Pair(Arrangement(spine, home, self.env, self.env.ids.fresh()), Model(), machine)
 
     def _key(self):

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.arrangement.arrangement_rows import Update, layout, sorted_rows
-from tidelake.arrangement.batch import Batch
+from tidelake.arrangement.batch import IndexBatch
 from tidelake.arrangement.levels import LEVELS, Fans
 from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.config import MIB
 from tidelake.data.merge import merge
 from tidelake.env import Clock, Env, IdSource, RandomIds, Spawned, Stop, SystemClock
@@ -91,7 +91,7 @@ class Rig:
         folder.mkdir(exist_ok=True)
         self.machine = machine if machine is not None else SetMachine()
         self.spawner = spawner if spawner is not None else NoThreads()
-        self.spine = Spine(
+        self.spine = AsyncSpine(
             LAYOUT,
             config if config is not None else tiny(),
             directory=str(folder),
@@ -146,7 +146,7 @@ class Rig:
         return sorted(path.name for path in self.folder.iterdir())
 
 
-def folded(batches: list[Batch], as_of: int = 1000) -> list[tuple[object, ...]]:
+def folded(batches: list[IndexBatch], as_of: int = 1000) -> list[tuple[object, ...]]:
     """What batches hold in sum as of a time: (key, multiplicity)."""
     runs = [batch.scan() for batch in batches]
     merged = merge(runs, LAYOUT.schema, LAYOUT.domain, AsOf(as_of), 1000)

@@ -76,7 +76,7 @@ def test_one_that_follows_a_collection_gives_up_its_hold_as_well(tmp_path):
         with forgetting("an arrangement of 'c' was garbage collected"):
             del index
         until(lambda: not c.state().holds)
-        until(lambda: {thread for thread in threads() if thread.name != "tidelake-keeper"} <= before)
+        until(lambda: {thread for thread in threads() if thread.name != "tidelake-renewer"} <= before)
         gc.collect()
         assert os.listdir(tmp_path / "live") == [] and spine() is None
 

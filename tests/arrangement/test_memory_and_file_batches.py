@@ -23,7 +23,7 @@ from arrangement_rows import (
 from hypothesis import HealthCheck, given, settings
 
 from tidelake.arrangement import filebuilder, memory
-from tidelake.arrangement.batch import Batch
+from tidelake.arrangement.batch import IndexBatch
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
 from tidelake.data.types import schema_from_arrow
@@ -38,7 +38,7 @@ def _tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filebuilder, "_BLOCK_ROWS_MAX", 3)
 
 
-def both(rows: pa.RecordBatch, of: Layout, folder: Path, number: list[int] = [0]) -> list[Batch]:  # noqa: B006
+def both(rows: pa.RecordBatch, of: Layout, folder: Path, number: list[int] = [0]) -> list[IndexBatch]:  # noqa: B006
     number[0] += 1
     made = [memory_batch(rows, of), file_batch(rows, of, folder, f"f{number[0]}")]
     return [batch for batch in made if batch is not None]

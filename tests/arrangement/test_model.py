@@ -9,7 +9,7 @@ from tests.arrangement.arrangement_rows import KEYS
 from tests.arrangement.model_walk import Differs, ModelWalk
 from tidelake.arrangement import filebuilder, keycursor, memory, windows
 from tidelake.arrangement.cursor import Cursor
-from tidelake.arrangement.retention import Retention
+from tidelake.arrangement.retention import RetentionFilters
 from tiers import rounds
 
 LIFE = 500
@@ -66,7 +66,7 @@ def test_lives_are_those_of_the_model(threads, rng, tmp_path, record_property):
         (Cursor, "step_key_reverse", lambda self: None),
         (Cursor, "seek_value", lambda self, value: None),
         (Cursor, "weight", property(lambda self: 1)),
-        (Retention, "satisfying", lambda self, rows: rows),
+        (RetentionFilters, "satisfying", lambda self, rows: rows),
     ],
     ids=["steps", "seeks", "weights", "filters"],
 )

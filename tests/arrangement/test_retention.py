@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import Ranked, Retention, bottom_n, last_n, top_n
+from tidelake.arrangement.retention import Ranked, RetentionFilters, bottom_n, last_n, top_n
 from tidelake.data.consolidate import consolidate
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import UsageError
@@ -14,7 +14,7 @@ from tidelake.model.time import TimeDomain
 
 COLUMNS = pa.schema([("k", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
 LAYOUT = Layout(schema_from_arrow(COLUMNS, ["k"]), TimeDomain())
-NONE = Retention(LAYOUT)
+NONE = RetentionFilters(LAYOUT)
 # key, a, b, time, diff
 Update = tuple[int | None, int | None, str, int, int]
 
@@ -36,7 +36,7 @@ def listed(rows: pa.RecordBatch) -> list[Update]:
     return [tuple(row.values()) for row in rows.to_pylist()]
 
 
-def visible(retention: Retention, updates: list[Update], frontier: int = 10) -> list[tuple]:
+def visible(retention: RetentionFilters, updates: list[Update], frontier: int = 10) -> list[tuple]:
     rows = retention.visible(batch(updates), Frontier.of(frontier))
     return [(k, a) for k, a, *_ in listed(rows)]
 

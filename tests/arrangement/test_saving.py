@@ -20,7 +20,7 @@ from tidelake.arrangement.checkpoint import CheckpointDirectory
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.config import MIB
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Counters, Env
@@ -320,7 +320,7 @@ def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
     env = Env(spawner=NoThreads())
     layout = Layout(schema_from_arrow(SCHEMA, ["k"]), TimeDomain())
     home = Home(tmp_path / "live", env.ids.fresh())
-    spine = Spine(layout, tiny(), directory=home.path, env=env, machine=Interrupting())
+    spine = AsyncSpine(layout, tiny(), directory=home.path, env=env, machine=Interrupting())
     with Arrangement(spine, home, env, env.ids.fresh()) as arrangement:
         arrangement.insert(rows(0))
         arrangement.save(tmp_path / "saved")

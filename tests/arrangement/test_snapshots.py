@@ -26,7 +26,7 @@ from tidelake.arrangement import filebuilder, memory, windows
 from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import Retention
+from tidelake.arrangement.retention import RetentionFilters
 from tidelake.arrangement.snapshot import Snapshot
 from tidelake.errors import Closed, HistoryCompacted, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
@@ -238,7 +238,7 @@ def test_a_filter_holds_for_every_read(kind: str, data: st.DataObject, tmp_path:
 
     of = layout(kind)
     batches = data.draw(several(kind))
-    retention = Retention(of).with_values(pc.field("v") == "a")
+    retention = RetentionFilters(of).with_values(pc.field("v") == "a")
     everything = answer([u for held in batches for u in held if u[0][-2] == "a"], of, None)
     with taken(batches, of, tmp_path) as whole:
         snapshot = Snapshot(of, whole.batches, retention)

@@ -11,11 +11,11 @@ from tests.arrangement.arrangement_rows import sorted_rows
 from tests.arrangement.spine_rig import LAYOUT, Looks, Rig, SetMachine, folded, row, tiny
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.levels import LEVELS
+from tidelake.arrangement.memorybudget import MEMORY_BATCH_BYTES_MAX, MemoryBudget, SystemMachine
 from tidelake.arrangement.pressure import Pressure
 from tidelake.arrangement.retention import last_n
-from tidelake.arrangement.room import MEMORY_BATCH_BYTES_MAX, Room, SystemMachine
 from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.env import RandomIds, SystemClock
 from tidelake.errors import (
     Closed,
@@ -399,7 +399,7 @@ def test_the_cache_does_not_fill_a_small_budget(tmp_path, asked, held):
 
 
 def test_a_batch_of_nearly_two_gigabytes_goes_to_disk_whatever_the_budget():
-    room = Room(ArrangementConfig(memory_budget_bytes=1 << 40), SetMachine(), "")
+    room = MemoryBudget(ArrangementConfig(memory_budget_bytes=1 << 40), SetMachine(), "")
     assert not room.on_disk(MEMORY_BATCH_BYTES_MAX - 1, 0)
     assert room.on_disk(MEMORY_BATCH_BYTES_MAX, 0)
     assert MEMORY_BATCH_BYTES_MAX < 2**31
@@ -595,7 +595,7 @@ def test_a_batch_that_comes_too_late_leaves_no_file(rig):
 def test_a_load_that_grows_too_large_for_memory_tells_that_its_spine_was_closed_meanwhile():
     one = sorted_rows([row(0)], LAYOUT).nbytes
     config = tiny(memory_budget_bytes=1 << 20, large_share=20 * one / (1 << 20))
-    spine = Spine(LAYOUT, config, machine=SetMachine())
+    spine = AsyncSpine(LAYOUT, config, machine=SetMachine())
 
     def rows():
         yield from (sorted_rows([row(key)], LAYOUT) for key in range(10))
@@ -920,7 +920,7 @@ def test_closing_amid_a_merge_leaves_no_file(rig):
 
 
 def test_a_spine_without_a_directory_takes_its_own_along(tmp_path):
-    spine = Spine(LAYOUT, tiny())
+    spine = AsyncSpine(LAYOUT, tiny())
     assert Path(spine.directory).is_dir()
     spine.close()
     assert not Path(spine.directory).exists()
@@ -976,7 +976,7 @@ def test_a_pause_waits_for_the_step_that_is_being_done(tmp_path):
 def test_threads_merge_while_others_insert_and_read(tmp_path):
     rig = Rig(tmp_path, tiny(batches_max=30))
     config = tiny(batches_max=30, idle_s=0.01, merge_workers=2)
-    spine = Spine(LAYOUT, config, directory=str(tmp_path), machine=rig.machine)
+    spine = AsyncSpine(LAYOUT, config, directory=str(tmp_path), machine=rig.machine)
     failures: list[BaseException] = []
 
     def insert(start: int) -> None:

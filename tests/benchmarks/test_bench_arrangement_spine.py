@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bench import arrangement_spine as bench
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 
 
 def test_every_tenth_row_takes_one_away_that_was_inserted_before() -> None:
@@ -33,6 +33,6 @@ def test_a_process_is_held_to_its_budget() -> None:
 
 
 def test_the_frontier_follows_the_inserts() -> None:
-    with Spine(bench.LAYOUT, bench.PLENTY) as spine:
+    with AsyncSpine(bench.LAYOUT, bench.PLENTY) as spine:
         assert len(bench.inserted(spine, [bench.updates(n) for n in range(3)])) == 3
         assert spine.frontier.elements == (1,)

@@ -12,7 +12,7 @@ import pytest
 from git_repositories import git, init, make_repository
 
 from tidelake.cli.demo import truth
-from tidelake.cli.demo.history import Commit, commits, open_history
+from tidelake.cli.demo.history import GitCommit, commits, open_history
 from tidelake.cli.demo.repository import RepositorySource, open_repository
 from tidelake.cli.demo.rows import SCHEMA, path_bytes, path_text
 from tidelake.errors import UsageError
@@ -69,8 +69,8 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(typed, schema=SCHEMA)
 
 
-def sides(rows: list[dict[str, Any]]) -> set[truth.Side]:
-    return {truth.Side(row["path"], row["mode"], row["blob"]) for row in rows}
+def sides(rows: list[dict[str, Any]]) -> set[truth.Compared]:
+    return {truth.Compared(row["path"], row["mode"], row["blob"]) for row in rows}
 
 
 def check_against_git(source: RepositorySource, directory: Path, *, samples: int = 5) -> None:
@@ -78,7 +78,7 @@ def check_against_git(source: RepositorySource, directory: Path, *, samples: int
     report = source.write_change_files(directory)
     states = replay(directory)
     assert [*states] == [commit.sha for commit in source.commits]
-    previous: Commit | None = None
+    previous: GitCommit | None = None
     for commit in source.commits:
         rows = states[commit.sha]
         compared = truth.compare(source.tree(commit.sha), table(rows))

@@ -14,17 +14,17 @@ from tidelake.cli.demo import source as sources
 from tidelake.cli.demo import truth
 from tidelake.cli.demo.bundle import BYTES_MAX, make_bundle
 from tidelake.cli.demo.export import write_lines
-from tidelake.cli.demo.history import Commit
+from tidelake.cli.demo.history import GitCommit
 from tidelake.cli.demo.packaged import CHANGES, TRUTH, open_packaged
 from tidelake.cli.demo.repository import own_checkout
 from tidelake.cli.demo.rows import SCHEMA
-from tidelake.cli.demo.source import Source, open_source
+from tidelake.cli.demo.source import DemoSource, open_source
 from tidelake.errors import CorruptionError, FormatTooNew, UsageError
 
 ROW_FIELDS = {"path", "blob", "size", "lines", "mode", "author", "committed"}
 
 
-def check_source(source: Source, directory: Path) -> None:
+def check_source(source: DemoSource, directory: Path) -> None:
     """What the demo will do with any source."""
     report = source.write_change_files(directory, commits_per_file=7)
     assert report.commits == len(source.commits)
@@ -36,7 +36,7 @@ def check_source(source: Source, directory: Path) -> None:
         assert compared.equal, compared.examples
         assert source.sample(sha).schema == SCHEMA
     shas = [source.commits[index].sha for index in source.pair]
-    a, b = ({truth.Side(r["path"], r["mode"], r["blob"]) for r in states[sha]} for sha in shas)
+    a, b = ({truth.Compared(r["path"], r["mode"], r["blob"]) for r in states[sha]} for sha in shas)
     assert truth.diff_of(a - b, b - a) == source.diff(*shas)
 
 
@@ -61,7 +61,7 @@ def test_files_hold_whole_commits_in_order_and_are_dated_in_order(tmp_path: Path
 
 
 def test_a_size_limit_cuts_files_after_a_commit(tmp_path: Path) -> None:
-    lines = [(Commit(i, f"{i:040x}", "", "", 0), ["x" * 99] * 3) for i in range(10)]
+    lines = [(GitCommit(i, f"{i:040x}", "", "", 0), ["x" * 99] * 3) for i in range(10)]
     report = write_lines(lines, tmp_path, total=10, cut=False, file_bytes_max=500)
     assert (report.files, report.bytes) == (5, 3_000)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from tidelake.data import keyranges
 from tidelake.data.encode import encode_key
-from tidelake.data.keyranges import Limits, key_ranges
+from tidelake.data.keyranges import RangeLimits, key_ranges
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import UsageError
 
@@ -44,7 +44,7 @@ def order(key):
 def test_each_key_is_in_one_range_in_its_order_and_ranges_ascend(keys, pieces, most, whole):
     # Sorted, or all at once: then in any order.
     given_ = keys if whole else sorted(keys, key=order)
-    found = list(key_ranges(tables(given_, 1 if whole else pieces), SCHEMA, Limits(most, 2**40)))
+    found = list(key_ranges(tables(given_, 1 if whole else pieces), SCHEMA, RangeLimits(most, 2**40)))
     seen = [order(key) for part in found for key in by_key(part)]
     assert seen == sorted(map(order, keys))
     edges = [{order(key) for key in by_key(part)} for part in found]
@@ -60,7 +60,7 @@ def test_each_key_is_in_one_range_in_its_order_and_ranges_ascend(keys, pieces, m
 def test_bytes_limit_ranges_as_well():
     keys = [(i, "x") for i in range(100)]
     table = tables(keys, 1)[0]
-    found = list(key_ranges([table], SCHEMA, Limits(1000, table.nbytes // 10)))
+    found = list(key_ranges([table], SCHEMA, RangeLimits(1000, table.nbytes // 10)))
     assert 8 <= len(found) <= 12
 
 
@@ -79,7 +79,7 @@ def test_bytes_limit_ranges_as_well():
 def test_what_fits_is_cut_into_several_ranges_unless_they_are_small(rows, limit, ranges, sizes, monkeypatch):
     monkeypatch.setattr(keyranges, "_ENOUGH_ROWS", 10)
     given_ = tables([(i, "x") for i in range(rows)], 1)
-    found = list(key_ranges(given_, SCHEMA, Limits(limit, 2**40, ranges)))
+    found = list(key_ranges(given_, SCHEMA, RangeLimits(limit, 2**40, ranges)))
     assert [part.num_rows for part in found] == sizes
 
 
@@ -87,7 +87,7 @@ def test_what_fits_is_cut_into_several_ranges_unless_they_are_small(rows, limit,
 def test_ranges_that_are_worked_on_at_once_are_together_within_the_bytes(ranges):
     # Few rows, which are large.
     wide = [(i, "x" * 10_000) for i in range(100)]
-    limits = Limits(262_144, 200_000, ranges)
+    limits = RangeLimits(262_144, 200_000, ranges)
     sizes = [part.nbytes for part in key_ranges(tables(wide, 25), SCHEMA, limits)]
     assert max(sum(sizes[i : i + ranges]) for i in range(len(sizes))) <= limits.size
 
@@ -96,17 +96,17 @@ def test_no_more_is_held_than_the_bytes_of_a_range_and_what_comes_next():
     keys, taken = [(i, "x") for i in range(100)], []
     pieces = tables(keys, 20)
     counted = (taken.append(piece) or piece for piece in pieces)
-    next(key_ranges(counted, SCHEMA, Limits(1000, 3 * pieces[0].nbytes)))
+    next(key_ranges(counted, SCHEMA, RangeLimits(1000, 3 * pieces[0].nbytes)))
     assert len(taken) == 4
 
 
 def test_a_key_that_comes_back_is_refused():
     keys = [(i, "x") for i in range(30)]
     with pytest.raises(UsageError, match="must come sorted by k, s, nulls last"):
-        list(key_ranges(tables([*keys, keys[0]], 10), SCHEMA, Limits(4, 2**40)))
+        list(key_ranges(tables([*keys, keys[0]], 10), SCHEMA, RangeLimits(4, 2**40)))
     with pytest.raises(UsageError, match="must come sorted"):
-        list(key_ranges(tables(keys[::-1], 10), SCHEMA, Limits(4, 2**40)))
+        list(key_ranges(tables(keys[::-1], 10), SCHEMA, RangeLimits(4, 2**40)))
     # Of a range that is done already its last key, which is the nearest to be held still.
     done = tables([(i, "x") for i in range(10)], 1)
     with pytest.raises(UsageError, match="must come sorted"):
-        list(key_ranges([*done, *tables([(7, "x"), *keys[20:]], 1)], SCHEMA, Limits(4, 2**40)))
+        list(key_ranges([*done, *tables([(7, "x"), *keys[20:]], 1)], SCHEMA, RangeLimits(4, 2**40)))

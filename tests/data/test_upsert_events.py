@@ -11,7 +11,7 @@ from tidelake.data.consolidate import consolidate
 from tidelake.data.events import EventColumns, read_events
 from tidelake.data.ingest import normalize
 from tidelake.data.types import schema_from_arrow
-from tidelake.data.upsert import Rules, resolve
+from tidelake.data.upsert import UpsertRules, resolve
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.model.time import TimeDomain
 from tidelake.testing.oracle import canonical
@@ -90,7 +90,7 @@ def test_events_older_than_the_stored_row_change_nothing(old, drawn):
     model = model_of(old, 2)
     columns = EventColumns(order_by="n", delete_column="gone")
     read = read_events(frame(events), KEYED, DOMAIN, columns)
-    assert updates_of(resolve(read, stored(old), KEYED, DOMAIN, Rules("n"))) == model.apply(events)
+    assert updates_of(resolve(read, stored(old), KEYED, DOMAIN, UpsertRules("n"))) == model.apply(events)
 
 
 @given(event_lists(st.sampled_from((1, 2))))
@@ -103,7 +103,7 @@ def test_equally_good_events_that_differ_are_refused_where_rows_have_no_order(ev
         what = "gone" if e.removed else tuple(map(canonical, e.row[2:]))
         best.setdefault(at, {}).setdefault(e.order, set()).add(what)
     differ = any(len(orders[max(orders)]) > 1 for orders in best.values())
-    rules = Rules(rows_count=False)
+    rules = UpsertRules(rows_count=False)
     if differ:
         with pytest.raises(
             InvalidUpdates,
@@ -126,7 +126,7 @@ def small(rows, **more):
     return made
 
 
-def settled(data, old=NOTHING, columns=EventColumns(), rules=Rules(), time=5):
+def settled(data, old=NOTHING, columns=EventColumns(), rules=UpsertRules(), time=5):
     return updates_of(
         resolve(read_events(data, SMALL_SCHEMA, DOMAIN, columns, time=time), old, SMALL_SCHEMA, DOMAIN, rules)
     )
@@ -139,7 +139,7 @@ def test_a_row_without_values_removes_its_key():
 
 def test_the_ordering_column_alone_is_no_value():
     old = table([((1, "a", 1), 0, 1)], DOMAIN, SMALL)
-    found = settled(small([(1, None, 7)]), old, EventColumns(order_by="w"), Rules("w"))
+    found = settled(small([(1, None, 7)]), old, EventColumns(order_by="w"), UpsertRules("w"))
     assert found == {((1, "a", 1), 5): -1}
 
 
@@ -170,7 +170,7 @@ def test_each_event_meets_the_old_row_of_its_own_key(further):
 
 def test_an_old_row_without_an_order_is_older_than_anything():
     old = table([((1, "a", None), 0, 1)], DOMAIN, SMALL)
-    found = settled(small([(1, "b", -(2**63))]), old, EventColumns(order_by="w"), Rules("w"))
+    found = settled(small([(1, "b", -(2**63))]), old, EventColumns(order_by="w"), UpsertRules("w"))
     assert found == {((1, "a", None), 5): -1, ((1, "b", -(2**63)), 5): 1}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tidelake.data import literal
 from tidelake.data.encode import encode, encode_key
-from tidelake.data.filter import Filter
+from tidelake.data.filter import RowFilter
 from tidelake.data.ingest import normalize
 from tidelake.data.part import PartWriter
 from tidelake.data.prune import Pruning
@@ -59,7 +59,7 @@ def satisfying(batch, test):
 def test_a_condition_keeps_the_rows_of_which_sql_says_that_it_is_true(rng):
     rows = batch_of(updates(rng, 1 + rng.randrange(30)))
     sql, test = condition(rng, ALL)
-    kept = Filter(predicate(ours(sql), SCHEMA), SCHEMA)(rows)
+    kept = RowFilter(predicate(ours(sql), SCHEMA), SCHEMA)(rows)
     assert str(kept.to_pylist()) == str(satisfying(rows, test)), sql
 
 
@@ -69,7 +69,7 @@ def test_rows_that_satisfy_a_condition_lie_between_its_key_bounds(rng):
     sql, _ = condition(rng, [f for f in ALL if f[0].name in KEY])
     bound = predicate(ours(sql), SCHEMA)
     start, stop = key_bounds(bound, [column.id for column in SCHEMA.key])
-    for key in encode_key(Filter(bound, SCHEMA)(rows), SCHEMA).to_pylist():
+    for key in encode_key(RowFilter(bound, SCHEMA)(rows), SCHEMA).to_pylist():
         assert (start is None or start <= key) and (stop is None or key < stop), sql
 
 
@@ -88,10 +88,10 @@ def test_parts_and_row_groups_that_are_left_out_hold_no_such_row(rng, settings, 
     sql, _ = condition(rng, ALL, depth=rng.randrange(3))
     bound = predicate(ours(sql), SCHEMA)
     pruning = Pruning.of(bound, SCHEMA, SCHEMA, {c.id for c in SCHEMA.columns})
-    kept = Filter(bound, SCHEMA)(rows)
+    kept = RowFilter(bound, SCHEMA)(rows)
     assert pruning.part(part) or not kept.num_rows, sql
     read = read_part(io.BytesIO(data), part, SCHEMA, COUNTER, batch_rows=3, row_groups=pruning.row_groups)
-    found = [row for batch in read for row in Filter(bound, SCHEMA)(batch).to_pylist()]
+    found = [row for batch in read for row in RowFilter(bound, SCHEMA)(batch).to_pylist()]
     assert str(found) == str(kept.to_pylist()), sql
 
 
@@ -173,7 +173,7 @@ def column(type_):
 def kept(sql, type_, values):
     schema = column(type_)
     batch = pa.record_batch({"k": pa.array([0] * len(values)), "x": pa.array(values, type_)})
-    return Filter(predicate(sql, schema), schema)(batch).column("x").to_pylist()
+    return RowFilter(predicate(sql, schema), schema)(batch).column("x").to_pylist()
 
 
 def test_numbers_are_compared_exactly():

@@ -252,7 +252,7 @@ def test_a_command_that_was_begun_is_finished_and_answered_before_the_lake_is_cl
     while c._shard.together.commits._line.count() < 2:
         pass
     closing, closed = thread(lake.close)
-    while not lake._gate._shut:
+    while not lake._guard._shut:
         pass
     refused, late = thread(lambda: c.append(rows(3)))
     refused.join(60)
@@ -413,9 +413,9 @@ def test_no_reader_is_kept_alive_after_close(lake):
     c.append(rows(1))
     reader = c.reader("r")
     names = {t.name for t in threading.enumerate()}
-    assert "tidelake-keeper" in names
-    keeper = lake._keeper
+    assert "tidelake-renewer" in names
+    renewer = lake._renewer
     lake.close()
     reader.close()
-    keeper.add(reader._reader._lease)
-    assert keeper._spawned is None
+    renewer.add(reader._reader._lease)
+    assert renewer._spawned is None

@@ -8,7 +8,7 @@ import pytest
 
 import tidelake
 from tidelake.config import Config
-from tidelake.data.filter import Filter
+from tidelake.data.filter import RowFilter
 from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
 from tidelake.lake.lake import open_lake
@@ -256,9 +256,9 @@ def test_tasks_of_a_selective_plan_share_its_rows(tmp_path, monkeypatch):
 def test_only_the_columns_that_are_needed_are_decoded(sorted_rows, monkeypatch):
     _, c = sorted_rows
     seen = []
-    mask = Filter.mask
+    mask = RowFilter.mask
     monkeypatch.setattr(
-        Filter, "mask", lambda self, batch: seen.append(batch.schema.names) or mask(self, batch)
+        RowFilter, "mask", lambda self, batch: seen.append(batch.schema.names) or mask(self, batch)
     )
     found = c.snapshot(columns=["v"], where="v >= 0").read_all()
     assert found.num_rows == ROWS and found.schema.names == ["v", "_time", "_diff"]

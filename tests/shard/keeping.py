@@ -25,7 +25,7 @@ class MovedClock:
 
 
 class Idle:
-    """A spawner that starts nothing: the test looks in the keeper's place."""
+    """A spawner that starts nothing: the test looks in the renewer's place."""
 
     def __init__(self):
         self.spawned = []
@@ -76,7 +76,7 @@ class Kept(Place):
         while self.clock.ms < end:
             self.clock.ms = min(end, self.clock.ms + 30_000)
             for lake in lakes:
-                lake._keeper.look()
+                lake._renewer.look()
 
     def collect(self, c, age_s=AGE_S):
         """Delete what is not read and old enough, as a collector does; the names."""

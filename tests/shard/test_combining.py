@@ -21,13 +21,13 @@ from tidelake.errors import (
     WriterFenced,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.asked import Asked
-from tidelake.shard.combining import Combiner, Request
+from tidelake.shard.combining import Request, RequestQueue
 from tidelake.shard.history import History
+from tidelake.shard.requests import CommitRequest
 from tidelake.shard.runs.upload import normalized, write_table
 from tidelake.state import append as appending
 from tidelake.state import codec, dropping
-from tidelake.state.append import AtCommit, Claim, Exactly
+from tidelake.state.append import AtCommit, Exactly, IdempotencyKey
 from tidelake.state.commands import Commit, open_writer
 from tidelake.state.edits import Edits, apply
 from tiers import examples
@@ -81,7 +81,7 @@ class Bay:
 
     @property
     def line(self):
-        return self.shard.together.commits._line
+        return self.shard.group_commit.commits._line
 
     @staticmethod
     def until(reached):
@@ -104,7 +104,7 @@ class Bay:
 
     def check(self):
         """Other processes see what this one knows, and find nothing wrong."""
-        known = self.shard.together.newest.state
+        known = self.shard.group_commit.newest.state
         # What is read of it is read from this state on, at the earliest.
         assert all(member.added <= known.seqno for member in known.spine)
         other = self.place.lake()
@@ -149,7 +149,7 @@ def test_handles_of_one_lake_commit_together_and_those_of_two_lakes_do_not(bay):
     # Each knows what was committed for it.
     assert {handle._shard.known().seqno for handle in handles} == {4}
     other = bay.place.lake().collection("c")
-    assert other._shard.together is not bay.shard.together
+    assert other._shard.group_commit is not bay.shard.group_commit
     bay.check()
 
 
@@ -171,12 +171,16 @@ def test_one_that_fails_does_its_neighbours_no_harm(bay):
         return partial(bay.shard.run, command)
 
     bay.start("second", offer(bay, 2))
-    bay.start("fenced", run(partial(command, when=AtCommit(0), claim=Claim("w", old.epoch, 1))))
+    bay.start(
+        "fenced", run(partial(command, when=AtCommit(0), idempotency=IdempotencyKey("w", old.epoch, 1)))
+    )
     bay.start("broken", run(broken))
     bay.start("late", lambda: bay.shard.run(exactly(0)))
     bay.start("misfit", run(misfit))
-    bay.start("numbered", run(partial(command, when=AtCommit(0), claim=Claim("w", new.epoch, 7))))
-    bay.start("again", run(partial(command, when=AtCommit(0), claim=Claim("w", new.epoch, 7))))
+    bay.start(
+        "numbered", run(partial(command, when=AtCommit(0), idempotency=IdempotencyKey("w", new.epoch, 7)))
+    )
+    bay.start("again", run(partial(command, when=AtCommit(0), idempotency=IdempotencyKey("w", new.epoch, 7))))
     bay.start("third", offer(bay, 3))
     answers = bay.finish()
     assert isinstance(answers["fenced"], WriterFenced) and isinstance(answers["broken"], ZeroDivisionError)
@@ -391,7 +395,7 @@ def test_all_hear_the_error_of_the_store_also_if_it_cannot_be_copied(bay, error)
 
 
 def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
-    line = Combiner()._line
+    line = RequestQueue()._line
     leader, waiting, gone, last = (Request() for _ in range(4))
     assert line.enter(leader) is None
     for request in (waiting, gone, last):
@@ -403,7 +407,7 @@ def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
     line.leave(gone, [])
     # The leader fails without an answer: one that is still there leads.
     line.leave(leader, taken)
-    assert last.gate.acquire(blocking=False)
+    assert last.guard.acquire(blocking=False)
     assert line.take(last, 10) == [last]
     last.answered = True
     line.leave(last, [last])
@@ -411,28 +415,28 @@ def test_a_thread_that_leaves_while_it_waits_is_not_waited_for():
 
 
 def test_a_thread_that_leaves_when_it_is_to_lead_hands_that_on():
-    line = Combiner()._line
+    line = RequestQueue()._line
     leader, second, third = (Request() for _ in range(3))
     line.enter(leader)
     line.enter(second)
     line.enter(third)
     leader.answered = True
     line.leave(leader, [leader])
-    assert second.gate.acquire(blocking=False) and not third.gate.acquire(blocking=False)
+    assert second.guard.acquire(blocking=False) and not third.guard.acquire(blocking=False)
     line.leave(second, [])
-    assert third.gate.acquire(blocking=False)
+    assert third.guard.acquire(blocking=False)
 
 
 @given(st.data())
 @settings(max_examples=examples(200))
 def test_whoever_comes_and_goes_somebody_leads_while_somebody_waits(data):
     """All interleavings of calls of a line; of each thread the next call is one that it may make."""
-    line, alive, leading = Combiner()._line, [], {}
+    line, alive, leading = RequestQueue()._line, [], {}
     for _ in range(data.draw(st.integers(1, 40))):
-        free = [r for r in alive if r.gate is None or r.gate.acquire(blocking=False)]
+        free = [r for r in alive if r.guard is None or r.guard.acquire(blocking=False)]
         for request in free:
             leading.setdefault(id(request), None)
-            request.gate = None
+            request.guard = None
         leaders = [r for r in free if not r.answered]
         assert len(leaders) <= 1
         assert leaders or not alive or any(r.answered for r in free)
@@ -507,7 +511,7 @@ def test_threads_that_look_at_once_share_a_scan():
     lake = place.lake()
     lake.create("c", SCHEMA, key=["id"]).append(rows(0))
     handles = [lake.collection("c") for _ in range(9)]
-    looks = handles[0]._shard.together.looks
+    looks = handles[0]._shard.group_commit.looks
     whole, stopped, go_on = place.stores.log.scan, threading.Event(), threading.Event()
 
     def scan(*args):
@@ -551,23 +555,28 @@ APPENDS = st.lists(
 def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
     def commands(place, c, round_):
         """Appends at a commit or exactly at some time, by writers or without one."""
-        for n, at, claim in round_:
+        for n, at, idempotency in round_:
             spec = c._shard.spec
             when = AtCommit(0) if at is None else Exactly(Frontier.of(at), Frontier.of(at + 1))
             table = normalized(spec, rows(*range(n)), 0 if at is None else at)
             runs = write_table(spec, place.stores.blobs, c._shard.env, table)
-            yield partial(appending.append, runs=runs, when=when, claim=claim and Claim(*claim))
+            yield partial(
+                appending.append,
+                runs=runs,
+                when=when,
+                idempotency=idempotency and IdempotencyKey(*idempotency),
+            )
 
     answers, left = [], []
-    for together in (False, True):
+    for group_commit in (False, True):
         place = Place()
         c = place.lake(config=PLAIN).create("c", SCHEMA, key=["id"])
         for name in "ab":
             c.writer(name)
         machine, told = c._shard._machine, []
         for round_ in rounds:
-            asked = [Asked(machine, command, alone=False) for command in commands(place, c, round_)]
-            for part in [asked] if together else [[one] for one in asked]:
+            asked = [CommitRequest(machine, command, alone=False) for command in commands(place, c, round_)]
+            for part in [asked] if group_commit else [[one] for one in asked]:
                 machine._carry_out(part)
             for one in asked:
                 try:
@@ -580,7 +589,7 @@ def test_a_round_answers_and_leaves_what_its_commands_would_one_by_one(rounds):
         left.append((updates, state.upper, dict(state.writers), state.written))
         other = History(c.id, place.stores, Env()).open()
         assert other.state == state
-        if together:
+        if group_commit:
             assert state.seqno <= 3 + len(rounds)
     assert answers[0] == answers[1] and left[0] == left[1]
 

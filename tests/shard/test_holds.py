@@ -78,7 +78,7 @@ def test_a_short_read_writes_nothing_and_leaves_nothing_to_keep():
     abandoned, _ = begun(c)
     del abandoned
     gc.collect()
-    assert not lake._keeper._kept and lake._env.spawner.spawned == ["tidelake-keeper"]
+    assert not lake._renewer._kept and lake._env.spawner.spawned == ["tidelake-renewer"]
     place.pass_s(THIRD_S + 60, lake)
     assert commits(lake) == before and not holds_of(c)
 
@@ -109,7 +109,7 @@ def test_a_read_that_takes_long_pins_its_state_and_keeps_no_history_back():
     place.pass_s(3 * LEASE_S, lake)
     assert not place.collect(writer) and not read & named(c)
     assert first + rest_of(stream) == list(range(480))
-    assert not holds_of(c) and not lake._keeper._kept
+    assert not holds_of(c) and not lake._renewer._kept
     assert set(place.collect(writer)) >= read
 
 
@@ -130,15 +130,15 @@ def test_the_streams_of_a_split_are_held_as_one_until_the_last_one_ends():
         assert not place.collect(writer)
         found += rest_of(stream)
     assert found == list(range(480))
-    assert not holds_of(c) and not lake._keeper._kept
+    assert not holds_of(c) and not lake._renewer._kept
     # Streams that are no longer read are given up as well.
     streams = c.distributed.split_snapshot(3)
     place.pass_s(THIRD_S + 60, lake)
     assert len(holds_of(c)) == 1
     del streams, stream
     gc.collect()
-    lake._keeper.look()
-    assert not holds_of(c) and not lake._keeper._kept
+    lake._renewer.look()
+    assert not holds_of(c) and not lake._renewer._kept
 
 
 def test_a_read_that_was_forgotten_gives_its_hold_up():
@@ -151,8 +151,8 @@ def test_a_read_that_was_forgotten_gives_its_hold_up():
     assert len(holds_of(c)) == 1
     del stream
     gc.collect()
-    lake._keeper.look()
-    assert not holds_of(c) and not lake._keeper._kept
+    lake._renewer.look()
+    assert not holds_of(c) and not lake._renewer._kept
 
 
 def test_a_read_that_nobody_keeps_ends_with_an_error_and_no_wrong_row():
@@ -298,8 +298,8 @@ def test_a_reader_that_shows_signs_of_life_does_not_expire_and_one_that_does_not
     ):
         with pytest.raises(LeaseExpired, match="open a new reader"):
             call()
-    stalled._keeper.look()
-    assert not stalled._keeper._kept
+    stalled._renewer.look()
+    assert not stalled._renewer._kept
     dead.close()
     living.close()
     with stalled.collection("c").reader("again") as again:
@@ -312,7 +312,7 @@ def test_a_lease_that_is_over_lives_on_if_nobody_has_committed():
     lake = place.process()
     with lake.collection("c").reader("asleep") as reader:
         place.clock.ms += int(10 * LEASE_S * 1000)
-        lake._keeper.look()
+        lake._renewer.look()
         assert len(ids(reader)) == 480
 
 
@@ -326,7 +326,7 @@ def test_a_reader_that_slept_through_its_lease_gives_no_wrong_row():
     assert writer.merge().applied
     place.clock.ms += int(10 * LEASE_S * 1000)
     assert place.collect(writer)
-    lake._keeper.look()
+    lake._renewer.look()
     with pytest.raises(LeaseExpired, match=reader.id):
         take(stream, found)
     assert found == list(range(len(found)))
@@ -371,7 +371,7 @@ def test_a_reader_that_was_forgotten_warns_and_its_hold_expires():
     place.collect(writer)
     assert rest_of(stream) == list(range(480))
     place.pass_s(LEASE_S, lake)
-    assert not lake._keeper._kept
+    assert not lake._renewer._kept
     writer.append(rows(1001))
     assert not holds_of(writer)
     with warnings.catch_warnings():
@@ -456,7 +456,7 @@ def test_a_reader_is_of_no_use_in_a_fork_and_its_hold_stays_with_the_parent(tmp_
             again = tidelake.open(tmp_path / "lake").collection("c")
             with again.reader("child") as own:
                 assert len(ids(own)) == 40
-            code = 0 if "tidelake-keeper" not in threads else 2
+            code = 0 if "tidelake-renewer" not in threads else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -487,14 +487,14 @@ def test_the_worker_beside_a_read_renews_its_hold_and_ends_after_it(tmp_path):
         until(lambda: holds_of(c)[0].expires_ms > hold.expires_ms + 600)
         assert first + rest_of(stream) == list(range(1600))
         assert not holds_of(c)
-        until(lambda: lake._keeper._spawned is None)
+        until(lambda: lake._renewer._spawned is None)
         reader = c.reader("r")
         until(lambda: holds_of(c)[0].expires_ms > holds_of(c)[0].opened_ms + 1200)
         reader.close()
-        until(lambda: lake._keeper._spawned is None)
+        until(lambda: lake._renewer._spawned is None)
         reader = c.reader("until the lake is closed")
     # Readers that other tests have left open have workers of their own.
-    assert not [t for t in set(threading.enumerate()) - before if t.name == "tidelake-keeper"]
+    assert not [t for t in set(threading.enumerate()) - before if t.name == "tidelake-renewer"]
     assert reader.id
 
 
@@ -714,10 +714,10 @@ def test_a_keeper_that_cannot_reach_the_store_tries_again():
     with lake.collection("c").reader("r") as reader:
         place.pass_s(LEASE_S / 2)
         plan._rates_by_operation = {"log.compare_and_set": {Fault.UNAVAILABLE: 1.0}}
-        assert lake._keeper.look() == 1.0
-        assert lake.counts["shard.keeper.failed"] == 1
+        assert lake._renewer.look() == 1.0
+        assert lake.counts["shard.renewer.failed"] == 1
         plan._rates_by_operation = {}
-        assert lake._keeper.look() == AGE_S / 3
+        assert lake._renewer.look() == AGE_S / 3
         place.pass_s(LEASE_S * 0.75)
         writer.append(rows(1000))
         assert len(ids(reader)) == 481
@@ -838,7 +838,7 @@ def test_whoever_reads_while_others_merge_collect_and_sleep_gets_exact_rows_or_i
                 place.clock.ms += int(choose.choice([1, 60, AGE_S, LEASE_S]) * 1000)
                 # One of the two may be asleep.
                 for lake in choose.sample(lakes, choose.choice([1, 2, 2])):
-                    lake._keeper.look()
+                    lake._renewer.look()
             case 5:
                 of = choose.choice(mine)
                 at = choose.choice(list(truth))

@@ -27,7 +27,7 @@ from tidelake.state import maintenance
 from tidelake.state.append import Exactly
 from tidelake.state.fuel import level_of
 from tidelake.state.merging import everything, request
-from tidelake.store.turns import FileTurns
+from tidelake.store.advisory import FileAdvisoryLocks
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 
 QUIET = {"inline_part_bytes": 0, "merge_budget_s": 0.0, "runs_max": 10**6}
@@ -1097,7 +1097,7 @@ def test_an_append_merges_nothing_while_another_process_of_the_machine_does(tmp_
     config = Config(merge_fan_in=3, merge_inputs_min=2, merge_rows_min=0, runs_max=1000)
     with tidelake.open(tmp_path / "lake", config=config) as lake:
         c = lake.create("c", SCHEMA, key=["id"])
-        with FileTurns(str(tmp_path / "lake" / "log")).take(c.id, "merge") as is_ours:
+        with FileAdvisoryLocks(str(tmp_path / "lake" / "log")).take(c.id, "merge") as is_ours:
             assert is_ours
             for n in range(20):
                 c.append(rows(n))

@@ -178,7 +178,7 @@ def test_steps_give_every_update_once_and_the_same_again_whatever_is_merged(runn
         beside.merge()
         for _ in range(2):
             place.pass_s(GARBAGE_S / 2, lake, others)
-            tail._hold._keeper.look()
+            tail._hold._renewer.look()
         place.collect(beside)
 
     def again(tail):
@@ -293,14 +293,14 @@ def test_a_tail_that_runs_shows_signs_of_life_and_lets_go_what_is_done(hold_for)
     place = Kept()
     lake, c, tail, _ = behind(place, hold_for=hold_for)
     c.advance_since(3)
-    keeper = tail._hold._keeper
+    renewer = tail._hold._renewer
 
     def pass_s(seconds):
         for _ in range(seconds // 5):
             place.clock.ms += 5_000
-            keeper.look()
+            renewer.look()
 
-    assert keeper._tick_s <= hold_for / 3
+    assert renewer._tick_s <= hold_for / 3
     pass_s(3 * 86_400 if hold_for == DAY_S else 600)
     c.maintain()
     assert c.since == Frontier.of(1)
@@ -336,14 +336,14 @@ def test_a_step_that_takes_long_pins_what_it_reads(running):
     c.merge()
     for _ in range(60):
         place.pass_s(60, lake)
-        tail._hold._keeper.look()
+        tail._hold._renewer.look()
         place.collect(c)
     assert sum(batch.num_rows for task in plan.tasks for batch in run_task(task)) == 400
     # The next step is of another state.
     assert tail.plan(Updates(Frontier.of(3), Frontier.of(4)), start, 2).rows
     for _ in range(600):
         place.pass_s(60, lake)
-        tail._hold._keeper.look()
+        tail._hold._renewer.look()
     assert place.collect(c)
     with pytest.raises(LeaseExpired):
         list(run_task(plan.tasks[0]))

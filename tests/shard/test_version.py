@@ -8,7 +8,7 @@ from tidelake.config import Config
 from tidelake.data.events import EventColumns
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
 from tidelake.shard.reading.split import split_of
@@ -45,7 +45,7 @@ def streamed(shard, version, asked):
 
 
 def split(shard, version, asked):
-    streams = split_of(shard, version.kept_by(Lease(shard)), asked, 2, wanted=Wanted())
+    streams = split_of(shard, version.kept_by(Lease(shard)), asked, 2, wanted=ReadOptions())
     return pa.concat_tables(stream.read_all() for stream in streams)
 
 

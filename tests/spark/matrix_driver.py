@@ -29,8 +29,8 @@ from tidelake import spark as ts
 from tidelake.spark.tasks import remote, run_tasks, slots
 from tidelake.spark.writing.running import BYTES_MAX
 
-Claim = tuple[int | None, int, int, str]
-Path_ = Callable[["Stage"], list[Claim]]
+IdempotencyKey = tuple[int | None, int, int, str]
+Path_ = Callable[["Stage"], list[IdempotencyKey]]
 NOTHING = (0, f"{0:032x}")
 
 
@@ -119,43 +119,43 @@ class Stage:
             ts.append(c, rows, lower=lower, upper=upper)
         return c
 
-    def contents(self, c: tidelake.Collection) -> list[Claim]:
+    def contents(self, c: tidelake.Collection) -> list[IdempotencyKey]:
         """What a collection has at several versions, by one job of the helpers."""
         found = hashes(ts.snapshots(self.spark, c, self.times), self.columns)
         return [(None, time, *found.get(time, NOTHING)) for time in self.times]
 
-    def steps(self, frame: Any) -> list[Claim]:
+    def steps(self, frame: Any) -> list[IdempotencyKey]:
         """What updates come to: a claim for each version, whether it has updates or not."""
         found = hashes(frame, self.columns)
         assert set(found) <= set(range(self.versions)), "updates of no version"
         return [(t - 1 if t else None, t, *found.get(t, NOTHING)) for t in range(self.versions)]
 
-    def one(self, frame: Any, after: int | None, through: int) -> Claim:
+    def one(self, frame: Any, after: int | None, through: int) -> IdempotencyKey:
         """What a frame of the contents at one time, or of changes through it, comes to."""
         found = hashes(frame, self.columns)
         assert set(found) <= {through}, f"times {set(found)} instead of {through}"
         return (after, through, *found.get(through, NOTHING))
 
 
-def helper_append(stage: Stage) -> list[Claim]:
+def helper_append(stage: Stage) -> list[IdempotencyKey]:
     return stage.contents(stage.appended)
 
 
-def helper_snapshot(stage: Stage) -> list[Claim]:
+def helper_snapshot(stage: Stage) -> list[IdempotencyKey]:
     c = stage.appended
     return [stage.one(ts.snapshot(stage.spark, c, t), None, t) for t in stage.times[::4]]
 
 
-def helper_changes(stage: Stage) -> list[Claim]:
+def helper_changes(stage: Stage) -> list[IdempotencyKey]:
     pairs = itertools.pairwise(stage.times[::4])
     return [stage.one(ts.changes(stage.spark, stage.appended, a, b), a, b) for a, b in pairs]
 
 
-def helper_updates(stage: Stage) -> list[Claim]:
+def helper_updates(stage: Stage) -> list[IdempotencyKey]:
     return stage.steps(ts.updates(stage.spark, stage.appended, 0, stage.versions))
 
 
-def helper_merge(stage: Stage) -> list[Claim]:
+def helper_merge(stage: Stage) -> list[IdempotencyKey]:
     c = stage.create("merged")
     for lower, upper, rows in stage.pieces("updates"):
         ts.append(c, rows, lower=lower, upper=upper, ranges=2)
@@ -163,7 +163,7 @@ def helper_merge(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def ingest(stage: Stage) -> list[Claim]:
+def ingest(stage: Stage) -> list[IdempotencyKey]:
     c = stage.create("ingested")
     ts.ingest_change_files(
         stage.spark, c, stage.data / "landing", stage.work / "ingest-checkpoint", max_files_per_trigger=3
@@ -171,30 +171,30 @@ def ingest(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def format_snapshot(stage: Stage) -> list[Claim]:
+def format_snapshot(stage: Stage) -> list[IdempotencyKey]:
     """With multiplicities, and as a table."""
     counted = [(t, stage.load("appended", asOf=t, withDiff="true")) for t in stage.times[::4]]
     plain = [(t, stage.as_updates(stage.load("appended", asOf=t), t)) for t in stage.times[1::4]]
     return [stage.one(frame, None, t) for t, frame in (*counted, *plain)]
 
 
-def format_changes(stage: Stage) -> list[Claim]:
+def format_changes(stage: Stage) -> list[IdempotencyKey]:
     pairs = itertools.pairwise(stage.times[::4])
     frames = [(a, b, stage.load("appended", changesAfter=a, changesThrough=b)) for a, b in pairs]
     return [stage.one(frame, a, b) for a, b, frame in frames]
 
 
-def format_updates(stage: Stage) -> list[Claim]:
+def format_updates(stage: Stage) -> list[IdempotencyKey]:
     return stage.steps(stage.load("appended", updatesFrom=0, updatesTo=stage.versions))
 
 
-def format_change_feed(stage: Stage) -> list[Claim]:
+def format_change_feed(stage: Stage) -> list[IdempotencyKey]:
     feed = stage.load("appended", updatesFrom=0, changeFeed="true")
     came = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1L ELSE -1L END"
     return stage.steps(feed.selectExpr("*", "_commit_version AS _time", f"{came} AS _diff"))
 
 
-def format_sql(stage: Stage) -> list[Claim]:
+def format_sql(stage: Stage) -> list[IdempotencyKey]:
     """INSERT INTO a temporary view of rows, and into one of updates; SELECT from others."""
     last = stage.versions - 1
     stage.load("appended", asOf=last).createOrReplaceTempView("contents")
@@ -211,7 +211,7 @@ def format_sql(stage: Stage) -> list[Claim]:
     return claims
 
 
-def format_write(stage: Stage) -> list[Claim]:
+def format_write(stage: Stage) -> list[IdempotencyKey]:
     c = stage.create("written")
     for number, (_, _, rows) in enumerate(stage.pieces("updates")):
         for _ in range(2):  # the second time its token is in
@@ -221,7 +221,7 @@ def format_write(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def helper_upsert(stage: Stage, name: str = "upserted") -> list[Claim]:
+def helper_upsert(stage: Stage, name: str = "upserted") -> list[IdempotencyKey]:
     """The events of many versions in each commit, at their own times."""
     c = stage.create(name)
     for _, _, rows in stage.pieces("events"):
@@ -229,7 +229,7 @@ def helper_upsert(stage: Stage, name: str = "upserted") -> list[Claim]:
     return stage.contents(c)
 
 
-def helper_replace(stage: Stage) -> list[Claim]:
+def helper_replace(stage: Stage) -> list[IdempotencyKey]:
     """A full dump at each of several versions."""
     c = stage.create("replaced")
     for time in stage.times:
@@ -237,7 +237,7 @@ def helper_replace(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def format_upsert(stage: Stage) -> list[Claim]:
+def format_upsert(stage: Stage) -> list[IdempotencyKey]:
     c = stage.create("upserted-format")
     options = {"envelope": "upsert", "deleteColumn": "deleted"}
     for _, _, rows in stage.pieces("events"):
@@ -245,19 +245,19 @@ def format_upsert(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def helper_backfill(stage: Stage) -> list[Claim]:
+def helper_backfill(stage: Stage) -> list[IdempotencyKey]:
     c = stage.create("backfilled")
     ts.backfill(c, stage.frame("updates"), ranges=3)
     return stage.contents(c)
 
 
-def helper_export(stage: Stage) -> list[Claim]:
+def helper_export(stage: Stage) -> list[IdempotencyKey]:
     last, place = stage.versions - 1, str(stage.work / "exported")
     ts.export(stage.spark, stage.appended, place, as_of=last)
     return [stage.one(stage.as_updates(stage.spark.read.parquet(place), last), None, last)]
 
 
-def stream_upsert(stage: Stage, name: str = "upserted-stream") -> list[Claim]:
+def stream_upsert(stage: Stage, name: str = "upserted-stream") -> list[IdempotencyKey]:
     c = stage.create(name)
     query = name if remote(stage.spark) else None
     take = ts.sink(c, "upsert", delete_column="deleted", query=query)
@@ -266,26 +266,26 @@ def stream_upsert(stage: Stage, name: str = "upserted-stream") -> list[Claim]:
     return stage.contents(c)
 
 
-def stream_read(stage: Stage) -> list[Claim]:
+def stream_read(stage: Stage) -> list[IdempotencyKey]:
     """Every update, from the first time on, into Parquet files."""
     source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
     return stage.steps(stage.streamed(source, "tailed"))
 
 
-def stream_read_snapshot(stage: Stage) -> list[Claim]:
+def stream_read_snapshot(stage: Stage) -> list[IdempotencyKey]:
     """The snapshot first; nothing comes after it here."""
     source = stage.source("appended", startingAt="snapshot", withDiff="true")
     return [stage.one(stage.streamed(source, "begun"), None, stage.versions - 1)]
 
 
-def stream_write(stage: Stage) -> list[Claim]:
+def stream_write(stage: Stage) -> list[IdempotencyKey]:
     c = stage.create("streamed")
     stream = stage.arriving("updates").writeStream.format("tidelake").trigger(availableNow=True)
     stream.option("checkpointLocation", stage.checkpoint("streamed")).start(stage.place(c)).awaitTermination()
     return stage.contents(c)
 
 
-def stream_sink(stage: Stage, name: str = "sunk") -> list[Claim]:
+def stream_sink(stage: Stage, name: str = "sunk") -> list[IdempotencyKey]:
     """By `foreachBatch`; under Connect the caller must say which query it is."""
     c = stage.create(name)
     query = name if remote(stage.spark) else None
@@ -295,7 +295,7 @@ def stream_sink(stage: Stage, name: str = "sunk") -> list[Claim]:
     return stage.contents(c)
 
 
-def stream_through(stage: Stage) -> list[Claim]:
+def stream_through(stage: Stage) -> list[IdempotencyKey]:
     """From one collection into another."""
     c = stage.create("copied")
     source = stage.source("appended", startingAt="[0]", withDiff="true", maxTimesPerTrigger=stage.few)
@@ -304,10 +304,10 @@ def stream_through(stage: Stage) -> list[Claim]:
     return stage.contents(c)
 
 
-def few_rows(path: Callable[[Stage, str], list[Claim]], name: str) -> Path_:
+def few_rows(path: Callable[[Stage, str], list[IdempotencyKey]], name: str) -> Path_:
     """A path whose rows may come to the driver, where Spark takes them for few."""
 
-    def taken(stage: Stage) -> list[Claim]:
+    def taken(stage: Stage) -> list[IdempotencyKey]:
         stage.spark.conf.unset(BYTES_MAX)
         try:
             return path(stage, name)

@@ -14,8 +14,8 @@ from tidelake.errors import UsageError
 from tidelake.model.time import TimeDomain
 from tidelake.spark.source.options import (
     HOLD_FOR_S,
-    ReadOptions,
-    Shape,
+    FormatReadOptions,
+    RowShape,
     read_options,
     shape,
     stream_read_options,
@@ -24,7 +24,7 @@ from tidelake.spark.source.options import (
 from tidelake.spark.source.place import places
 from tidelake.spark.source.times import frontier_of, time_of
 
-PLAIN = ReadOptions(Shape("table"), None, None, None, None, None, HOLD_FOR_S, None, None)
+PLAIN = FormatReadOptions(RowShape("table"), None, None, None, None, None, HOLD_FOR_S, None, None)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COUNTER, MS, US, PAIRS = (TimeDomain.parse(text) for text in ("counter", "ms", "us", "tuple(2)"))
 
@@ -37,21 +37,21 @@ def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
     ("given_", "expected"),
     [
         ({"asof": "7"}, replace(PLAIN, as_of="7")),
-        ({"ASOF": "7", "withdiff": "True"}, replace(PLAIN, as_of="7", shape=Shape("updates"))),
+        ({"ASOF": "7", "withdiff": "True"}, replace(PLAIN, as_of="7", shape=RowShape("updates"))),
         (
             {"changesAfter": "1", "changesThrough": "2"},
-            replace(PLAIN, after="1", through="2", shape=Shape("updates")),
+            replace(PLAIN, after="1", through="2", shape=RowShape("updates")),
         ),
-        ({"updatesFrom": "1", "withDiff": "true"}, replace(PLAIN, lower="1", shape=Shape("updates"))),
+        ({"updatesFrom": "1", "withDiff": "true"}, replace(PLAIN, lower="1", shape=RowShape("updates"))),
         (
             {"updatesFrom": "1", "updatesTo": "3", "changeFeed": "true"},
-            replace(PLAIN, lower="1", upper="3", shape=Shape("feed")),
+            replace(PLAIN, lower="1", upper="3", shape=RowShape("feed")),
         ),
         (
             {"changesAfter": "1", "withDiff": "false", "changeFeed": "true"},
-            replace(PLAIN, after="1", shape=Shape("feed")),
+            replace(PLAIN, after="1", shape=RowShape("feed")),
         ),
-        ({"columns": "a", "where": "a > 1"}, replace(PLAIN, shape=Shape("table", ("a",), "a > 1"))),
+        ({"columns": "a", "where": "a > 1"}, replace(PLAIN, shape=RowShape("table", ("a",), "a > 1"))),
         ({"parallelism": " 3 ", "timeout": "0"}, replace(PLAIN, parallelism=3, timeout_s=0.0)),
         ({"holdFor": "None"}, replace(PLAIN, hold_for_s=None)),
         ({"holdFor": "90"}, replace(PLAIN, hold_for_s=90.0)),
@@ -59,7 +59,7 @@ def test_a_read_without_options_is_a_table_held_for_a_day() -> None:
         ({"holdFor": "7d", "timeout": "250ms"}, replace(PLAIN, hold_for_s=604_800.0, timeout_s=0.25)),
     ],
 )
-def test_options_of_a_batch_read(given_: dict[str, str], expected: ReadOptions) -> None:
+def test_options_of_a_batch_read(given_: dict[str, str], expected: FormatReadOptions) -> None:
     assert read_options(given_) == expected
 
 
@@ -115,13 +115,13 @@ def test_options_of_streams_and_writes() -> None:
         {"path": "p", "startingAt": "latest", "maxRowsPerTrigger": "10", "withDiff": "true"}
     )
     assert (found.starting_at, found.rows_max, found.times_max) == ("latest", 10, None)
-    assert found.shape == shape({"startingAt": "latest", "withDiff": "true"}) == Shape("updates")
+    assert found.shape == shape({"startingAt": "latest", "withDiff": "true"}) == RowShape("updates")
     wrote = write_options({"path": "p", "ENVELOPE": "upsert", "takeover": "true", "checkpointLocation": "c"})
     assert (wrote.envelope, wrote.take_over, wrote.token) == ("upsert", True, None)
     with pytest.raises(UsageError, match="'asOf' is one of batch reads, not of writes"):
         write_options({"asOf": "1"})
     # Of a view to insert into.
-    assert shape({"late": "advance", "withDiff": "true"}) == Shape("updates")
+    assert shape({"late": "advance", "withDiff": "true"}) == RowShape("updates")
     with pytest.raises(UsageError, match="unknown option 'ordr_by': did you mean orderBy"):
         shape({"ordr_by": "1"})
 

@@ -23,7 +23,7 @@ from tidelake.spark import IngestReport, ingest, ingest_change_files, write
 from tidelake.spark.envelopes import read
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing.commit import Numbered, commit
-from tidelake.spark.writing.rejects import Batch, keep
+from tidelake.spark.writing.rejects import NumberedBatch, keep
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -171,8 +171,8 @@ def test_rejects_without_a_number_are_named_by_what_they_are(tmp_path: Path) -> 
     keep(Answer(rejects_to=str(tmp_path)), "c/ä", None)
     (file,) = tmp_path.iterdir()
     assert file.read_text() == "a\nb\n"
-    keep(answer, "c", Batch("id", "w/1", "q", 3))
-    keep(answer, "c", Batch("id", "w_1", "q", 3))
+    keep(answer, "c", NumberedBatch("id", "w/1", "q", 3))
+    keep(answer, "c", NumberedBatch("id", "w_1", "q", 3))
     assert len(list(tmp_path.iterdir())) == 3
 
 

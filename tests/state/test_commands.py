@@ -24,7 +24,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Column, DataType, Schema
 from tidelake.model.time import TimeDomain
 from tidelake.state import commands, holds, schemas
-from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append, expected
+from tidelake.state.append import AtCommit, Exactly, IdempotencyKey, UpTo, append, expected
 from tidelake.state.commands import NoOp, Refused
 from tidelake.state.dropping import drop_shard
 from tidelake.state.edits import Delta, apply
@@ -116,13 +116,20 @@ def test_an_append_at_commit_takes_upper_and_rewrites_what_was_written_earlier(s
 
 
 @pytest.mark.parametrize(
-    "claim", [None, Claim("w", 0, 4), Claim("w", 0, 5), Claim("w", 1, 6), Claim("x", 0, 0)]
+    "claim",
+    [
+        None,
+        IdempotencyKey("w", 0, 4),
+        IdempotencyKey("w", 0, 5),
+        IdempotencyKey("w", 1, 6),
+        IdempotencyKey("x", 0, 0),
+    ],
 )
 @pytest.mark.parametrize("upper", [3, 4, 6])
 @pytest.mark.parametrize("lower", [3, 4, 5])
 def test_an_append_without_runs_answers_as_expected(shard, lower, upper, claim):
     shard.do(commands.open_writer, "w")
-    shard.do(append, (run("p", 1, 3),), Exactly(F(0), F(4)), Claim("w", 0, 4))
+    shard.do(append, (run("p", 1, 3),), Exactly(F(0), F(4)), IdempotencyKey("w", 0, 4))
     for when in (Exactly(F(lower), F(upper)), UpTo(F(lower), F(upper)), AtCommit(lower)):
         foreseen = expected(shard.state, 10, when, claim)
         answer = append(shard.state, 10, (), when, claim)
@@ -142,63 +149,69 @@ def test_tuples_have_no_commit_time():
 
 def test_a_sequence_is_written_once_whatever_comes_again(shard):
     shard.do(commands.open_writer, "w")
-    claim = Claim("w", 0, 7)
+    claim = IdempotencyKey("w", 0, 7)
     assert not shard.do(append, (run("p"),), Exactly(F(0), F(1)), claim).result.already
     for sequence in (7, 6, 0):
-        answer = shard.do(append, (run("q"),), Exactly(F(1), F(2)), Claim("w", 0, sequence)).result
+        answer = shard.do(append, (run("q"),), Exactly(F(1), F(2)), IdempotencyKey("w", 0, sequence)).result
         assert answer.already and answer.upper == F(1)
     assert shard.state.writers["w"].sequence == 7
 
 
 def test_a_claim_with_an_empty_interval_is_remembered_too(shard):
     shard.do(commands.open_writer, "w")
-    shard.do(append, (), Exactly(F(0), F(0)), Claim("w", 0, 0))
+    shard.do(append, (), Exactly(F(0), F(0)), IdempotencyKey("w", 0, 0))
     assert shard.state.writers["w"].sequence == 0 and shard.state.upper == F(0)
 
 
 def test_a_number_that_comes_again_with_other_content_is_refused(shard):
     shard.do(commands.open_writer, "w")
-    shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 0, "files a"))
-    assert shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 0, "files a")).result.already
-    error = shard.refused(append, (run("q"),), Exactly(F(1), F(2)), Claim("w", 0, 0, "files b"))
+    shard.do(append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 0, "files a"))
+    assert shard.do(
+        append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 0, "files a")
+    ).result.already
+    error = shard.refused(append, (run("q"),), Exactly(F(1), F(2)), IdempotencyKey("w", 0, 0, "files b"))
     assert isinstance(error, UsageError) and "older than the collection" in str(error)
 
 
 def test_a_later_epoch_fences_the_earlier_one(shard):
     assert shard.do(commands.open_writer, "w").result.epoch == 0
     assert shard.do(commands.open_writer, "w").result.epoch == 1
-    error = shard.refused(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 0))
+    error = shard.refused(append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 0))
     assert isinstance(error, WriterFenced) and (error.epoch, error.current_epoch) == (0, 1)
-    assert not shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 1, 0)).result.already
+    assert not shard.do(append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 1, 0)).result.already
 
 
 def test_an_owner_who_resumes_goes_on_beside_its_other_handles(shard):
     assert shard.do(commands.open_writer, "w", owner="query", resume=True).result.epoch == 0
-    shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 3, "files a"))
+    shard.do(append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 3, "files a"))
     before = shard.state
     record = shard.do(commands.open_writer, "w", owner="query", resume=True, take_over=True).result
     assert (record.epoch, record.sequence, record.content) == (0, 3, "files a")
     assert shard.state == before
-    assert shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 3, "files a")).result.already
+    assert shard.do(
+        append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 3, "files a")
+    ).result.already
     # Of another owner the name is taken over, or refused.
     assert isinstance(shard.refused(commands.open_writer, "w", owner="other", resume=True), UsageError)
     assert shard.do(commands.open_writer, "w", owner="other", resume=True, take_over=True).result.epoch == 1
 
 
 def test_a_writer_that_was_never_opened_is_refused(shard):
-    assert isinstance(shard.refused(append, (), Exactly(F(0), F(1)), Claim("w", 0, 0)), UsageError)
+    assert isinstance(shard.refused(append, (), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 0)), UsageError)
 
 
 def test_another_owner_must_take_over_and_starts_counting_anew(shard):
     shard.do(commands.open_writer, "w", owner="query-1")
-    shard.do(append, (run("p"),), Exactly(F(0), F(1)), Claim("w", 0, 3))
+    shard.do(append, (run("p"),), Exactly(F(0), F(1)), IdempotencyKey("w", 0, 3))
     error = shard.refused(commands.open_writer, "w", owner="query-2")
     assert "query-1" in str(error) and "take_over=True" in str(error)
     record = shard.do(commands.open_writer, "w", owner="query-2", take_over=True).result
     assert (record.epoch, record.sequence) == (1, -1)
     # ... also if the one who took over died before it wrote.
     assert isinstance(shard.refused(commands.open_writer, "w", owner="query-3"), UsageError)
-    assert not shard.do(append, (run("q", 1, 1),), Exactly(F(1), F(2)), Claim("w", 1, 0)).result.already
+    assert not shard.do(
+        append, (run("q", 1, 1),), Exactly(F(1), F(2)), IdempotencyKey("w", 1, 0)
+    ).result.already
 
 
 def test_since_is_the_meet_of_what_the_owner_allows_and_readers_hold(shard):

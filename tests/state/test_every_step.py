@@ -37,7 +37,7 @@ from tidelake.state import (
 )
 from tidelake.state import append as appends
 from tidelake.state.agreed import NAMES, Agreed
-from tidelake.state.append import Addition, AtCommit, Claim, Exactly, UpTo
+from tidelake.state.append import Addition, AtCommit, Exactly, IdempotencyKey, UpTo
 from tidelake.state.commands import Commit
 from tidelake.state.edits import Delta, Edits, apply, stepped
 from tidelake.state.invariants import check_state, check_step
@@ -47,7 +47,7 @@ from tidelake.state.staged import Awaited
 from tidelake.state.staging import Seen, Split
 from tidelake.state.state import Retention, Rollup
 from tidelake.state.tokens import DAY_MS
-from tidelake.state.transactions import Share, Wanted
+from tidelake.state.transactions import Intent, Share
 from tiers import rounds
 
 WIDER = Schema(SCHEMA.key, (Column(1, "v", DataType("string")),))
@@ -112,7 +112,7 @@ class World:
     def claim(self):
         rng = self.rng
         return (
-            Claim(rng.choice(("a", "b", "token:a")), rng.randint(0, 2), rng.randint(0, 5))
+            IdempotencyKey(rng.choice(("a", "b", "token:a")), rng.randint(0, 2), rng.randint(0, 5))
             if rng.random() < 0.3
             else None
         )
@@ -148,7 +148,7 @@ class World:
         return partial(appends.expected, when=Exactly(F(self.at), F(self.at + 1)))
 
     def claimed(self):
-        return partial(appends.claimed, claim=Claim("a", 0, 0))
+        return partial(appends.claimed, idempotency=IdempotencyKey("a", 0, 0))
 
     def open_writer(self):
         name = self.rng.choice(("a", "b", "token:a", "token:b"))
@@ -375,7 +375,7 @@ class World:
 
     def decide(self):
         share = Share(self.admitted("n"), F(0), (0, 0) if self.rng.random() < 0.7 else None)
-        wanted = Wanted(f"d{self.rng.randint(0, 9)}", self.state.seqno, {"n": share})
+        wanted = Intent(f"d{self.rng.randint(0, 9)}", self.state.seqno, {"n": share})
         return partial(transactions.decide, wanted=wanted, claim=self.claim())
 
     def stage_single(self):

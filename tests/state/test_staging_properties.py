@@ -14,7 +14,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain, join, meet
 from tidelake.state import codec
-from tidelake.state.append import AtCommit, Claim, Exactly, UpTo, append, seal, stage
+from tidelake.state.append import AtCommit, Exactly, IdempotencyKey, UpTo, append, seal, stage
 from tidelake.state.commands import Commit, NoOp, open_writer
 from tidelake.state.dropping import drop_shard
 from tidelake.state.edits import Delta, apply
@@ -342,10 +342,10 @@ def test_seal_never_goes_back():
 def test_a_claim_stages_once():
     world = World(COUNTER)
     world.shard.do(open_writer, "w")
-    claim = Claim("w", 0, 0)
+    idempotency = IdempotencyKey("w", 0, 0)
     first, second = world.run_of([(("r",), 3, 1)]), world.run_of([(("r",), 3, 1)])
-    assert world.shard.do(stage, (first,), world.state.upper, claim).result is True
-    outcome = world.shard.do(stage, (second,), world.state.upper, claim)
+    assert world.shard.do(stage, (first,), world.state.upper, idempotency).result is True
+    outcome = world.shard.do(stage, (second,), world.state.upper, idempotency)
     assert isinstance(outcome, NoOp) and outcome.result is False
     assert [one.name for one in world.state.parts()] == ["p1"]
 

@@ -10,11 +10,11 @@ from tidelake.errors import UsageError
 from tidelake.state import append as appends
 from tidelake.state import forgetting, single, transactions
 from tidelake.state.agreed import AS_MADE
-from tidelake.state.append import Claim, Exactly
+from tidelake.state.append import Exactly, IdempotencyKey
 from tidelake.state.codec import decode_state, encode_delta, encode_state
 from tidelake.state.commands import Commit, NoOp, Refused, open_writer
 from tidelake.state.edits import Delta, Edits, stepped
-from tidelake.state.grouped import Decision, Membership, View
+from tidelake.state.grouped import Decision, GroupView, Membership
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.mending import mended
 from tidelake.state.state import WriterRecord
@@ -42,8 +42,8 @@ def write(shard, token, now_ms=10):
     """A write under a token; whether it came in now."""
     record = shard.state.writers[f"token:{token}"]
     at = shard.state.upper.elements[0]
-    claim = Claim(f"token:{token}", record.epoch, 0)
-    outcome = shard.do(appends.append, (), Exactly(F(at), F(at + 1)), claim, now_ms=now_ms)
+    idempotency = IdempotencyKey(f"token:{token}", record.epoch, 0)
+    outcome = shard.do(appends.append, (), Exactly(F(at), F(at + 1)), idempotency, now_ms=now_ms)
     return isinstance(outcome, Commit)
 
 
@@ -91,7 +91,7 @@ def test_a_write_that_slept_while_its_token_was_forgotten_is_refused():
     shard = Shard()
     begin(shard, "a")
     forget(shard, AGE_MS + DAY_MS)
-    error = shard.refused(appends.append, (), Exactly(F(0), F(1)), Claim("token:a", 0, 0))
+    error = shard.refused(appends.append, (), Exactly(F(0), F(1)), IdempotencyKey("token:a", 0, 0))
     assert isinstance(error, UsageError) and "is not open" in str(error)
 
 
@@ -107,7 +107,7 @@ def test_a_writer_that_has_written_another_number_is_never_forgotten_whatever_it
     begin(shard, "w")
     for sequence in range(3):
         outcome = shard.do(
-            appends.append, (), Exactly(F(sequence), F(sequence + 1)), Claim("token:w", 0, sequence)
+            appends.append, (), Exactly(F(sequence), F(sequence + 1)), IdempotencyKey("token:w", 0, sequence)
         )
         assert isinstance(outcome, Commit)
     begin(shard, "w", 2 * DAY_MS)
@@ -152,7 +152,7 @@ def test_a_group_forgets_tokens_of_its_members_and_of_transactions():
 def test_a_collection_that_leaves_its_group_takes_tokens_along_and_forgets_them_in_time():
     shard = Shard()
     shard.do(transactions.join, "g", 1, shard.state.seqno)
-    view = View("g", 5, F(0), 1, leaving=True)
+    view = GroupView("g", 5, F(0), 1, leaving=True)
     taken = {"token:a": WriterRecord(0, 0, "", F(0)), "w": WriterRecord(0, 3, "", F(0))}
     shard.do(transactions.settle, view, leave=taken, now_ms=3 * DAY_MS)
     assert not shard.state.group and shard.state.tokens == pmap({3: pset(["token:a"])})
@@ -189,7 +189,7 @@ def test_a_named_writer_has_one_record_however_often_it_writes():
     shard = Large()
     shard.do(open_writer, name="w")
     for sequence in range(MANY):
-        record = appends.advanced(shard.state.writers["w"], Claim("w", 0, sequence), F(sequence + 1))
+        record = appends.advanced(shard.state.writers["w"], IdempotencyKey("w", 0, sequence), F(sequence + 1))
         shard.commit(Edits(writers={"w": record}))
     assert set(shard.state.writers) == {"w"} and not shard.state.tokens
     assert len(encode_state(shard.state)) < 3_000

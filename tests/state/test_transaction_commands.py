@@ -18,11 +18,11 @@ from tidelake.state import codec, commands, transactions
 from tidelake.state.append import seal
 from tidelake.state.commands import Commit, NoOp, Refused
 from tidelake.state.edits import Delta, apply
-from tidelake.state.grouped import View
+from tidelake.state.grouped import GroupView
 from tidelake.state.holds import settle as settle_holds
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.staged import Awaited
-from tidelake.state.transactions import Share, Wanted
+from tidelake.state.transactions import Intent, Share
 from tiers import examples
 
 MEMBERS = ("a", "b", "c")
@@ -133,7 +133,7 @@ class Transactions(RuleBasedStateMachine):
         last = max((at for _, at in one.rows.values()), default=0)
         time = max(0, last + later) if timed and not one.own_times else None
         upper = F(last + 1) if one.own_times else None
-        wanted = Wanted(one.id, one.begun, shares, time, one.own_times, upper)
+        wanted = Intent(one.id, one.begun, shares, time, one.own_times, upper)
         before = self.group.state.upper
         outcome = self.group.do(transactions.decide, wanted)
         if isinstance(outcome, Refused):
@@ -255,7 +255,7 @@ def test_applying_twice_is_harmless(leaves):
     log.do(
         transactions.prepare, "g", admitted, Awaited("t", 1, 0), (run("p", 0, 0),), checked=F(0), movable=True
     )
-    group.do(transactions.decide, Wanted("t", 1, {"a": Share(admitted, F(0), (0, 0))}, 3))
+    group.do(transactions.decide, Intent("t", 1, {"a": Share(admitted, F(0), (0, 0))}, 3))
     if leaves:
         group.do(transactions.retire, "a", admitted)
     view = transactions.view(group.state, "a")
@@ -287,7 +287,7 @@ def returned(group, log, admitted):
 
 
 def wanted(admitted, floor=0, time=3, times=(0, 0)):
-    return Wanted("t", 1, {"a": Share(admitted, F(floor), times)}, time)
+    return Intent("t", 1, {"a": Share(admitted, F(floor), times)}, time)
 
 
 def error_of(outcome):
@@ -349,7 +349,7 @@ def test_a_collection_leaves_only_when_the_group_decides_nothing_more_for_it():
 
 def test_a_look_at_another_stay_lets_nothing_in():
     _, log, admitted = joined_pair()
-    other = View("g", 9, F(5), admitted + 1, decided={"t": 1})
+    other = GroupView("g", 9, F(5), admitted + 1, decided={"t": 1})
     assert isinstance(log.do(transactions.settle, other), NoOp)
 
 

@@ -12,10 +12,10 @@ import tidelake
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.config import Config
 from tidelake.errors import BlobNotFound, SymbolicLink
+from tidelake.store.advisory import FileAdvisoryLocks
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.protocols import BlobStore, VersionLog
 from tidelake.store.sqlite import SqliteVersionLog
-from tidelake.store.turns import FileTurns
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -147,7 +147,7 @@ def test_no_entry_is_read_written_or_removed_behind_a_link(tmp_path: Path, outsi
     if place == "log/k":
         # It is not gone: what it names may not be collected.
         assert list(store.keys()) == ["k"]
-    with FileTurns(str(root / "log"), base=str(root)).take("k", "merge") as is_ours:
+    with FileAdvisoryLocks(str(root / "log"), base=str(root)).take("k", "merge") as is_ours:
         assert is_ours
     assert seen(outside) == before
     store.close()

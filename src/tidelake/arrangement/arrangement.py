@@ -19,13 +19,13 @@ from tidelake.arrangement.forgotten import Holdings, Watch
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.overview import Metrics
-from tidelake.arrangement.reading import Reads
+from tidelake.arrangement.reading import ArrangementReads
 from tidelake.arrangement.report import SpineReport
-from tidelake.arrangement.retention import Ranked, Retention
+from tidelake.arrangement.retention import Ranked, RetentionFilters
 from tidelake.arrangement.saving import Captured, restored, save
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.data.ingest import normalize
 from tidelake.data.types import row_schema, schema_from_arrow
 from tidelake.env import Env
@@ -35,7 +35,7 @@ from tidelake.model.time import Time, TimeDomain
 A = TypeVar("A", bound="Arrangement")
 
 
-class Arrangement(Reads):
+class Arrangement(ArrangementReads):
     """An indexed multiset of updates in this process, merged in the background. Thread-safe; to be closed.
 
     If it is garbage collected before it is closed, it warns, and a background thread closes it.
@@ -46,7 +46,7 @@ class Arrangement(Reads):
         layout: the columns of its rows.
     """
 
-    def __init__(self, spine: Spine, home: Home, env: Env, content: str, id_: str | None = None) -> None:
+    def __init__(self, spine: AsyncSpine, home: Home, env: Env, content: str, id_: str | None = None) -> None:
         """Take ownership of a spine and of the folder with its files.
 
         Args:
@@ -61,7 +61,7 @@ class Arrangement(Reads):
         self._id = content if id_ is None else id_
         self._spine, self._home, self._env = spine, home, env
         self._content = (spine.contents, content)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._metrics = Metrics(env.recorder)
         self._closed = False
         self._holdings = Holdings("an arrangement", [spine.close, home.release], env.recorder)
@@ -98,7 +98,7 @@ class Arrangement(Reads):
         world = Env() if env is None else env
         home = Home(directory, world.ids.fresh())
         try:
-            spine = Spine(layout, config, directory=home.path, env=world)
+            spine = AsyncSpine(layout, config, directory=home.path, env=world)
         except BaseException:
             home.release()
             raise
@@ -288,7 +288,7 @@ class Arrangement(Reads):
         The batches are shared, in memory and on disk, so no rows are copied.
         """
         captured, retention = self._captured_with_filters()
-        spine = Spine(
+        spine = AsyncSpine(
             self.layout,
             self._spine.config,
             directory=self._home.path,
@@ -328,7 +328,7 @@ class Arrangement(Reads):
 
     def close(self) -> None:
         """Stop merging, and release all rows and files. May be repeated."""
-        with self._turn:
+        with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
             self._watch.end()
@@ -349,7 +349,7 @@ class Arrangement(Reads):
 
     def _content_id(self) -> str:
         """The id of the current contents; it changes only when they change."""
-        with self._turn:
+        with self._lock:
             contents = self._spine.contents
             if self._content[0] != contents:
                 self._content = (contents, self._env.ids.fresh())
@@ -359,7 +359,7 @@ class Arrangement(Reads):
         """The parts of a checkpoint of this moment; the caller releases its batches."""
         return self._captured_with_filters()[0]
 
-    def _captured_with_filters(self) -> tuple[Captured, Retention]:
+    def _captured_with_filters(self) -> tuple[Captured, RetentionFilters]:
         while True:
             content = self._content_id()
             batches, rules = self._spine.held()

@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 
-class Batch(Protocol):
+class IndexBatch(Protocol):
     """Sorted updates. Safe to read from several threads."""
 
     @property
@@ -107,7 +107,7 @@ class Batch(Protocol):
         """Remove a user. The last one frees the rows, and deletes the file if the batch owns it."""
 
 
-def release_all(batches: Iterable[Batch]) -> None:
+def release_all(batches: Iterable[IndexBatch]) -> None:
     """Remove a user of each batch."""
     for batch in batches:
         batch.release()
@@ -139,7 +139,7 @@ class Builder(Protocol):
             StoreUnavailable: the disk refused the write.
         """
 
-    def finish(self) -> Batch | None:
+    def finish(self) -> IndexBatch | None:
         """The batch, with one user; None if there were no rows. A file gets its final name, unflushed.
 
         Raises:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidelake.arrangement.batch import Batch
+from tidelake.arrangement.batch import IndexBatch
 from tidelake.arrangement.keycursor import KeyCursor, Predicate, Values, values_at
 from tidelake.arrangement.keys import row_batch
-from tidelake.arrangement.view import View, check_kept
+from tidelake.arrangement.view import UpdatesView, check_kept
 from tidelake.data import order
 from tidelake.data.select import select
 from tidelake.data.sums import sum_batch
@@ -30,7 +30,7 @@ from tidelake.model.time import Time
 class Cursor(KeyCursor):
     """A `KeyCursor` that also moves over the values of its key. Not thread-safe."""
 
-    def __init__(self, batches: Sequence[Batch], view: View) -> None:
+    def __init__(self, batches: Sequence[IndexBatch], view: UpdatesView) -> None:
         """A cursor at the first key.
 
         Args:

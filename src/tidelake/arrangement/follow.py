@@ -15,19 +15,19 @@ from tidelake.arrangement import given
 from tidelake.arrangement.arrangement import Arrangement
 from tidelake.arrangement.batch import FilterPlan
 from tidelake.arrangement.checkpoint import CheckpointDirectory, Saved
-from tidelake.arrangement.following import Follower, Sink, last_before
+from tidelake.arrangement.following import Follower, UpdateSink, last_before
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.saved import Checkpoint, Followed
 from tidelake.arrangement.saving import Captured, restored
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.arrangement.snapshot import Snapshot
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.reading.tail import Tail, outgrown
 from tidelake.shard.shard import Shard
@@ -65,13 +65,13 @@ class FollowedArrangement(Arrangement):
 
     def __init__(
         self,
-        spine: Spine,
+        spine: AsyncSpine,
         home: Home,
         shard: Shard,
         content: str,
         *,
         followed: Followed,
-        follower: Callable[[Sink], Follower],
+        follower: Callable[[UpdateSink], Follower],
     ) -> None:
         """Take ownership of a spine, as `Arrangement`; `follower` makes what keeps it up to date."""
         # A saved content id has the position after a space; see `_captured_at`.
@@ -210,14 +210,14 @@ class FollowedArrangement(Arrangement):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Brings rows of a shard into a spine; see `following.Sink`."""
+    """Brings rows of a shard into a spine; see `following.UpdateSink`."""
 
-    spine: Spine
+    spine: AsyncSpine
     shard: Shard
     followed: Followed
 
     def load(self, contents: pa.RecordBatchReader) -> None:
-        """See `Sink.load`."""
+        """See `UpdateSink.load`."""
         if self.followed.columns is not None:
             # Without some columns, rows may be in another order and no longer distinct.
             for batch in contents:
@@ -229,15 +229,15 @@ class _Rows:
             self.spine.wait()
 
     def take(self, updates: pa.RecordBatchReader) -> None:
-        """See `Sink.take`."""
+        """See `UpdateSink.take`."""
         self.spine.insert_nowait(pa.Table.from_batches(map(self._of, updates), self.spine.layout.arrow))
 
     def wait(self) -> None:
-        """See `Sink.wait`."""
+        """See `UpdateSink.wait`."""
         self.spine.wait()
 
     def fold(self, frontier: Frontier) -> None:
-        """See `Sink.fold`."""
+        """See `UpdateSink.fold`."""
         self.spine.set_frontier(frontier)
 
     def _of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -247,7 +247,7 @@ class _Rows:
 def arranged(
     shard: Shard,
     name: str,
-    wanted: Wanted,
+    wanted: ReadOptions,
     options: FollowOptions,
     *,
     as_of: Time | None = None,
@@ -277,7 +277,7 @@ def arranged(
     if found is None:
         home = Home(options.directory, shard.env.ids.fresh())
         layout = Layout(_schema(shard, followed), shard.spec.domain)
-        spine = Spine(layout, options.config, directory=home.path, env=shard.env)
+        spine = AsyncSpine(layout, options.config, directory=home.path, env=shard.env)
         found = FollowedArrangement(
             spine,
             home,
@@ -301,7 +301,7 @@ def arranged(
     return found
 
 
-def _followed(shard: Shard, name: str, wanted: Wanted, *, keeps_history: bool) -> Followed:
+def _followed(shard: Shard, name: str, wanted: ReadOptions, *, keeps_history: bool) -> Followed:
     """What to follow, checked; its position and hold are not known yet."""
     spec = shard.spec
     bind(wanted, spec.schema)
@@ -329,7 +329,7 @@ def _schema(shard: Shard, followed: Followed) -> Schema:
     return Schema(schema.key, tuple(column for column in schema.value if column.name in followed.columns))
 
 
-def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Callable[[Sink], Follower]:
+def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Callable[[UpdateSink], Follower]:
     columns = None
     if followed.columns is not None:
         columns = tuple(column.name for column in _schema(shard, followed).columns)
@@ -339,16 +339,16 @@ def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Calla
         f"arrangement of {followed.name}",
         hold_for_s=options.hold_for_s,
         poll_s=0,
-        wanted=Wanted(columns, followed.where),
+        wanted=ReadOptions(columns, followed.where),
         schema_id=followed.schema_id,
     )
 
-    def make(sink: Sink) -> Follower:
+    def make(sink: UpdateSink) -> Follower:
         return Follower(
             tail,
             sink,
             shard.env,
-            shard.keeper,
+            shard.renewer,
             poll_s=options.poll_s,
             keeps_history=followed.keeps_history,
         )
@@ -364,7 +364,7 @@ def _restored(
     if not there:
         return None
     before = _same(there[-1], followed, path)
-    if outgrown(shard.spec, before.schema_id, Wanted(before.columns, before.where)):
+    if outgrown(shard.spec, before.schema_id, ReadOptions(before.columns, before.where)):
         shard.env.recorder.count("arrangement.restore.outgrown")
         return None
     spine, home, found = restored(

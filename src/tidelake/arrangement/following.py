@@ -20,8 +20,8 @@ from tidelake.errors import Closed, CollectionNotFound, NotYetClosed
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.model.time import Time
-from tidelake.shard.keeper import Keeper
 from tidelake.shard.reading.tail import Tail
+from tidelake.shard.renewer import LeaseRenewer
 from tidelake.state.backlog import Limits, end_of
 
 R = TypeVar("R")
@@ -30,7 +30,7 @@ R = TypeVar("R")
 _LIMITS = Limits(rows=262_144)
 
 
-class Sink(Protocol):
+class UpdateSink(Protocol):
     """The index that is kept up to date."""
 
     def load(self, contents: pa.RecordBatchReader) -> None:
@@ -56,15 +56,22 @@ class Follower:
         tail: the shard's tail; the follower is its only user.
         sink: gets the updates.
         env: clock, and spawner of the background thread.
-        keeper: the lake's keeper; following ends when it closes.
+        renewer: the lake's renewer; following ends when it closes.
         poll_s: pause between two polls for new updates.
         keeps_history: whether the owner of the sink sets its frontier; otherwise it follows the position.
     """
 
     def __init__(
-        self, tail: Tail, sink: Sink, env: Env, keeper: Keeper, *, poll_s: float, keeps_history: bool
+        self,
+        tail: Tail,
+        sink: UpdateSink,
+        env: Env,
+        renewer: LeaseRenewer,
+        *,
+        poll_s: float,
+        keeps_history: bool,
     ) -> None:
-        self._tail, self._sink, self._env, self._keeper = tail, sink, env, keeper
+        self._tail, self._sink, self._env, self._renewer = tail, sink, env, renewer
         self._poll_s, self._keeps_history = poll_s, keeps_history
         self._position = Frontier()
         self._floor: Frontier | None = None
@@ -72,7 +79,7 @@ class Follower:
         self._spawned: Spawned | None = None
         self._closed = self._ended = False
         # Reentrant: a signal handler may close the lake in the middle of a step.
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._view = threading.Lock()
 
     @property
@@ -92,8 +99,8 @@ class Follower:
             HistoryCompacted: the time is before `since`.
             NotYetClosed: the time is still open after `timeout_s`.
         """
-        self._keeper.add(self)
-        with self._turn:
+        self._renewer.add(self)
+        with self._lock:
             if as_of is None:
                 position = self._tail.begin_with_snapshot() or self._tail.begin(Frontier.of(0))
             else:
@@ -110,13 +117,13 @@ class Follower:
         Raises:
             HistoryCompacted: the history from that position on is gone.
         """
-        self._keeper.add(self)
-        with self._turn:
+        self._renewer.add(self)
+        with self._lock:
             self._position = self._floor = self._tail.begin(position)
 
     def step(self) -> bool:
         """Apply new updates, as many as fit into memory; returns whether there were any."""
-        with self._turn:
+        with self._lock:
             self._check_open()
             start = self._position
             end = self._tail.step(start, _LIMITS, empty=True)
@@ -142,7 +149,7 @@ class Follower:
         self.check()
         clock = self._env.clock
         deadline_s = clock.monotonic_s() + timeout_s
-        with self._turn:
+        with self._lock:
             target = self._tail.head(fresh=True).upper if through is None else Frontier.past(through)
         while not target <= self._position:
             if self.step():
@@ -161,14 +168,14 @@ class Follower:
 
     def between_steps(self, capture: Callable[[Frontier], R]) -> R:
         """Call `capture` with the position between two steps. The hold keeps history from there on."""
-        with self._turn:
+        with self._lock:
             if self._floor is None:
                 self._floor = self._position
             return capture(self._position)
 
     def keep_from(self, position: Frontier) -> None:
         """Move the hold: history is kept from a position on, which the oldest checkpoint needs."""
-        with self._turn:
+        with self._lock:
             self._floor = position
             self._tail.move(position)
 
@@ -192,11 +199,11 @@ class Follower:
             self._end()
 
     def due_s(self) -> float:
-        """See `shard.keeper.Kept`: nothing is ever due."""
+        """See `shard.renewer.Kept`: nothing is ever due."""
         return float("inf")
 
     def keep(self) -> None:
-        """See `shard.keeper.Kept`: there is nothing to renew."""
+        """See `shard.renewer.Kept`: there is nothing to renew."""
 
     def give_up(self) -> None:
         """Stop following because the lake is being closed; reads of the arrangement go on."""
@@ -211,8 +218,8 @@ class Follower:
 
     def _end(self) -> None:
         self.stop()
-        self._keeper.discard(self)
-        with self._turn:
+        self._renewer.discard(self)
+        with self._lock:
             ended, self._ended = self._ended, True
             if ended:
                 return

@@ -85,18 +85,18 @@ class Watch:
             self._closer.end()
 
 
-_turn = threading.Lock()
+_lock = threading.Lock()
 _closers: list[_Closer] = []
 
 
 def _more() -> _Closer:
     """The closer of this process, with one more arrangement to watch."""
-    global _turn  # noqa: PLW0603 - once per process
+    global _lock  # noqa: PLW0603 - once per process
     if _closers and _closers[0].pid != os.getpid():
         # In a forked process the parent's thread does not run, and its lock may be held for ever.
-        _turn = threading.Lock()
+        _lock = threading.Lock()
         _closers.clear()
-    with _turn:
+    with _lock:
         if not _closers:
             closer = _Closer()
             closer.spawned = ThreadSpawner().spawn("tidelake-forgotten", closer.run)
@@ -107,7 +107,7 @@ def _more() -> _Closer:
 
 def _less(closer: _Closer) -> bool:
     """One less arrangement to watch; returns whether it was the last one."""
-    with _turn:
+    with _lock:
         closer.watched -= 1
         if closer.watched:
             return False

@@ -48,7 +48,7 @@ class Home:
         root = given.directory_or_none(directory, "directory") or tempfile.gettempdir()
         self.path = os.path.join(root, _PREFIX + id_)
         self._users = 1
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._pid = os.getpid()
         try:
             os.makedirs(root, exist_ok=True)
@@ -65,7 +65,7 @@ class Home:
 
     def acquire(self) -> "Home":
         """Add a user; returns the folder itself."""
-        with self._turn:
+        with self._lock:
             self._users += 1
         return self
 
@@ -75,7 +75,7 @@ class Home:
         Raises:
             StoreUnavailable: it cannot be removed.
         """
-        with self._turn:
+        with self._lock:
             self._users -= 1
             # In a forked process the folder belongs to the parent.
             if self._users or self._pid != os.getpid():

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidelake.arrangement.batch import Batch
+from tidelake.arrangement.batch import IndexBatch
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.search import Bound, position
-from tidelake.arrangement.view import View
+from tidelake.arrangement.view import UpdatesView
 from tidelake.arrangement.windows import ALL, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, Edge, Window, Windows
 from tidelake.errors import UsageError
 
@@ -25,7 +25,7 @@ Predicate = Callable[[Values], bool]
 class KeyCursor:
     """Moves over keys; `tidelake.arrangement.cursor` adds the values."""
 
-    def __init__(self, batches: Sequence[Batch], view: View) -> None:
+    def __init__(self, batches: Sequence[IndexBatch], view: UpdatesView) -> None:
         self._batches, self._view, self._layout = batches, view, view.layout
         self._key_columns = list(range(view.layout.key_width))
         self._windows = Windows(batches, view)
@@ -183,7 +183,7 @@ class KeyCursor:
         return int(self._window.keys[self._key]), int(self._window.keys[self._key + 1])
 
     def _turns(
-        self, find: Callable[[Batch, Predicate, Layout], Bound | None], predicate: Predicate
+        self, find: Callable[[IndexBatch, Predicate, Layout], Bound | None], predicate: Predicate
     ) -> list[Bound]:
         """The bounds that `find` returns for the batches, without None."""
         each = (find(batch, predicate, self._layout) for batch in self._batches)
@@ -294,7 +294,7 @@ def values_at(rows: pa.RecordBatch, row: int, columns: Sequence[int]) -> Values:
     return tuple(rows.column(i)[row].as_py() for i in columns)
 
 
-def _first_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | None:
+def _first_with(batch: IndexBatch, predicate: Predicate, layout: Layout) -> Bound | None:
     """The first key that satisfies a predicate that is false, then true; None if no key satisfies it.
 
     Bisects over blocks first, reading one row of each block that it visits, then over the rows of one block.
@@ -313,7 +313,7 @@ def _first_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | N
     return Bound.at(block, row, layout)
 
 
-def _last_with(batch: Batch, predicate: Predicate, layout: Layout) -> Bound | None:
+def _last_with(batch: IndexBatch, predicate: Predicate, layout: Layout) -> Bound | None:
     """The last key that satisfies a predicate that is true, then false; None if no key satisfies it."""
     columns = range(layout.key_width)
 

@@ -21,8 +21,8 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from tidelake.arrangement.batch import Batch, release_all
-from tidelake.arrangement.merging import Rules
+from tidelake.arrangement.batch import IndexBatch, release_all
+from tidelake.arrangement.merging import MergeRules
 from tidelake.arrangement.pressure import Pressure
 from tidelake.arrangement.schedule import Running, Schedule
 from tidelake.env import Env, Spawned, Stop
@@ -64,11 +64,11 @@ class Merger:
                 _SHARING.add(self)
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> MergeRules:
         """The rules for reads, and for merges that begin now."""
         return self._schedule.rules
 
-    def adopt(self, batches: Sequence[Batch]) -> bool:
+    def adopt(self, batches: Sequence[IndexBatch]) -> bool:
         """Add batches; returns whether the caller should `wait` before the next insert.
 
         The merger takes over the caller's use of each batch. If it raises, no batch was added, and the caller
@@ -92,7 +92,7 @@ class Merger:
         self._tell_others()
         return crowded
 
-    def change_rules(self, change: Callable[[Rules], Rules]) -> None:
+    def change_rules(self, change: Callable[[MergeRules], MergeRules]) -> None:
         """Change the rules for reads, and for merges that begin from now on.
 
         Args:
@@ -104,7 +104,7 @@ class Merger:
             self.contents += rules.frontier != self.rules.frontier
             self._schedule.rules = rules
 
-    def held(self) -> tuple[list[Batch], Rules]:
+    def held(self) -> tuple[list[IndexBatch], MergeRules]:
         """All batches, which the caller must release, and the frontier and filters of the same moment.
 
         Raises:
@@ -292,7 +292,7 @@ class Merger:
     def _carry_out(self, running: Running) -> bool:
         """Do one step, outside of the lock; returns False if it failed."""
         began = self._env.clock.monotonic_s()
-        result: Batch | None = None
+        result: IndexBatch | None = None
         try:
             ended = running.merge.step(running.ration)
             if ended:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidelake.arrangement.batch import Batch, Builder
+from tidelake.arrangement.batch import Builder, IndexBatch
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import Retention
+from tidelake.arrangement.retention import RetentionFilters
 from tidelake.data.merge import merge
 from tidelake.data.order import group_starts
 from tidelake.model.frontier import Frontier
@@ -25,7 +25,7 @@ from tidelake.model.query import Fold
 
 
 @dataclass(frozen=True)
-class Rules:
+class MergeRules:
     """The frontier and filters that a merge or a read applies to rows.
 
     Attributes:
@@ -36,9 +36,9 @@ class Rules:
 
     layout: Layout
     frontier: Frontier
-    retention: Retention
+    retention: RetentionFilters
 
-    def same(self, other: "Rules") -> bool:
+    def same(self, other: "MergeRules") -> bool:
         """Whether both rules make the same batch of the same inputs."""
         return self.frontier == other.frontier and self.retention.version == other.retention.version
 
@@ -55,9 +55,9 @@ class Merge:
 
     def __init__(
         self,
-        inputs: Sequence[Batch],
-        others: Sequence[Batch],
-        rules: Rules,
+        inputs: Sequence[IndexBatch],
+        others: Sequence[IndexBatch],
+        rules: MergeRules,
         build: Callable[[], Builder],
         chunk: tuple[int, int],
     ) -> None:
@@ -103,7 +103,7 @@ class Merge:
             self._builder.add(chunk)
         return False
 
-    def finish(self) -> Batch | None:
+    def finish(self) -> IndexBatch | None:
         """The output, after a step returned True; None if no row is left.
 
         Raises:
@@ -130,7 +130,7 @@ class Merge:
             return map(retention.satisfying, merged)
         return map(self._ranked, whole_keys(merged, layout.key_width))
 
-    def _read(self, batch: Batch) -> Iterator[pa.RecordBatch]:
+    def _read(self, batch: IndexBatch) -> Iterator[pa.RecordBatch]:
         for rows in batch.scan():
             self.rows_read += rows.num_rows
             yield rows

@@ -14,7 +14,7 @@ from tidelake.arrangement.snapshot import Snapshot
 from tidelake.model.time import Time
 
 
-class Reads(ABC):
+class ArrangementReads(ABC):
     """The reads of an arrangement, by its snapshots."""
 
     @abstractmethod

@@ -96,7 +96,7 @@ def bottom_n(n: int, by: str | Sequence[str], where: pc.Expression | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Retention:
+class RetentionFilters:
     """The filters of an arrangement at one moment.
 
     Attributes:
@@ -111,7 +111,7 @@ class Retention:
     values: pc.Expression | Ranked | None = None
     version: int = 0
 
-    def with_keys(self, predicate: pc.Expression) -> "Retention":
+    def with_keys(self, predicate: pc.Expression) -> "RetentionFilters":
         """A copy with another filter on keys.
 
         Raises:
@@ -120,7 +120,7 @@ class Retention:
         _check(predicate, self.layout, self.layout.key_width, "key")
         return replace(self, keys=predicate, version=self.version + 1)
 
-    def with_values(self, rule: pc.Expression | Ranked) -> "Retention":
+    def with_values(self, rule: pc.Expression | Ranked) -> "RetentionFilters":
         """A copy with another filter on values.
 
         Raises:

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.arrangement.batch import Batch, Ints, Mask
+from tidelake.arrangement.batch import IndexBatch, Ints, Mask
 from tidelake.arrangement.keys import Keys
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.view import View
+from tidelake.arrangement.view import UpdatesView
 from tidelake.arrangement.windows import Windows
 from tidelake.data.order import group_starts
 
@@ -23,7 +23,9 @@ _DRAWN_MAX = 0.25
 _SAMPLE_MIN = 1024
 
 
-def sample_keys(batches: Sequence[Batch], view: View, n: int, random: np.random.Generator) -> pa.Table:
+def sample_keys(
+    batches: Sequence[IndexBatch], view: UpdatesView, n: int, random: np.random.Generator
+) -> pa.Table:
     """See `Snapshot.sample_keys`."""
     layout = view.layout
     ends = np.cumsum([batch.rows for batch in batches], dtype=np.int64)
@@ -43,14 +45,16 @@ def sample_keys(batches: Sequence[Batch], view: View, n: int, random: np.random.
     return _chosen(pa.Table.from_batches([rows]), n, random, layout)
 
 
-def partition_keys(batches: Sequence[Batch], view: View, n: int, random: np.random.Generator) -> pa.Table:
+def partition_keys(
+    batches: Sequence[IndexBatch], view: UpdatesView, n: int, random: np.random.Generator
+) -> pa.Table:
     """See `Snapshot.partition_keys`."""
     keys = sample_keys(batches, view, max(n * n, _SAMPLE_MIN), random)
     places = np.unique(np.arange(1, n) * keys.num_rows // max(1, n))
     return keys.take(pa.array(places[places > 0]))
 
 
-def _standing(batches: Sequence[Batch], ends: Ints, drawn: Ints, layout: Layout) -> Keys:
+def _standing(batches: Sequence[IndexBatch], ends: Ints, drawn: Ints, layout: Layout) -> Keys:
     """The keys that the drawn rows represent; `drawn` has row numbers over all batches, ascending."""
     of_batch = np.searchsorted(ends, drawn, "right")
     found: list[pa.RecordBatch] = []
@@ -64,7 +68,7 @@ def _standing(batches: Sequence[Batch], ends: Ints, drawn: Ints, layout: Layout)
     return Keys.sorted_from(pa.concat_batches(found), layout)
 
 
-def _first_rows(batch: Batch, rows: Ints, layout: Layout) -> Keys:
+def _first_rows(batch: IndexBatch, rows: Ints, layout: Layout) -> Keys:
     """The keys that begin at one of the given rows of a batch; `rows` is ascending."""
     width, starts = layout.key_width, batch.block_starts
     of_block = np.searchsorted(starts, rows, "right") - 1
@@ -78,7 +82,7 @@ def _first_rows(batch: Batch, rows: Ints, layout: Layout) -> Keys:
     return Keys(layout, pa.concat_batches(found))
 
 
-def _held(keys: Keys, batch: Batch) -> Mask:
+def _held(keys: Keys, batch: IndexBatch) -> Mask:
     """Which of the keys a batch has rows of."""
     mask = batch.may_hold(keys)
     if mask.any():
@@ -87,13 +91,15 @@ def _held(keys: Keys, batch: Batch) -> Mask:
     return mask
 
 
-def _live(keys: Keys, batches: Sequence[Batch], view: View) -> Keys:
+def _live(keys: Keys, batches: Sequence[IndexBatch], view: UpdatesView) -> Keys:
     """The keys that have rows."""
     pieces = [rows for batch in batches if len(keys) and (rows := batch.fetch(keys)).num_rows]
     return Keys.sorted_from(view.netted(pieces)[0], view.layout)
 
 
-def _of_all(batches: Sequence[Batch], view: View, n: int, random: np.random.Generator) -> pa.Table:
+def _of_all(
+    batches: Sequence[IndexBatch], view: UpdatesView, n: int, random: np.random.Generator
+) -> pa.Table:
     """A sample of `n` keys by reading all of them; holds at most `n` keys beside those of one window."""
     layout = view.layout
     held = pa.schema(list(layout.arrow)[: layout.key_width]).empty_table()

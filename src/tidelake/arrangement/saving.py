@@ -9,17 +9,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelake.arrangement.batch import Batch, FilterPlan, release_all
+from tidelake.arrangement.batch import FilterPlan, IndexBatch, release_all
 from tidelake.arrangement.checkpoint import CheckpointDirectory, Saved
 from tidelake.arrangement.filebuilder import FileBuilder
 from tidelake.arrangement.fileformat import SUFFIX
 from tidelake.arrangement.files import FileBatch, open_batch
 from tidelake.arrangement.home import Home
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.room import Machine
+from tidelake.arrangement.memorybudget import SystemResources
 from tidelake.arrangement.saved import Checkpoint, Followed, SavedBatch
 from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import Spine
+from tidelake.arrangement.spine import AsyncSpine
 from tidelake.env import Env
 from tidelake.errors import InternalError
 from tidelake.model.frontier import Frontier
@@ -37,14 +37,14 @@ class Captured:
         arrangement: id of the arrangement, if it follows no collection.
     """
 
-    batches: Sequence[Batch]
+    batches: Sequence[IndexBatch]
     frontier: Frontier
     content: str
     followed: Followed | None = None
     arrangement: str = ""
 
 
-def save(captured: Captured, path: str | os.PathLike[str], spine: Spine, env: Env) -> Saved:
+def save(captured: Captured, path: str | os.PathLike[str], spine: AsyncSpine, env: Env) -> Saved:
     """Save what was captured, and release it. Raises as `CheckpointDirectory.save`.
 
     Args:
@@ -78,7 +78,7 @@ def save(captured: Captured, path: str | os.PathLike[str], spine: Spine, env: En
 class _Files:
     """The files of some batches. A batch in memory is written to a temporary file when it is needed."""
 
-    def __init__(self, batches: Sequence[Batch], spine: Spine) -> None:
+    def __init__(self, batches: Sequence[IndexBatch], spine: AsyncSpine) -> None:
         self._spine = spine
         self._batches = {batch.id + SUFFIX: batch for batch in batches}
         self._written: dict[str, FileBatch] = {}
@@ -109,7 +109,7 @@ class _Files:
             self._written[name] = self._write(batch)
         return self._written[name]
 
-    def _write(self, batch: Batch) -> FileBatch:
+    def _write(self, batch: IndexBatch) -> FileBatch:
         plan = FilterPlan(batch.rows, batch.key_lower, batch.key_upper)
         builder = FileBuilder(self._spine.layout, self._folder, batch.id, plan, self._spine.cache)
         try:
@@ -131,15 +131,17 @@ def restored(
     directory: str | os.PathLike[str] | None,
     config: ArrangementConfig | None,
     env: Env,
-    machine: Machine | None = None,
-) -> tuple[Spine, Home, Checkpoint]:
+    machine: SystemResources | None = None,
+) -> tuple[AsyncSpine, Home, Checkpoint]:
     """The parts of an arrangement, from a checkpoint; arguments and errors as `Arrangement.restore`."""
     home = Home(directory, env.ids.fresh())
     try:
         found, files = CheckpointDirectory(path).restore(home.path, number)
         layout = Layout(found.schema, found.domain)
-        spine = Spine(layout, config, directory=home.path, env=env, machine=machine, frontier=found.frontier)
-        batches: list[Batch] = []
+        spine = AsyncSpine(
+            layout, config, directory=home.path, env=env, machine=machine, frontier=found.frontier
+        )
+        batches: list[IndexBatch] = []
         try:
             batches.extend(open_batch(file, layout, spine.cache, delete=True) for file in files.values())
         except BaseException:

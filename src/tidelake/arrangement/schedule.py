@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tidelake.arrangement.batch import Batch, Builder, FilterPlan
+from tidelake.arrangement.batch import Builder, FilterPlan, IndexBatch
 from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.levels import LEVELS, Fuel, inputs, level_of, merged_size
-from tidelake.arrangement.merging import Merge, Rules
+from tidelake.arrangement.memorybudget import MemoryBudget
+from tidelake.arrangement.merging import Merge, MergeRules
 from tidelake.arrangement.pressure import Pressure
 from tidelake.arrangement.report import LevelReport, MergeCounts
-from tidelake.arrangement.room import Room
 from tidelake.arrangement.settings import ArrangementConfig
 
 # Makes the builder of a batch: in a file if the second argument is true, else in memory.
@@ -37,7 +37,7 @@ _TOP = LEVELS - 1
 
 
 @dataclass(frozen=True)
-class Task:
+class MergeTask:
     """A merge to run.
 
     Attributes:
@@ -48,9 +48,9 @@ class Task:
     """
 
     level: int
-    inputs: tuple[Batch, ...]
+    inputs: tuple[IndexBatch, ...]
     swept: bool
-    rules: Rules
+    rules: MergeRules
 
     @cached_property
     def size_bytes(self) -> int:
@@ -82,9 +82,9 @@ class Running:
         seconds: time that these took.
     """
 
-    task: Task
+    task: MergeTask
     merge: Merge
-    others: Sequence[Batch]
+    others: Sequence[IndexBatch]
     on_disk: bool
     busy: bool = False
     ration: int = 0
@@ -97,7 +97,7 @@ class Running:
         rows = max(1, self.merge.rows)
         return self.task.size_bytes * max(0, rows - self.merge.rows_read) // rows
 
-    def counts(self, result: Batch | None) -> MergeCounts:
+    def counts(self, result: IndexBatch | None) -> MergeCounts:
         """The counts of this merge when it has ended."""
         written = 0 if result is None else result.rows
         inputs = len(self.task.inputs)
@@ -115,7 +115,7 @@ class _Sweep:
     """
 
     level: int = 0
-    waiting: list[Batch] | None = None
+    waiting: list[IndexBatch] | None = None
     again: bool = False
 
 
@@ -137,20 +137,20 @@ class Schedule:
     """
 
     config: ArrangementConfig
-    room: Room
-    rules: Rules
+    room: MemoryBudget
+    rules: MergeRules
     make: MakeBuilder
     cache: BlockCache
     fuel: Fuel = field(default_factory=Fuel)
-    loose: list[list[Batch]] = field(default_factory=lambda: [[] for _ in range(LEVELS)])
+    loose: list[list[IndexBatch]] = field(default_factory=lambda: [[] for _ in range(LEVELS)])
     running: dict[int, Running] = field(default_factory=dict)
     counts: list[MergeCounts] = field(default_factory=lambda: [MergeCounts()] * LEVELS)
     sweeps: int = 0
     _sweep: _Sweep | None = None
-    _made: dict[str, Rules] = field(default_factory=dict)
+    _made: dict[str, MergeRules] = field(default_factory=dict)
 
     @property
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[IndexBatch]:
         """All batches, including those that are being merged."""
         merging = (batch for running in self.running.values() for batch in running.task.inputs)
         return [*(batch for level in self.loose for batch in level), *merging]
@@ -197,12 +197,12 @@ class Schedule:
         self.room.measure(used)
         return used
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: IndexBatch) -> None:
         """Add a batch that is new to the spine."""
         self.loose[level_of(batch.rows, self.config.level_rows)].append(batch)
         self.fuel = self.fuel.arrived(batch.rows)
 
-    def withdraw(self, batches: Sequence[Batch]) -> None:
+    def withdraw(self, batches: Sequence[IndexBatch]) -> None:
         """Undo `put` for those of the batches that were added; none of them may be part of a merge yet."""
         gone = {batch.id for batch in batches}
         self.loose = [[batch for batch in level if batch.id not in gone] for level in self.loose]
@@ -221,9 +221,9 @@ class Schedule:
         self._sweep.again = True
         return self.sweeps + 2
 
-    def due(self) -> list[Task]:
+    def due(self) -> list[MergeTask]:
         """Merges that are due, at most one for each level, whether or not memory and disk admit them."""
-        due: list[Task] = []
+        due: list[MergeTask] = []
         fans, spill = self.config.fans, self.room.level >= Pressure.HIGH
         swept = self._swept()
         for level, loose in enumerate(self.loose):
@@ -231,11 +231,11 @@ class Schedule:
                 continue
             if self._sweep is not None and level >= self._sweep.level:
                 if swept and level == self._sweep.level:
-                    due.append(Task(level, swept, True, self.rules))
+                    due.append(MergeTask(level, swept, True, self.rules))
             elif count := inputs(len(loose), level, fans):
-                due.append(Task(level, tuple(loose[:count]), False, self.rules))
+                due.append(MergeTask(level, tuple(loose[:count]), False, self.rules))
             elif spill and (held := [batch for batch in loose if not batch.on_disk]):
-                due.append(Task(level, tuple(held[: fans.most[level]]), False, self.rules))
+                due.append(MergeTask(level, tuple(held[: fans.most[level]]), False, self.rules))
         return due
 
     def claim(self) -> Running | None:
@@ -246,7 +246,7 @@ class Schedule:
         """
         if self.room.level is Pressure.CRITICAL and self.busy:
             return None
-        ready: dict[int, Task | Running] = {
+        ready: dict[int, MergeTask | Running] = {
             level: running for level, running in self.running.items() if not running.busy
         }
         ready |= {task.level: task for task in self.due() if self._admitted(task)}
@@ -270,7 +270,7 @@ class Schedule:
         if task.swept and self._sweep is not None:
             self._sweep.waiting = [*task.inputs, *(self._sweep.waiting or [])]
 
-    def end(self, running: Running, result: Batch | None) -> None:
+    def end(self, running: Running, result: IndexBatch | None) -> None:
         """Replace the inputs of a finished merge by its result. The caller releases its inputs and others."""
         task = running.task
         del self.running[task.level]
@@ -295,7 +295,7 @@ class Schedule:
         """A report on each level."""
         return tuple(map(self._level, range(LEVELS)))
 
-    def _swept(self) -> tuple[Batch, ...]:
+    def _swept(self) -> tuple[IndexBatch, ...]:
         """Advance the sweep as far as it goes without a merge; returns the inputs of its next merge."""
         while (sweep := self._sweep) is not None and sweep.level not in self.running:
             if sweep.waiting is None:
@@ -316,24 +316,24 @@ class Schedule:
             self._sweep = _Sweep() if sweep.again else None
         return ()
 
-    def _stale(self, batches: list[Batch]) -> bool:
+    def _stale(self, batches: list[IndexBatch]) -> bool:
         """Whether a merge under the current rules could change the batch; `batches` has at most one."""
         return any(b.id not in self._made or not self._made[b.id].same(self.rules) for b in batches)
 
-    def _admitted(self, task: Task) -> bool:
+    def _admitted(self, task: MergeTask) -> bool:
         if not self._to_disk(task):
             return True
         promised = sum(running.left_bytes for running in self.running.values() if running.on_disk)
         return self.room.admits(task.size_bytes, promised)
 
-    def _to_disk(self, task: Task) -> bool:
+    def _to_disk(self, task: MergeTask) -> bool:
         stored = any(batch.on_disk for batch in task.inputs)
         return stored or self.room.on_disk(task.size_bytes, self.used_bytes)
 
-    def _begin(self, task: Task) -> Running:
+    def _begin(self, task: MergeTask) -> Running:
         on_disk = self._to_disk(task)
         taken = {batch.id for batch in task.inputs}
-        others: list[Batch] = []
+        others: list[IndexBatch] = []
         if task.rules.retention.whole_keys:
             others = [batch for batch in self.batches if batch.id not in taken]
         chunk = (self.config.merge_chunk_rows, self.config.merge_chunk_bytes_held)

@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from tidelake.arrangement import given
-from tidelake.arrangement.batch import Batch
+from tidelake.arrangement.batch import IndexBatch
 from tidelake.arrangement.cursor import Cursor
 from tidelake.arrangement.given import count
 from tidelake.arrangement.keys import Keys, prefix_bytes
 from tidelake.arrangement.layout import Layout, detached
-from tidelake.arrangement.retention import Retention
+from tidelake.arrangement.retention import RetentionFilters
 from tidelake.arrangement.sampling import partition_keys, sample_keys
 from tidelake.arrangement.search import Bound
-from tidelake.arrangement.view import View, check_kept
+from tidelake.arrangement.view import UpdatesView, check_kept
 from tidelake.arrangement.windows import Edge, Windows
 from tidelake.errors import Closed, UsageError
 from tidelake.model.frontier import Frontier
@@ -49,8 +49,8 @@ class Snapshot:
     def __init__(
         self,
         layout: Layout,
-        batches: Sequence[Batch],
-        retention: Retention | None = None,
+        batches: Sequence[IndexBatch],
+        retention: RetentionFilters | None = None,
         frontier: Frontier | None = None,
     ) -> None:
         """Hold batches until `close`.
@@ -62,7 +62,7 @@ class Snapshot:
             frontier: frontier of the arrangement; None for the least time.
         """
         self.layout = layout
-        self.retention = retention if retention is not None else Retention(layout)
+        self.retention = retention if retention is not None else RetentionFilters(layout)
         self.frontier = frontier if frontier is not None else Frontier.of(layout.domain.minimum)
         self._batches = tuple(batches)
         self._open = True
@@ -88,7 +88,7 @@ class Snapshot:
             batch.release()
 
     @property
-    def batches(self) -> tuple[Batch, ...]:
+    def batches(self) -> tuple[IndexBatch, ...]:
         """The batches.
 
         Raises:
@@ -102,7 +102,7 @@ class Snapshot:
         """The number of updates in all batches, including those that cancel out or that a filter hides."""
         return sum(batch.rows for batch in self.batches)
 
-    def view(self, as_of: Time | None) -> View:
+    def view(self, as_of: Time | None) -> UpdatesView:
         """The view as of a time.
 
         Raises:
@@ -112,7 +112,7 @@ class Snapshot:
         if as_of is not None:
             as_of = self.layout.domain.check(as_of, "as_of")
             check_kept(as_of, self.frontier)
-        return View(self.layout, self.retention, self.frontier, as_of)
+        return UpdatesView(self.layout, self.retention, self.frontier, as_of)
 
     def fetch(
         self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None

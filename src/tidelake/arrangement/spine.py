@@ -20,11 +20,11 @@ from tidelake.arrangement.cache import BlockCache
 from tidelake.arrangement.filebuilder import FileBuilder
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.memory import MemoryBuilder
+from tidelake.arrangement.memorybudget import SYSTEM_MACHINE, MemoryBudget, SystemResources
 from tidelake.arrangement.merger import Merger
-from tidelake.arrangement.merging import Rules
+from tidelake.arrangement.merging import MergeRules
 from tidelake.arrangement.report import SpineReport
-from tidelake.arrangement.retention import Ranked, Retention
-from tidelake.arrangement.room import SYSTEM_MACHINE, Machine, Room
+from tidelake.arrangement.retention import Ranked, RetentionFilters
 from tidelake.arrangement.schedule import Schedule
 from tidelake.arrangement.settings import ArrangementConfig
 from tidelake.data.consolidate import consolidate
@@ -36,7 +36,7 @@ from tidelake.model.frontier import Frontier
 _IN_USE: list[tempfile.TemporaryDirectory[str]] = []
 
 
-class Spine(Merger):
+class AsyncSpine(Merger):
     """Batches by level, merged in the background. Thread-safe; to be closed.
 
     Attributes:
@@ -52,10 +52,10 @@ class Spine(Merger):
         *,
         directory: str | None = None,
         env: Env | None = None,
-        machine: Machine | None = None,
+        machine: SystemResources | None = None,
         cache: BlockCache | None = None,
         frontier: Frontier | None = None,
-        retention: Retention | None = None,
+        retention: RetentionFilters | None = None,
     ) -> None:
         """An empty spine; threads start with the first merge that is due.
 
@@ -81,12 +81,12 @@ class Spine(Merger):
             directory = self._temporary.name
         self.directory = directory
         self.cache = cache if cache is not None else BlockCache(config.cache_bytes_held)
-        rules = Rules(
+        rules = MergeRules(
             layout,
             frontier if frontier is not None else Frontier.of(layout.domain.minimum),
-            retention if retention is not None else Retention(layout),
+            retention if retention is not None else RetentionFilters(layout),
         )
-        room = Room(config, machine if machine is not None else SYSTEM_MACHINE, directory)
+        room = MemoryBudget(config, machine if machine is not None else SYSTEM_MACHINE, directory)
         super().__init__(Schedule(config, room, rules, self._make, self.cache), world)
 
     # Writing
@@ -175,7 +175,7 @@ class Spine(Merger):
             UsageError: it is before the current frontier.
         """
 
-        def moved(rules: Rules) -> Rules:
+        def moved(rules: MergeRules) -> MergeRules:
             if not rules.frontier <= frontier:
                 raise UsageError(f"the frontier is at {rules.frontier} and cannot go back to {frontier}")
             return replace(rules, frontier=frontier)
@@ -183,7 +183,7 @@ class Spine(Merger):
         self.change_rules(moved)
 
     @property
-    def retention(self) -> Retention:
+    def retention(self) -> RetentionFilters:
         """The filters."""
         return self.rules.retention
 
@@ -206,7 +206,7 @@ class Spine(Merger):
         """
         self._retain(lambda retention: retention.with_values(rule))
 
-    def _retain(self, change: Callable[[Retention], Retention]) -> None:
+    def _retain(self, change: Callable[[RetentionFilters], RetentionFilters]) -> None:
         self.change_rules(lambda rules: replace(rules, retention=change(rules.retention)))
 
     # Life
@@ -240,7 +240,7 @@ class Spine(Merger):
         elif temporary is not None:
             temporary.cleanup()
 
-    def __enter__(self) -> "Spine":
+    def __enter__(self) -> "AsyncSpine":
         return self
 
     def __exit__(self, *_: object) -> None:

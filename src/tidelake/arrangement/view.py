@@ -10,7 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import Retention
+from tidelake.arrangement.retention import RetentionFilters
 from tidelake.data.select import select
 from tidelake.data.sums import diffs, sum_batch, sum_sorted
 from tidelake.errors import HistoryCompacted
@@ -35,7 +35,7 @@ def check_kept(as_of: Time, frontier: Frontier) -> None:
 
 
 @dataclass(frozen=True)
-class View:
+class UpdatesView:
     """Time and filters of a read.
 
     Attributes:
@@ -46,7 +46,7 @@ class View:
     """
 
     layout: Layout
-    retention: Retention
+    retention: RetentionFilters
     frontier: Frontier
     as_of: Time | None
 

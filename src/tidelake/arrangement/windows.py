@@ -17,10 +17,10 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from tidelake.arrangement.batch import Batch, Ints
+from tidelake.arrangement.batch import IndexBatch, Ints
 from tidelake.arrangement.layout import Layout
 from tidelake.arrangement.search import Bound, position
-from tidelake.arrangement.view import View
+from tidelake.arrangement.view import UpdatesView
 from tidelake.data.order import group_starts
 from tidelake.data.sums import sum_batch
 
@@ -93,7 +93,7 @@ class Window:
 class Windows:
     """Reads windows of batches."""
 
-    def __init__(self, batches: Sequence[Batch], view: View) -> None:
+    def __init__(self, batches: Sequence[IndexBatch], view: UpdatesView) -> None:
         self._batches, self.view = batches, view
         self.layout = view.layout
 
@@ -160,7 +160,7 @@ class Windows:
         rows, updates = self.view.netted(pieces)
         return Window(rows, updates, lower, upper, self.layout)
 
-    def _between(self, batch: Batch, lower: Edge, upper: Edge) -> Iterable[pa.RecordBatch]:
+    def _between(self, batch: IndexBatch, lower: Edge, upper: Edge) -> Iterable[pa.RecordBatch]:
         """The rows of a batch between two edges: a list of one piece, or empty."""
         first = 0
         if lower.bound is not None:
@@ -178,7 +178,7 @@ class Windows:
         rows = [block for block in blocks if block.num_rows]
         return [pa.concat_batches(rows) if len(rows) > 1 else rows[0]] if rows else []
 
-    def _last_block(self, batch: Batch, upper: Edge) -> int:
+    def _last_block(self, batch: IndexBatch, upper: Edge) -> int:
         """The last block with a key below an upper edge; -1 if there is none."""
         if upper.bound is None:
             return batch.blocks - 1
@@ -190,21 +190,21 @@ class Windows:
         return block if first < key or (upper.inside and first == key) else block - 1
 
 
-def _count(live: list[tuple[Batch, int]], budget_bytes: int) -> int:
+def _count(live: list[tuple[IndexBatch, int]], budget_bytes: int) -> int:
     """How many blocks fit into a budget, by the average size of a block; at least one."""
     size = sum(batch.size_bytes for batch, _ in live)
     return max(1, budget_bytes * sum(batch.blocks for batch, _ in live) // max(1, size))
 
 
-def _lasts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
+def _lasts(batch: IndexBatch, block: int) -> Iterator[tuple[bytes, IndexBatch, int]]:
     """The last key of each block from `block` on."""
     return ((batch.last_key(i), batch, i) for i in range(block, batch.blocks))
 
 
-def _firsts(batch: Batch, block: int) -> Iterator[tuple[bytes, Batch, int]]:
+def _firsts(batch: IndexBatch, block: int) -> Iterator[tuple[bytes, IndexBatch, int]]:
     """The first key of each block from `block` down to the first."""
     return ((batch.first_key(i), batch, i) for i in range(block, -1, -1))
 
 
-def _key(place: tuple[bytes, Batch, int]) -> bytes:
+def _key(place: tuple[bytes, IndexBatch, int]) -> bytes:
     return place[0]

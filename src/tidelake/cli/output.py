@@ -26,7 +26,7 @@ from tidelake.model.frontier import Frontier
 _ROWS = 20
 
 
-class Failed:
+class CommandFailed:
     """Collects the errors of some collections, while a command continues with the others."""
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def list_(lake: str, as_json: bool, read_only: bool) -> None:
     from tidelake.cli.show import summary
 
     with tidelake.open(lake, create=False, read_only=read_only) as opened:
-        failed = output.Failed()
+        failed = output.CommandFailed()
         shown = [summary(one) for one in opened.collections(failed.add)]
     output.table(shown, as_json, empty="no collections yet: make one with tidelake create")
     failed.check()

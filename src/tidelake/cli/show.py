@@ -13,7 +13,7 @@ from tidelake.cli import jsonlines, output
 from tidelake.lake.collection import Collection
 from tidelake.model import time as times
 from tidelake.model.time import Time
-from tidelake.shard.upkeep.compactor import Shape
+from tidelake.shard.upkeep.compactor import MergeShape
 from tidelake.state.forking import borrowed_parts
 from tidelake.state.space import live_rows_min
 from tidelake.state.state import ShardState, WriterRecord
@@ -38,11 +38,11 @@ def summary(collection: Collection) -> Line:
         "since": state.since,
         # For a collection in a group, the group's decisions count as well.
         "upper": collection.upper if state.group else state.upper,
-        **counts(Shape.of([item.batch for item in state.spine])),
+        **counts(MergeShape.of([item.batch for item in state.spine])),
     }
 
 
-def counts(shape: Shape) -> Line:
+def counts(shape: MergeShape) -> Line:
     """The sizes of a collection."""
     return {
         "batches": shape.batches,

@@ -165,7 +165,7 @@ def maintain(
         if not collections:
             # Collect first: a half-dropped collection is still listed, but cannot be opened.
             left = opened.collect().damaged
-        failed = output.Failed()
+        failed = output.CommandFailed()
         # Open all first, so that an unknown name is reported before the work begins.
         named = [opened.collection(name) for name in collections] or [*opened.collections(failed.add)]
         if spark and named:
@@ -205,7 +205,7 @@ def holds(lake: str, collection: str | None, as_json: bool) -> None:
 
     now_ms = SystemClock().now_ms()
     with tidelake.open(lake, create=False) as opened:
-        failed = output.Failed()
+        failed = output.CommandFailed()
         named = opened.collections(failed.add) if collection is None else [opened.collection(collection)]
         lines = [line for one in named for line in shown.rows(one, now_ms)]
     output.table(lines, as_json, empty="no holds")
@@ -232,7 +232,7 @@ def retain(lake: str, collections: tuple[str, ...], window: str, all_: bool, as_
         raise errors.UsageError("say which collections: give names, or --all")
     with tidelake.open(lake, create=False) as opened:
         kept = shown.window(window)
-        failed = output.Failed()
+        failed = output.CommandFailed()
         named = (
             [*opened.collections(failed.add)] if all_ else [opened.collection(name) for name in collections]
         )

@@ -27,7 +27,7 @@ _TEXT_END = b"\x00\x01"
 _RANGES_FEW = 8
 
 
-class Filter:
+class RowFilter:
     """A predicate, ready for batches that have at least the columns of the schema that it names."""
 
     def __init__(self, predicate: Predicate, schema: Schema) -> None:

@@ -22,7 +22,7 @@ _ENOUGH_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Limits:
+class RangeLimits:
     """How large a range with more than one key may be.
 
     Attributes:
@@ -44,7 +44,7 @@ class Limits:
         return max(1, min(self.rows, fitting))
 
 
-def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: Limits) -> Iterator[pa.Table]:
+def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: RangeLimits) -> Iterator[pa.Table]:
     """Sort rows by key, stably, and cut them where a key begins.
 
     Args:
@@ -81,7 +81,7 @@ def key_ranges(tables: Iterable[pa.Table], schema: Schema, limits: Limits) -> It
             yield found
 
 
-def _cut(table: pa.Table, schema: Schema, limits: Limits) -> Iterator[pa.Table]:
+def _cut(table: pa.Table, schema: Schema, limits: RangeLimits) -> Iterator[pa.Table]:
     """All rows of the table, in ranges."""
     if not table.num_rows:
         return

@@ -6,10 +6,10 @@ because loading its parser takes a fifth of a second.
 
 from tidelake.errors import UsageError
 from tidelake.model.schema import Schema
-from tidelake.model.selection import Selection, Wanted
+from tidelake.model.selection import ReadOptions, Selection
 
 
-def bind(wanted: Wanted | Selection, schema: Schema) -> Selection:
+def bind(wanted: ReadOptions | Selection, schema: Schema) -> Selection:
     """Check a user's selection; one that was checked already is returned as it is.
 
     Raises:

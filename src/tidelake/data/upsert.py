@@ -33,7 +33,7 @@ _ROW = "_tidelake_row"
 
 
 @dataclass(frozen=True)
-class Rules:
+class UpsertRules:
     """How competing events are decided.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rules:
 
 
 def resolve(
-    events: pa.Table, old: pa.Table, schema: Schema, domain: TimeDomain, rules: Rules = Rules()
+    events: pa.Table, old: pa.Table, schema: Schema, domain: TimeDomain, rules: UpsertRules = UpsertRules()
 ) -> pa.Table:
     """The updates that have the effect of some events.
 
@@ -90,7 +90,9 @@ def _joined(events: pa.Table) -> pa.RecordBatch:
     return batch.append_column(_ROW, pa.array(np.arange(batch.num_rows)))
 
 
-def _winners(events: pa.RecordBatch, schema: Schema, domain: TimeDomain, rules: Rules) -> pa.RecordBatch:
+def _winners(
+    events: pa.RecordBatch, schema: Schema, domain: TimeDomain, rules: UpsertRules
+) -> pa.RecordBatch:
     """The event that wins for each key and time, sorted by both."""
     by = [*(column.name for column in schema.key), *domain.columns]
     tied = [*by, *(name for name in (ORDER, BEFORE) if name in events.schema.names)]

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tidelake.errors import UsageError
-from tidelake.lake.handle import Handle
+from tidelake.lake.handle import CollectionHandle
 from tidelake.lake.spans import duration_s, patience
 from tidelake.lake.wanted import wanted
 from tidelake.model.time import Time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelake.arrangement.settings import ArrangementConfig
 
 
-class Arranging(Handle):
+class Arranging(CollectionHandle):
     """A handle whose contents can be indexed in this process."""
 
     def arrange(

@@ -26,9 +26,9 @@ from tidelake.model.time import parts
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import REFUSALS, commit_floor
 from tidelake.shard.writing.transaction import (
-    Changes,
     Given,
     Offered,
+    RowChanges,
     Stay,
     free_offered,
     prepare,
@@ -36,9 +36,9 @@ from tidelake.shard.writing.transaction import (
     prepare_offered,
 )
 from tidelake.state import transactions
-from tidelake.state.append import Appended, Claim
+from tidelake.state.append import Appended, IdempotencyKey
 from tidelake.state.staged import Awaited
-from tidelake.state.transactions import Share, Wanted
+from tidelake.state.transactions import Intent, Share
 
 
 class Attempt:
@@ -141,7 +141,7 @@ class Attempt:
                 raise
 
     def _one(self, shard: Shard, stay: Stay, given: Given, time: int | None) -> tuple[int, int] | None:
-        if isinstance(given, Changes):
+        if isinstance(given, RowChanges):
             times, latest = prepare_changes(shard, stay, self._awaited, given, time)
             self._latest[shard.spec.shard_id] = latest
             return times
@@ -158,9 +158,9 @@ class Attempt:
         own_times: bool,
         upper: Frontier | None,
         lower: Frontier | None,
-        claim: Claim | None,
+        idempotency: IdempotencyKey | None,
     ) -> Appended:
-        """Let the group commit it: one log write. Arguments and errors as for `Wanted` and `decide`.
+        """Let the group commit it: one log write. Arguments and errors as for `Intent` and `decide`.
 
         Raises:
             OutcomeUnknown: it may be committed. Calling this again commits it at most once.
@@ -181,12 +181,12 @@ class Attempt:
                 first, last = share.times or times
                 within = (min(first, times[0]), max(last, times[1]))
                 shares[id_] = replace(share, times=within)
-        wanted = Wanted(
+        wanted = Intent(
             self.id, self._awaited.begun, shares, None if own_times else time, own_times, upper, lower
         )
         before, self.asked = self.asked, True
         try:
-            return self.group.run(partial(transactions.decide, wanted=wanted, claim=claim))
+            return self.group.run(partial(transactions.decide, wanted=wanted, idempotency=idempotency))
         except CollectionNotFound as error:
             # The group ended when its last collection left.
             self.asked = before

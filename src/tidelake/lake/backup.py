@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.catalog import Catalog
-from tidelake.lake.christening import check_free, give_name
+from tidelake.lake.publishing import check_free, publish_name
 from tidelake.model.frontier import Frontier
 from tidelake.shard.checking.copy import ShardCopy, Watch
 from tidelake.shard.shard import Shard
@@ -72,7 +72,7 @@ def copy_collection(
         stores.log.delete(shard_id)
         copy.discard()
 
-    give_name(shard_id, name, stores, catalog, env=env, config=config, discard=discard)
+    publish_name(shard_id, name, stores, catalog, env=env, config=config, discard=discard)
     state = copied.state
     rows = state.spine.totals.rows + state.staged.totals.rows
     return BackupReport(name, state.since, state.upper, copied.parts, copied.size_bytes, rows)

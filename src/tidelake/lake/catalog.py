@@ -37,7 +37,7 @@ from tidelake.model.query import AsOf
 from tidelake.model.selection import Selection
 from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
-from tidelake.shard.machine import Together
+from tidelake.shard.machine import GroupCommit
 from tidelake.shard.reading.query import stream
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -81,16 +81,16 @@ class Listing:
 
 
 class Catalog:
-    """Reads and changes the list of collections; `together` combines concurrent commands on it."""
+    """Reads and changes the list of collections; `group_commit` combines concurrent commands on it."""
 
     def __init__(
-        self, stores: Stores, env: Env, url: str, config: Config, together: Together | None = None
+        self, stores: Stores, env: Env, url: str, config: Config, group_commit: GroupCommit | None = None
     ) -> None:
         self._stores, self._env, self._url = stores, env, url
         self._config = replace(
             config, row_group_rows=min(config.row_group_rows, _ROW_GROUP_ROWS_MAX), merge_whole_rows=0
         )
-        self._together = together
+        self._group_commits = group_commit
         self._opened: Shard | None = None
 
     @property
@@ -110,7 +110,7 @@ class Catalog:
     def _there(self) -> Shard | None:
         try:
             return Shard.open(
-                self._stores, self._env, self._url, SHARD_ID, self._config, together=self._together
+                self._stores, self._env, self._url, SHARD_ID, self._config, group_commit=self._group_commits
             )
         except CollectionNotFound:
             return None
@@ -118,7 +118,7 @@ class Catalog:
     def _made(self) -> Shard:
         self._check_new()
         spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: _STORED}, self._config)
-        return Shard.create(self._stores, self._env, spec, together=self._together)
+        return Shard.create(self._stores, self._env, spec, group_commit=self._group_commits)
 
     def _check_new(self) -> None:
         """Check that the catalog is not lost: it is made before the first shard.

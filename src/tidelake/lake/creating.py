@@ -2,8 +2,8 @@
 
 from tidelake.errors import CollectionDropped, IncompatibleSchema
 from tidelake.lake.catalog import Catalog
-from tidelake.lake.christening import confirm
 from tidelake.lake.leftovers import Leftovers
+from tidelake.lake.publishing import confirm
 from tidelake.lake.renaming import refuse_gone
 from tidelake.lake.shards import Shards
 from tidelake.shard.shard import Shard

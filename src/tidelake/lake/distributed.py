@@ -21,7 +21,7 @@ from tidelake.lake.spans import duration_s, patience
 from tidelake.lake.tokens import written
 from tidelake.lake.wanted import wanted
 from tidelake.model.query import AsOf, Query
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.lease import hold_states, owned_id, release_owned
 from tidelake.shard.reading import query
@@ -308,6 +308,6 @@ class Distributed(SplitReads):
         return self._reads._asked(as_of, ask, staged=staged)
 
     def _split(
-        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+        self, asked: Query, n: int, patience_s: float | None, rows: ReadOptions
     ) -> list[pa.RecordBatchReader]:
         return split(self._shard, asked, n, patience_s, wanted=rows)

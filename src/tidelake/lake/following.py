@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.frontiers import FrontierLike, frontier
-from tidelake.lake.handle import Handle
+from tidelake.lake.handle import CollectionHandle
 from tidelake.lake.spans import duration_s, patience
 from tidelake.lake.wanted import wanted
 from tidelake.model.frontier import Frontier
@@ -35,7 +35,7 @@ def following(
     return Following(patience(timeout_s), end, wanted(columns, where))
 
 
-class Follows(Handle):
+class Follows(CollectionHandle):
     """A handle that follows."""
 
     def listen(

@@ -7,8 +7,8 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError, InternalError, UsageError
 from tidelake.lake.catalog import Catalog
-from tidelake.lake.christening import check_free, give_name
 from tidelake.lake.leftovers import Leftovers
+from tidelake.lake.publishing import check_free, publish_name
 from tidelake.model.time import Time
 from tidelake.shard.checking.copy import copy_state
 from tidelake.shard.checking.fork import fork_shard
@@ -46,7 +46,7 @@ def fork_collection(
         ending.drop(force=True)
         ending.remove()
 
-    give_name(
+    publish_name(
         shard_id,
         name,
         source.stores,
@@ -108,7 +108,7 @@ def fork_version(
         ending.drop(force=True)
         ending.remove()
 
-    give_name(
+    publish_name(
         made, name, stores, catalog, env=env, config=config, discard=discard, allow_recreate=allow_recreate
     )
     return made

@@ -24,8 +24,8 @@ from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.names import not_found
 from tidelake.shard.checking.finding import Finding
 from tidelake.shard.checking.fsck import Checked, ShardCheck
-from tidelake.shard.history import History, Known
-from tidelake.shard.upkeep.lending import Lending
+from tidelake.shard.history import History, LoadedVersion
+from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.state.agreed import AS_MADE, Agreed
 from tidelake.state.forking import is_borrower
 from tidelake.state.state import ShardState
@@ -256,10 +256,10 @@ class LakeCheck:
                 self.leftovers.remove(ending)
                 self._repaired()
 
-    def _opened(self, shard_id: str) -> Known | None:
+    def _opened(self, shard_id: str) -> LoadedVersion | None:
         return History(shard_id, self.stores, self.env).open()
 
-    def _tombstone(self, shard_id: str) -> Known | None:
+    def _tombstone(self, shard_id: str) -> LoadedVersion | None:
         """Open a tombstone; None if it is being deleted, which does not happen while it has forks."""
         try:
             return self._opened(shard_id)
@@ -274,8 +274,8 @@ class LakeCheck:
             if self.stores.log.head(fork_id) is None:
                 message = f"parts of {state.shard_id} are kept for this fork of it, which was never made"
                 self._tell("unfinished-fork", fork_id, message, name)
-                lending = Lending(self.stores, self.env, self.config)
-                if self.repair and lending.settle(state):
+                fork_pins = ForkPins(self.stores, self.env, self.config)
+                if self.repair and fork_pins.settle(state):
                     self._repaired()
         if state.origin is None or (state.dropped and not state.forks) or not is_borrower(state):
             return

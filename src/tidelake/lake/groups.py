@@ -187,7 +187,7 @@ class Groups:
         spec = shard.spec
 
         def open_(id_: str) -> Shard:
-            return Shard.open(shard.stores, shard.env, spec.url, id_, spec.config, keeper=shard.keeper)
+            return Shard.open(shard.stores, shard.env, spec.url, id_, spec.config, renewer=shard.renewer)
 
         return cls(shard.stores, shard.env, spec.url, spec.config, open_)
 

@@ -12,7 +12,7 @@ from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState, WriterRecord
 
 
-class Handle:
+class CollectionHandle:
     """A handle on one collection.
 
     Attributes:

@@ -10,7 +10,7 @@ from tidelake.lake.frontiers import FrontierLike, frontier
 from tidelake.lake.spans import patience
 from tidelake.lake.wanted import streams, wanted
 from tidelake.model.query import AsOf, Changes, Query, Updates
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 
 R = TypeVar("R")
@@ -30,7 +30,7 @@ class IntervalReads(Timed):
 
     @abstractmethod
     def _read(
-        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+        self, asked: Query, patience_s: float | None, rows: ReadOptions, *, staged: bool
     ) -> pa.RecordBatchReader:
         """Answer a query as one stream."""
 
@@ -80,7 +80,7 @@ class SplitReads(Timed):
 
     @abstractmethod
     def _split(
-        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+        self, asked: Query, n: int, patience_s: float | None, rows: ReadOptions
     ) -> list[pa.RecordBatchReader]:
         """Answer a query as `n` streams."""
 

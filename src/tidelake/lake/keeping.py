@@ -6,20 +6,20 @@ from functools import partial
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike
 from tidelake.lake.groups import Groups
-from tidelake.lake.handle import Handle
+from tidelake.lake.handle import CollectionHandle
 from tidelake.lake.names import check_name, check_token
 from tidelake.lake.readers import CollectionCriticalHold
 from tidelake.lake.spans import duration_s, window
 from tidelake.model.frontier import Frontier
 from tidelake.shard.reading.critical import CriticalHold
 from tidelake.shard.upkeep.collector import Collector, CollectReport
-from tidelake.shard.upkeep.compactor import MergeReport, Shape, Workers
+from tidelake.shard.upkeep.compactor import MergeReport, MergeShape, Workers
 from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
 from tidelake.state import holds
 from tidelake.state.state import Retention, ShardState
 
 
-class Keeping(Handle):
+class Keeping(CollectionHandle):
     """The part of a collection's handle that administers it."""
 
     def critical_hold(
@@ -133,5 +133,5 @@ class Keeping(Handle):
         return Collector(self._shard).run(thorough=thorough)
 
 
-def _shape(state: ShardState) -> Shape:
-    return Shape.of([member.batch for member in state.spine])
+def _shape(state: ShardState) -> MergeShape:
+    return MergeShape.of([member.batch for member in state.spine])

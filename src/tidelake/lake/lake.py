@@ -10,8 +10,8 @@ from types import TracebackType
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import ReadOnlyLake, UsageError
+from tidelake.lake.admin import Admin
 from tidelake.lake.backup import BackupReport, copy_collection
-from tidelake.lake.care import Care
 from tidelake.lake.names import check_list, check_name
 from tidelake.lake.naming import Naming
 from tidelake.lake.settings import for_another_lake
@@ -60,7 +60,7 @@ def open_lake(
 _LOOKS = 4
 
 
-class Lake(Naming, WritesTogether, Care):
+class Lake(Naming, WritesTogether, Admin):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
@@ -94,10 +94,10 @@ class Lake(Naming, WritesTogether, Care):
         """
         for upkeep in self._upkeep:
             upkeep.stop()
-        self._keeper.end()
-        self._gate.shut()
-        with self._gate.closing():
-            self._keeper.give_up()
+        self._renewer.end()
+        self._guard.shut()
+        with self._guard.closing():
+            self._renewer.give_up()
         self._stores.close()
 
     def upkeep(
@@ -118,7 +118,7 @@ class Lake(Naming, WritesTogether, Care):
             interval_s: pause between two rounds.
             seen: called from the worker's thread with the report of each collection.
         """
-        self._gate.check()
+        self._guard.check()
         if self.read_only:
             raise ReadOnlyLake(self.url)
         pause_s = duration_s(interval_s, "interval_s")
@@ -169,14 +169,14 @@ class Lake(Naming, WritesTogether, Care):
             LeaseExpired: this process slept for so long that parts of the source were collected. Nothing is
                 left of the copy.
         """
-        self._gate.check()
+        self._guard.check()
         copied_as = name if as_name is None else as_name
         check_name(copied_as, "collection name")
         source = self._shards.named(name)
         if not isinstance(to, Lake):
             with open_lake(to, config=for_another_lake(self._config), env=self._env) as opened:
                 return self.backup(name, opened, as_name=as_name, watch=watch)
-        to._gate.check()
+        to._guard.check()
         return copy_collection(
             source, copied_as, to._stores, to._catalog, env=self._env, config=self._config, watch=watch
         )
@@ -197,7 +197,7 @@ class Lake(Naming, WritesTogether, Care):
             as_name: name of the copy; default: the same.
             watch: as for `backup`.
         """
-        self._gate.check()
+        self._guard.check()
         if isinstance(source, Lake):
             return source.backup(name, self, as_name=as_name, watch=watch)
         with open_lake(source, create=False, config=for_another_lake(self._config), env=self._env) as opened:

@@ -4,13 +4,13 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.lake.agreeing import Agreeing
 from tidelake.lake.catalog import Catalog
-from tidelake.lake.gate import Gate
+from tidelake.lake.closeguard import CloseGuard
 from tidelake.lake.groups import Groups
 from tidelake.lake.leftovers import Leftovers
 from tidelake.lake.shards import Shards
 from tidelake.lake.sinces import Sinces
-from tidelake.shard.machine import Together
-from tidelake.shard.shard import keeper_of
+from tidelake.shard.machine import GroupCommit
+from tidelake.shard.shard import renewer_of
 from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.url import Stores
 
@@ -24,19 +24,19 @@ class LakeHandle:
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:
         self.url = url
-        self._gate = gate = Gate(url)
+        self._guard = guard = CloseGuard(url)
         self._stores = Stores(
-            BlobLayer(stores.blobs, gate.around),
-            LogLayer(stores.log, gate.around),
-            stores.turns,
+            BlobLayer(stores.blobs, guard.around),
+            LogLayer(stores.log, guard.around),
+            stores.locks,
             stores.read_only,
         )
         self._config = config
         self._env = env
-        self._keeper = keeper_of(env, config)
-        self._catalog = Catalog(self._stores, env, url, config, Together(env.clock, gate.command))
+        self._renewer = renewer_of(env, config)
+        self._catalog = Catalog(self._stores, env, url, config, GroupCommit(env.clock, guard.command))
         self._shards = Shards(
-            self._stores, env, url, config, catalog=self._catalog, gate=gate, keeper=self._keeper
+            self._stores, env, url, config, catalog=self._catalog, guard=guard, renewer=self._renewer
         )
         self._leftovers = Leftovers(self._stores, env, config, self._catalog)
         self._sinces = Sinces(self._catalog, self._shards.led_to, self._shards.open, env)

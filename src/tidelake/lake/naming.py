@@ -59,7 +59,7 @@ class Naming(LakeHandle):
             CollectionDropped: this process slept for too long between two steps: call again, with
                 `allow_recreate` if others have seen the name meanwhile.
         """
-        self._gate.check()
+        self._guard.check()
         check_name(name, "collection name")
         wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
         spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
@@ -88,7 +88,7 @@ class Naming(LakeHandle):
 
     def __contains__(self, name: object) -> bool:
         """Whether `list` has the name. Needs as many store calls in a lake of many collections as of few."""
-        self._gate.check()
+        self._guard.check()
         return isinstance(name, str) and self._catalog.look([name]).shards.get(name) is not None
 
     def __iter__(self) -> Iterator[str]:
@@ -105,7 +105,7 @@ class Naming(LakeHandle):
         Raises:
             CollectionDropped: it was dropped since.
         """
-        self._gate.check()
+        self._guard.check()
         return Collection(name, self._shards.led_to(name, id_))
 
     def id_of(self, name: str) -> str:
@@ -118,7 +118,7 @@ class Naming(LakeHandle):
 
     def list(self) -> list[str]:
         """The names of all collections, ascending."""
-        self._gate.check()
+        self._guard.check()
         return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
 
     def collections(
@@ -148,7 +148,7 @@ class Naming(LakeHandle):
 
     def names(self) -> dict[str, str]:
         """The names of all collections, by id."""
-        self._gate.check()
+        self._guard.check()
         shards = self._catalog.read().shards
         return {shard_id: name for name, shard_id in sorted(shards.items()) if shard_id is not None}
 
@@ -180,7 +180,7 @@ class Naming(LakeHandle):
             CollectionDropped: a collection is being dropped.
             CollectionExists: a new name is taken, or was taken once and `allow_recreate` is False.
         """
-        self._gate.check()
+        self._guard.check()
         wanted = check_renames(names)
         while True:
             listing = self._catalog.look([*wanted, *wanted.values()])
@@ -233,7 +233,7 @@ class Naming(LakeHandle):
             CollectionDropped: the source was dropped; or this process slept before it confirmed the fork, and
                 another one collected it.
         """
-        self._gate.check()
+        self._guard.check()
         check_name(name, "collection name")
         if to_seqno is not None:
             if as_of is not None or not isinstance(to_seqno, int):
@@ -276,7 +276,7 @@ class Naming(LakeHandle):
             CollectionNotFound: there never was such a collection.
             CollectionInUse: others hold it, and `force` is False; names them. Nothing was written.
         """
-        self._gate.check()
+        self._guard.check()
         check_text(name)
         listing = self._catalog.look([name])
         if name not in listing.shards:

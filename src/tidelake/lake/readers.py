@@ -15,7 +15,7 @@ from tidelake.lake.spans import patience
 from tidelake.lake.wanted import wanted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading.critical import CriticalHold, Moved
 from tidelake.shard.reading.reader import Reader, Step
@@ -88,12 +88,12 @@ class CollectionReader(IntervalReads, SplitReads):
         return ask(AsOf(self._last_staged(self._reader.ahead()) if staged else self._last_time()))
 
     def _read(
-        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+        self, asked: Query, patience_s: float | None, rows: ReadOptions, *, staged: bool
     ) -> pa.RecordBatchReader:
         return self._reader.stream(asked, patience_s, rows, staged=staged)
 
     def _split(
-        self, asked: Query, n: int, patience_s: float | None, rows: Wanted
+        self, asked: Query, n: int, patience_s: float | None, rows: ReadOptions
     ) -> list[pa.RecordBatchReader]:
         return self._reader.split(asked, n, patience_s, rows)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidelake.data.ingest import as_table
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.frontiers import FrontierLike
-from tidelake.lake.handle import Handle
+from tidelake.lake.handle import CollectionHandle
 from tidelake.lake.intervals import IntervalReads
 from tidelake.lake.names import check_name
 from tidelake.lake.readers import CollectionReader
@@ -20,7 +20,7 @@ from tidelake.lake.spans import patience
 from tidelake.lake.wanted import wanted
 from tidelake.model.query import AsOf, Query
 from tidelake.model.schema import DIFF
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.reading import query
 from tidelake.shard.reading.lookup import lookup
@@ -29,7 +29,7 @@ from tidelake.shard.reading.reader import Reader
 R = TypeVar("R")
 
 
-class Reads(Handle, IntervalReads):
+class Reads(CollectionHandle, IntervalReads):
     """The part of a collection's handle that reads."""
 
     def snapshot(
@@ -142,7 +142,7 @@ class Reads(Handle, IntervalReads):
                 continue
 
     def _read(
-        self, asked: Query, patience_s: float | None, rows: Wanted, *, staged: bool
+        self, asked: Query, patience_s: float | None, rows: ReadOptions, *, staged: bool
     ) -> pa.RecordBatchReader:
         return query.stream(self._shard, asked, patience_s, wanted=rows, staged=staged)
 

@@ -10,10 +10,10 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import CollectionDropped, CollectionNotFound, CorruptionError
 from tidelake.lake.catalog import Catalog
-from tidelake.lake.gate import Gate
+from tidelake.lake.closeguard import CloseGuard
 from tidelake.lake.names import check_text, not_found
-from tidelake.shard.keeper import Keeper
-from tidelake.shard.machine import Together
+from tidelake.shard.machine import GroupCommit
+from tidelake.shard.renewer import LeaseRenewer
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.state import agreeing
@@ -30,7 +30,7 @@ class Shards:
         config: settings of this process.
         catalog: catalog of the lake.
         gate: shut when the lake is closed.
-        keeper: keeps the parts of long reads.
+        renewer: keeps the parts of long reads.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Shards:
         config: Config,
         *,
         catalog: Catalog,
-        gate: Gate,
-        keeper: Keeper,
+        guard: CloseGuard,
+        renewer: LeaseRenewer,
     ) -> None:
         self._stores, self._env, self._url, self._config = stores, env, url, config
-        self._catalog, self._gate, self._keeper = catalog, gate, keeper
-        self._together: WeakValueDictionary[str, Together] = WeakValueDictionary()
+        self._catalog, self._guard, self._renewer = catalog, guard, renewer
+        self._group_commits: WeakValueDictionary[str, GroupCommit] = WeakValueDictionary()
 
     def id_of(self, name: str) -> str:
         """The id of the shard that a name leads to now; see `Lake.id_of`."""
-        self._gate.check()
+        self._guard.check()
         check_text(name)
         shard_id = self._catalog.look([name]).shards.get(name)
         if shard_id is None:
@@ -99,8 +99,8 @@ class Shards:
             self._url,
             shard_id,
             self._config,
-            keeper=self._keeper,
-            together=self._together_on(shard_id),
+            renewer=self._renewer,
+            group_commit=self._group_commit_of(shard_id),
         )
         self.agree(shard)
         return shard
@@ -118,13 +118,13 @@ class Shards:
 
     def make(self, spec: ShardSpec) -> Shard:
         """Make a shard. It has no name yet."""
-        together = self._together_on(spec.shard_id)
+        group_commit = self._group_commit_of(spec.shard_id)
         return Shard.create(
             self._stores,
             self._env,
             spec,
-            keeper=self._keeper,
-            together=together,
+            renewer=self._renewer,
+            group_commit=group_commit,
             agreed=self._catalog.known_agreed(),
         )
 
@@ -136,6 +136,6 @@ class Shards:
         """The error for an unknown name, with the nearest names. Reads all names."""
         return CollectionNotFound(not_found(name, self._catalog.read().shards))
 
-    def _together_on(self, shard_id: str) -> Together:
+    def _group_commit_of(self, shard_id: str) -> GroupCommit:
         # Two threads at once may get different ones, which only means more log writes.
-        return self._together.setdefault(shard_id, Together(self._env.clock, self._gate.command))
+        return self._group_commits.setdefault(shard_id, GroupCommit(self._env.clock, self._guard.command))

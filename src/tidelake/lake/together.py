@@ -40,7 +40,7 @@ class WritesTogether(LakeHandle):
             token: any text of at most 249 bytes. A transaction that is repeated under the same token is
                 committed once. The group remembers it for the lake's `token_age_s`, by default 30 days.
         """
-        self._gate.check()
+        self._guard.check()
         if token is not None:
             check_name(token, "token")
         return Transaction(

@@ -36,8 +36,8 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.writing.append import past_last
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.batches import check_once
-from tidelake.shard.writing.transaction import Changes, Given, Offered, check_fits, has_times, offered_of
-from tidelake.state.append import Claim
+from tidelake.shard.writing.transaction import Given, Offered, RowChanges, check_fits, has_times, offered_of
+from tidelake.state.append import IdempotencyKey
 from tidelake.state.commands import open_writer
 from tidelake.state.tokens import PREFIX
 
@@ -94,7 +94,7 @@ class Transaction:
         self._seals: dict[str, Frontier] = {}
         self._kind: Literal["write", "stage"] | None = None
         self._attempt: Attempt | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._ended = False
 
     def __enter__(self) -> "Transaction":
@@ -180,7 +180,7 @@ class Transaction:
             UploadExpired: an upload is too old, or its collection left the group. Nothing is committed.
             UsageError: the collections cannot be in one group, or the arguments contradict each other.
         """
-        with self._turn:
+        with self._lock:
             self._check_open()
             wanted = self._time if time is None else time
             # Check before anything is joined or stored, so that a wrong call changes nothing.
@@ -205,7 +205,7 @@ class Transaction:
             OutcomeUnknown: it may be committed: an earlier commit ended with `OutcomeUnknown`, and the group
                 that recorded its outcome is gone by now.
         """
-        with self._turn:
+        with self._lock:
             attempt, self._ended = self._attempt, True
             if attempt is not None and not attempt.abort():
                 raise UsageError("the transaction is committed: it cannot be given up any more")
@@ -259,7 +259,7 @@ class Transaction:
                     raise
             return None
         except AlreadyTaken as error:
-            if self._token is not None and self._claim(attempt.group) is None:
+            if self._token is not None and self._idempotency(attempt.group) is None:
                 # Another process with the same token was faster, and committed the upload.
                 return self._committed(attempt, attempt.group.known().upper, already=True)
             raise self._told(error) from error
@@ -278,7 +278,7 @@ class Transaction:
 
     def _depends(self) -> bool:
         """Whether a write depends on contents (an upsert or a replace)."""
-        return any(isinstance(given, Changes) for _, given in self._rows)
+        return any(isinstance(given, RowChanges) for _, given in self._rows)
 
     def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateNotBeyondLower) -> bool:
         """Whether a refusal is due to the caller's arguments, so that another attempt cannot succeed."""
@@ -300,8 +300,8 @@ class Transaction:
         return UploadExpired(error.name, names.uploaded_at(error.name) or 0, max(seqnos))
 
     def _carried_out(self, attempt: Attempt) -> Committed:
-        claim = self._claim(attempt.group)
-        if claim is None and self._token is not None:
+        idempotency = self._idempotency(attempt.group)
+        if idempotency is None and self._token is not None:
             return self._committed(attempt, attempt.group.known().upper, already=True)
         own_times, time = self._own_times(), self._time
         if time is None and not own_times and self._depends():
@@ -320,7 +320,7 @@ class Transaction:
                 if isinstance(given, Offered):
                     upper = given.upper if upper is None else upper.join(given.upper)
         done = attempt.decide(
-            self._seals, time, own_times=own_times, upper=upper, lower=self._lower, claim=claim
+            self._seals, time, own_times=own_times, upper=upper, lower=self._lower, idempotency=idempotency
         )
         return self._committed(attempt, done.upper, already=done.already)
 
@@ -339,7 +339,7 @@ class Transaction:
         if True in timed and time is not None:
             raise UsageError(f"time={time}, but the rows have times of their own: leave one of them out")
 
-    def _claim(self, group: Shard) -> Claim | None:
+    def _idempotency(self, group: Shard) -> IdempotencyKey | None:
         """The claim that makes the token's transaction commit once; None: no token, or it is committed."""
         if self._token is None:
             return None
@@ -354,13 +354,13 @@ class Transaction:
         except CollectionNotFound as error:
             # The group ended when its last collection left.
             raise LeftGroup(min(self._shards)) from error
-        return Claim(name, record.epoch, 0) if record.sequence is None else None
+        return IdempotencyKey(name, record.epoch, 0) if record.sequence is None else None
 
     def _add(self, kind: Literal["write", "stage"], name: str, updates: object) -> None:
         self._check_open()
         if self._kind not in (None, kind):
             raise UsageError("a transaction either writes or stages: use two")
-        if any(isinstance(given, Changes) for other, given in self._rows if other == name):
+        if any(isinstance(given, RowChanges) for other, given in self._rows if other == name):
             raise UsageError(_ALONE.format(name=name))
         offered = offered_of(self._shard(name), updates)
         if offered is not None:
@@ -381,7 +381,7 @@ class Transaction:
         shard = self._shard(name)
         if columns is not None:
             columns.check(shard.spec.schema, shard.spec.domain)
-        self._rows.append((name, Changes(_kept(table), columns)))
+        self._rows.append((name, RowChanges(_kept(table), columns)))
         self._kind = "write"
 
     def _shard(self, name: str) -> Shard:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from tidelake.errors import UsageError
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 
 
-def wanted(columns: object, where: object) -> Wanted:
+def wanted(columns: object, where: object) -> ReadOptions:
     """Check the types of `columns` and `where`; names are checked later, against the schema.
 
     Raises:
@@ -20,7 +20,7 @@ def wanted(columns: object, where: object) -> Wanted:
         raise UsageError(f"columns={columns!r} is not a list of column names: write columns=['name', ...]")
     if where is not None and not isinstance(where, str):
         raise UsageError(f"where={where!r} is not SQL text: write where=\"price > 10 AND name LIKE 'a%'\"")
-    return Wanted(None if columns is None else tuple(columns), where)
+    return ReadOptions(None if columns is None else tuple(columns), where)
 
 
 def streams(n: object) -> int:

@@ -18,7 +18,7 @@ from tidelake.shard.writing import append, batches, stage, upsert
 from tidelake.shard.writing.append import REFUSALS
 from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.single import open_writer
-from tidelake.state.append import Appended, Claim
+from tidelake.state.append import Appended, IdempotencyKey
 from tidelake.state.staging import Seen
 
 R = TypeVar("R")
@@ -64,9 +64,13 @@ class Writer:
         if isinstance(updates, Batch):
             if upper is not None:
                 raise UsageError("a batch has its own upper: append it without, or by append_batches")
-            return self._numbered(sequence, lambda claim: batches.append_batch(self._shard, updates, claim))
+            return self._numbered(
+                sequence, lambda idempotency: batches.append_batch(self._shard, updates, idempotency)
+            )
         end = None if upper is None else self._frontier(upper, "upper")
-        return self._numbered(sequence, lambda claim: append.append_rows(self._shard, updates, end, claim))
+        return self._numbered(
+            sequence, lambda idempotency: append.append_rows(self._shard, updates, end, idempotency)
+        )
 
     def compare_and_append(
         self, updates: object, lower: FrontierLike, upper: FrontierLike, *, sequence: int | None = None
@@ -78,12 +82,13 @@ class Writer:
         """
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         return self._numbered(
-            sequence, lambda claim: append.compare_and_append(self._shard, updates, start, end, claim)
+            sequence,
+            lambda idempotency: append.compare_and_append(self._shard, updates, start, end, idempotency),
         )
 
     def stage(self, updates: object, *, sequence: int | None = None) -> bool:
         """`Collection.stage` as number `sequence`; False if nothing was stored. Errors as for `append`."""
-        return self._numbered(sequence, lambda claim: stage.stage(self._shard, updates, claim))
+        return self._numbered(sequence, lambda idempotency: stage.stage(self._shard, updates, idempotency))
 
     def stage_uploaded(
         self,
@@ -99,13 +104,15 @@ class Writer:
         """
         end = None if seal is None else self._frontier(seal, "seal")
         return self._numbered(
-            sequence, lambda claim: stage.stage_uploaded(self._shard, uploads, claim, end), content
+            sequence,
+            lambda idempotency: stage.stage_uploaded(self._shard, uploads, idempotency, end),
+            content,
         )
 
     def seal(self, upper: FrontierLike, *, sequence: int | None = None) -> Appended:
         """`Collection.seal` as number `sequence`. If it is committed already, nothing is written."""
         end = self._frontier(upper, "upper")
-        return self._numbered(sequence, lambda claim: stage.seal(self._shard, end, claim))
+        return self._numbered(sequence, lambda idempotency: stage.seal(self._shard, end, idempotency))
 
     def upsert(
         self,
@@ -118,12 +125,16 @@ class Writer:
     ) -> Appended:
         """`Collection.upsert` as number `sequence`. If it is committed already, nothing is written."""
         at, columns = self._time(time), EventColumns(order_by, delete_column)
-        return self._numbered(sequence, lambda claim: upsert.upsert(self._shard, table, columns, at, claim))
+        return self._numbered(
+            sequence, lambda idempotency: upsert.upsert(self._shard, table, columns, at, idempotency)
+        )
 
     def replace(self, table: object, *, time: Time | None = None, sequence: int | None = None) -> Appended:
         """`Collection.replace` as number `sequence`. If it is committed already, nothing is written."""
         at = self._time(time)
-        return self._numbered(sequence, lambda claim: upsert.replace(self._shard, table, at, claim))
+        return self._numbered(
+            sequence, lambda idempotency: upsert.replace(self._shard, table, at, idempotency)
+        )
 
     def append_batches(
         self,
@@ -142,7 +153,7 @@ class Writer:
         start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
         return self._numbered(
             sequence,
-            lambda claim: batches.append_batches(self._shard, offered, start, end, claim),
+            lambda idempotency: batches.append_batches(self._shard, offered, start, end, idempotency),
             content,
         )
 
@@ -165,8 +176,8 @@ class Writer:
         seen = None if read_at is None else Seen(read_at)
         return self._numbered(
             sequence,
-            lambda claim: batches.append_uploaded(
-                self._shard, uploads, start, end, claim, advance=advance, seen=seen
+            lambda idempotency: batches.append_uploaded(
+                self._shard, uploads, start, end, idempotency, advance=advance, seen=seen
             ),
             content,
         )
@@ -177,12 +188,12 @@ class Writer:
     def _frontier(self, value: FrontierLike, name: str) -> Frontier:
         return frontier(value, self._shard.spec.domain, name)
 
-    def _numbered(self, sequence: int | None, attempt: Callable[[Claim], R], content: str = "") -> R:
+    def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
         number = self._next() if sequence is None else sequence
         if number < 0:
             raise UsageError(f"sequence={number} must not be negative")
         try:
-            answer = attempt(Claim(self.name, self.epoch, number, content))
+            answer = attempt(IdempotencyKey(self.name, self.epoch, number, content))
         except (*REFUSALS, UsageError):
             raise
         except BaseException:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
 from tidelake.lake.frontiers import FrontierLike
-from tidelake.lake.handle import Handle
+from tidelake.lake.handle import CollectionHandle
 from tidelake.lake.tokens import writer_of, written
 from tidelake.lake.writer import Writer
 from tidelake.model.time import Time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidelake.arrangement.follow import FollowedArrangement
 
 
-class Writes(Handle):
+class Writes(CollectionHandle):
     """The part of a collection's handle that writes."""
 
     def append(

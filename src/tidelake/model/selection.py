@@ -10,7 +10,7 @@ from tidelake.model.predicate import Predicate
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadOptions:
     """What a user asks for.
 
     Attributes:
@@ -27,7 +27,7 @@ class Selection:
     """The same, checked against a schema.
 
     Attributes:
-        columns: as in `Wanted`; times and `_diff` come after them.
+        columns: as in `ReadOptions`; times and `_diff` come after them.
         where: the condition on rows; None: all rows.
     """
 

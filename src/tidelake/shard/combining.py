@@ -39,12 +39,12 @@ class Request:
     def __init__(self, *, alone: bool = False) -> None:
         self.alone = alone
         self.answered = self.gone = False
-        self.gate: threading.Lock | None = None
+        self.guard: threading.Lock | None = None
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
         """End the request with an error that all requests of the round get."""
-        self.error = error if self.gate is None else _copied(error)
+        self.error = error if self.guard is None else _copied(error)
         self.answered = True
 
     def check(self) -> None:
@@ -59,7 +59,7 @@ class Request:
                 del error
 
 
-class Combiner:
+class RequestQueue:
     """Combines the requests of threads of one process. Thread-safe; still works after a fork.
 
     Args:
@@ -89,9 +89,9 @@ class Combiner:
             line = self._line = _Line()
         taken: list[A] = []
         try:
-            gate = line.enter(request)
-            if gate is not None:
-                gate.acquire()
+            guard = line.enter(request)
+            if guard is not None:
+                guard.acquire()
             if not request.answered:
                 self._gather(line, request)
                 taken = line.take(request, self._size_max)
@@ -135,10 +135,10 @@ class _Line:
             if self._leader is None:
                 self._leader = request
                 return None
-            request.gate = threading.Lock()
-            request.gate.acquire()
+            request.guard = threading.Lock()
+            request.guard.acquire()
             self._waiting.append(request)
-            return request.gate
+            return request.guard
 
     def count(self) -> int:
         """The number of requests that would be carried out together now."""
@@ -180,5 +180,5 @@ def _copied(error: Exception) -> Exception:
 
 
 def _open(request: Request) -> None:
-    if request.gate is not None and not request.gone:
-        request.gate.release()
+    if request.guard is not None and not request.gone:
+        request.guard.release()

@@ -27,7 +27,7 @@ _SILENCE_S_MAX = 2.0
 
 
 @dataclass(frozen=True)
-class Known:
+class LoadedVersion:
     """A version of the state that was read from the log, and the cost of opening it.
 
     Attributes:
@@ -47,7 +47,7 @@ class History:
         self._stores = stores
         self._env = env
 
-    def open(self) -> Known | None:
+    def open(self) -> LoadedVersion | None:
         """The newest state, or None if there is no such shard. Three store calls.
 
         If the rollup is replaced and deleted meanwhile, this starts over with the newer one.
@@ -100,7 +100,7 @@ class History:
         newest = codec.decode_delta(head.data, self._entry_name(head.seqno))
         return newest.committed_ms if newest.dropped else None
 
-    def _open_from(self, base: Rollup) -> Known | None:
+    def _open_from(self, base: Rollup) -> LoadedVersion | None:
         """The newest state, read from a rollup on; None if the log was truncated past it or deleted since."""
         first = 0 if base == FIRST else base.seqno + 1
         if base == FIRST:
@@ -116,15 +116,15 @@ class History:
         # There is at least the entry that added the rollup, as it comes after the state in the rollup.
         if not entries or entries[0].seqno != first:
             return None
-        return self._followed(Known(state, 0), entries)
+        return self._followed(LoadedVersion(state, 0), entries)
 
-    def _first(self, entry: Entry) -> Known:
+    def _first(self, entry: Entry) -> LoadedVersion:
         state = codec.decode_state(entry.data, self._entry_name(entry.seqno))
         if state.shard_id != self.shard_id or state.seqno != entry.seqno:
             raise CorruptionError(self._entry_name(entry.seqno), f"holds {state.shard_id}@{state.seqno}")
-        return Known(state, len(entry.data))
+        return LoadedVersion(state, len(entry.data))
 
-    def refresh(self, known: Known) -> Known:
+    def refresh(self, known: LoadedVersion) -> LoadedVersion:
         """The newest state, starting from an older one. One scan.
 
         A shard whose log has vanished is a tombstone. A tombstone changes only while it has forks to forget,
@@ -158,7 +158,7 @@ class History:
             message = f"its log ends at entry {head.seqno}, but entry {seqno} was there: the rest is lost"
             raise CorruptionError(self.shard_id, message)
 
-    def _reopened(self, known: Known) -> Known:
+    def _reopened(self, known: LoadedVersion) -> LoadedVersion:
         """The newest state, after the log was truncated past what this process knew, or repaired."""
         try:
             opened = self.open()
@@ -166,18 +166,18 @@ class History:
             opened = None
         return replace(known, state=vanished(known.state)) if opened is None else opened
 
-    def _followed(self, known: Known, entries: list[Entry]) -> Known:
+    def _followed(self, known: LoadedVersion, entries: list[Entry]) -> LoadedVersion:
         deltas = [codec.decode_delta(entry.data, self._entry_name(entry.seqno)) for entry in entries]
         return self._extended(known, entries, deltas)
 
-    def _extended(self, known: Known, entries: list[Entry], deltas: list[Delta]) -> Known:
+    def _extended(self, known: LoadedVersion, entries: list[Entry], deltas: list[Delta]) -> LoadedVersion:
         for entry, delta in zip(entries, deltas, strict=True):
             if delta.seqno != entry.seqno:
                 raise CorruptionError(self._entry_name(entry.seqno), f"holds seqno {delta.seqno}")
             known = advanced(known, delta, len(entry.data))
         return known
 
-    def create(self, state: ShardState) -> Known:
+    def create(self, state: ShardState) -> LoadedVersion:
         """Write the first state unless the shard exists. Returns the newest state either way.
 
         Raises:
@@ -188,7 +188,7 @@ class History:
         data = codec.encode_state(state)
         try:
             if self._stores.log.compare_and_set(self.shard_id, None, data):
-                return Known(state, len(data))
+                return LoadedVersion(state, len(data))
         except OutcomeUnknown:
             # It does not matter which process created it: creating an equal shard twice is one creation.
             self._env.recorder.count("shard.create.unknown")
@@ -197,7 +197,7 @@ class History:
             raise OutcomeUnknown(f"shard {self.shard_id} may or may not have been created; create it again")
         return present
 
-    def commit(self, known: Known, delta: Delta, after: ShardState) -> Known | None:
+    def commit(self, known: LoadedVersion, delta: Delta, after: ShardState) -> LoadedVersion | None:
         """Append a delta; None if another commit was first.
 
         SUBTLE: when the store does not say whether it wrote, read the log. If the seqno is taken, the nonce
@@ -215,7 +215,7 @@ class History:
             won = self._decided(known.state.seqno, delta.seqno, data)
         return advanced(known, delta, len(data), after) if won else None
 
-    def resume(self, known: Known, delta: Delta, after: ShardState) -> Known | None:
+    def resume(self, known: LoadedVersion, delta: Delta, after: ShardState) -> LoadedVersion | None:
         """As `commit`, for a delta that another thread may have committed before it was interrupted."""
         data = codec.encode_delta(delta)
         won = self._decided(known.state.seqno, delta.seqno, data)
@@ -279,7 +279,9 @@ class History:
         return f"{self.shard_id}@{seqno}"
 
 
-def advanced(known: Known, delta: Delta, size_bytes: int, after: ShardState | None = None) -> Known:
+def advanced(
+    known: LoadedVersion, delta: Delta, size_bytes: int, after: ShardState | None = None
+) -> LoadedVersion:
     """The version after one more log entry. `after` is its state, if the caller has computed it."""
     state = apply(known.state, delta) if after is None else after
-    return Known(state, 0 if delta.rolled_up else known.delta_bytes + size_bytes)
+    return LoadedVersion(state, 0 if delta.rolled_up else known.delta_bytes + size_bytes)

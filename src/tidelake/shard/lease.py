@@ -34,7 +34,7 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.keeper import Keeper
+from tidelake.shard.renewer import LeaseRenewer
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.version import Version
@@ -74,7 +74,7 @@ class Lease:
         reader: whether it has an owner that closes it; otherwise it ends with its last read.
         id_: id of its hold; default: a fresh one.
         lease_ms: how long the hold lasts without renewal; default: as the lake's setting says.
-        keeper: the worker that renews it; default: the one of the lake.
+        renewer: the worker that renews it; default: the one of the lake.
 
     Attributes:
         since: the hold keeps history from here on; the closed frontier if it keeps none.
@@ -91,11 +91,11 @@ class Lease:
         reader: bool = False,
         id_: str = "",
         lease_ms: int | None = None,
-        keeper: Keeper | None = None,
+        renewer: LeaseRenewer | None = None,
     ) -> None:
         self.shard = shard
         self._id = id_
-        self._keeper = keeper or shard.keeper
+        self._renewer = renewer or shard.renewer
         self._purpose = purpose
         self._is_reader = self._owned = reader
         self._lease_ms = lease_ms or shard.known().agreed.lease_ms
@@ -108,7 +108,7 @@ class Lease:
         self._renewed_s, self._renewed_ms = 0.0, 0
         self._opened = self._over = False
         self._pid = os.getpid()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def id(self) -> str:
@@ -140,12 +140,12 @@ class Lease:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
 
         def take() -> ShardState:
-            with self._turn:
+            with self._lock:
                 return self._commit(since, newest=True)
 
         version = self.shard.version(with_writers=with_writers, take=take)
-        self._keeper.look_every(self._beat_s)
-        self._keeper.add(self)
+        self._renewer.look_every(self._beat_s)
+        self._renewer.add(self)
         return version.kept_by(self)
 
     def unpin(self) -> None:
@@ -158,7 +158,7 @@ class Lease:
         Raises:
             LeaseExpired: the hold is gone.
         """
-        with self._turn:
+        with self._lock:
             self._commit(since)
 
     def renew_if_due(self) -> None:
@@ -179,7 +179,7 @@ class Lease:
         if self.foreign:
             raise UsageError("a reader does not survive a fork: open it in the process that uses it")
         if self.id not in state.holds:
-            self._keeper.discard(self)
+            self._renewer.discard(self)
             raise CollectionDropped(self.shard.title) if state.dropped else LeaseExpired(self.id)
 
     def close(self) -> None:
@@ -187,8 +187,8 @@ class Lease:
         if self.foreign:
             return
         self._owned = False
-        self._keeper.discard(self)
-        with self._turn:
+        self._renewer.discard(self)
+        with self._lock:
             if self.id and not self._over:
                 self.shard.run(partial(holds.close_hold, hold_id=self.id))
             self._over = True
@@ -208,9 +208,9 @@ class Lease:
         begun_s = self.shard.env.clock.monotonic_s()
         self._reads[number] = Read(state.seqno, begun_s + young_s)
         if not self._over:
-            self._keeper.look_every(min(young_s, self._beat_s))
+            self._renewer.look_every(min(young_s, self._beat_s))
             try:
-                self._keeper.add(self)
+                self._renewer.add(self)
             except OutOfThreads:
                 del self._reads[number]
                 raise
@@ -220,7 +220,7 @@ class Lease:
         """Takes no lock: the garbage collector may call it anywhere."""
         self._reads.pop(number, None)
         if not (self._reads or self._owned or self.id):
-            self._keeper.discard(self)
+            self._renewer.discard(self)
 
     def _finish(self) -> None:
         """Called at the end of a read: end the hold if the read had to open one."""
@@ -232,7 +232,7 @@ class Lease:
             # The read has its rows, and the hold expires.
             self.shard.env.recorder.count("shard.lease.close.failed")
 
-    # For the keeper.
+    # For the renewer.
 
     def due_s(self) -> float:
         """When the next pin or renewal is due. At once if the last read is over."""
@@ -246,24 +246,24 @@ class Lease:
 
     def keep(self) -> None:
         """Pin the reads that have run for long, and renew the hold."""
-        keeper = self._keeper
+        renewer = self._renewer
         if not (self._reads or self._owned):
-            keeper.discard(self)
+            renewer.discard(self)
             # The hold of a reader that was forgotten expires.
             if not self._is_reader:
                 self.close()
             return
-        with self._turn:
+        with self._lock:
             if self._over:
                 return
             try:
                 self._commit(None if self._is_reader else Frontier())
             except (LeaseExpired, CollectionNotFound, Closed):
                 self._over = True
-                keeper.discard(self)
+                renewer.discard(self)
                 return
         # The read may have ended meanwhile, when there was no hold yet to end.
-        keeper.add(self)
+        renewer.add(self)
 
     def give_up(self) -> None:
         """End the hold, because the lake is closed."""

@@ -29,9 +29,9 @@ from tidelake.errors import (
     InternalError,
     TidelakeError,
 )
-from tidelake.shard.asked import Asked, Decided, Done, Failed, Look
-from tidelake.shard.combining import Combiner, Request
-from tidelake.shard.history import History, Known
+from tidelake.shard.combining import Request, RequestQueue
+from tidelake.shard.history import History, LoadedVersion
+from tidelake.shard.requests import CommitRequest, Decided, Done, Failed, RefreshRequest
 from tidelake.state.commands import Command, Commit, NoOp, Refused
 from tidelake.state.edits import Delta, Edits, stepped
 from tidelake.state.holds import settle
@@ -41,7 +41,7 @@ from tidelake.state.state import ShardState
 R = TypeVar("R")
 
 
-class Together:
+class GroupCommit:
     """Work that the handles of one lake on one shard do together: one combiner for each kind of work.
 
     Attributes:
@@ -57,9 +57,9 @@ class Together:
     def __init__(
         self, clock: Clock, command: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        self.commits, self.looks = Combiner(clock), Combiner()
-        self.reliefs, self.gathers = Combiner(), Combiner()
-        self.newest: Known | None = None
+        self.commits, self.looks = RequestQueue(clock), RequestQueue()
+        self.reliefs, self.gathers = RequestQueue(), RequestQueue()
+        self.newest: LoadedVersion | None = None
         self.command = command
 
 
@@ -74,10 +74,10 @@ class _Attempt:
         decided: all commands of the round with their outcomes.
     """
 
-    known: Known
+    known: LoadedVersion
     delta: Delta | None
     after: ShardState
-    decided: tuple[tuple[Asked[Any], Decided[Any]], ...]
+    decided: tuple[tuple[CommitRequest[Any], Decided[Any]], ...]
 
 
 class Machine:
@@ -94,13 +94,15 @@ class Machine:
         together: as the argument.
     """
 
-    def __init__(self, history: History, config: Config, env: Env, together: Together | None = None) -> None:
+    def __init__(
+        self, history: History, config: Config, env: Env, group_commit: GroupCommit | None = None
+    ) -> None:
         self.title = history.shard_id
-        self.together = together or Together(env.clock)
+        self.group_commit = group_commit or GroupCommit(env.clock)
         self._history = history
         self._config = config
         self._env = env
-        self._known: Known | None = None
+        self._known: LoadedVersion | None = None
         self._make_locks()
 
     def _make_locks(self) -> None:
@@ -121,10 +123,10 @@ class Machine:
         Raises:
             CollectionNotFound: there is no such shard.
         """
-        self.together.looks.run(Look(self), self._look)
+        self.group_commit.looks.run(RefreshRequest(self), self._look)
         return self.known().state
 
-    def _look(self, looks: Sequence[Look]) -> None:
+    def _look(self, looks: Sequence[RefreshRequest]) -> None:
         try:
             before = self._newest(looks)
             known = self._history.open() if before is None else self._history.refresh(before)
@@ -137,14 +139,14 @@ class Machine:
             look.machine.adopt(known)
             look.answered = True
 
-    def _newest(self, asking: Sequence[Look | Asked[Any]]) -> Known | None:
+    def _newest(self, asking: Sequence[RefreshRequest | CommitRequest[Any]]) -> LoadedVersion | None:
         """The newest state that any of these handles has seen; this handle adopts it."""
-        for known in (self.together.newest, *(asked.machine.seen() for asked in asking)):
+        for known in (self.group_commit.newest, *(asked.machine.seen() for asked in asking)):
             if known is not None:
                 self.adopt(known)
         return self._known
 
-    def adopt(self, known: Known) -> Known:
+    def adopt(self, known: LoadedVersion) -> LoadedVersion:
         """Take over a version that was read or committed, unless a newer one is known. Returns the newest."""
         self._check_process()
         with self._adopting:
@@ -164,11 +166,11 @@ class Machine:
             TidelakeError: the command was refused on the newest state; nothing was written.
             CollectionDropped: it would write, and the shard is a tombstone.
         """
-        asked: Asked[R] = Asked(self, command, alone=alone)
-        self.together.commits.run(asked, self._carry_out)
+        asked: CommitRequest[R] = CommitRequest(self, command, alone=alone)
+        self.group_commit.commits.run(asked, self._carry_out)
         return asked.done()
 
-    def _carry_out(self, asking: Sequence[Asked[Any]]) -> None:
+    def _carry_out(self, asking: Sequence[CommitRequest[Any]]) -> None:
         """Answer commands, of this handle and of others on the same shard."""
         for attempt in {id(asked.attempt): asked.attempt for asked in asking}.values():
             if isinstance(attempt, _Attempt):
@@ -190,7 +192,7 @@ class Machine:
         else:
             self._answer(attempt, committed)
 
-    def _decide(self, waiting: Sequence[Asked[Any]]) -> None:
+    def _decide(self, waiting: Sequence[CommitRequest[Any]]) -> None:
         fresh = self._newest(waiting) is None
         while waiting:
             attempt = self._attempt(self.known(), waiting)
@@ -207,11 +209,11 @@ class Machine:
             self.refresh()
             fresh = True
 
-    def _attempt(self, known: Known, waiting: Sequence[Asked[Any]]) -> _Attempt:
+    def _attempt(self, known: LoadedVersion, waiting: Sequence[CommitRequest[Any]]) -> _Attempt:
         """Decide commands, each on the state that those before it produce."""
         before = state = known.state
         now_ms = max(self._env.clock.now_ms(), before.committed_ms)
-        decided: list[tuple[Asked[Any], Decided[Any]]] = []
+        decided: list[tuple[CommitRequest[Any], Decided[Any]]] = []
         steps: list[Edits] = []
         for asked in waiting:
             outcome, edits, after = _step(asked, state, now_ms)
@@ -233,20 +235,20 @@ class Machine:
         )
         return _Attempt(known, delta, replace(state, seqno=delta.seqno), tuple(decided))
 
-    def _answer(self, attempt: _Attempt, known: Known | None) -> None:
+    def _answer(self, attempt: _Attempt, known: LoadedVersion | None) -> None:
         """Answer the commands of an attempt that was committed, or that wrote nothing. None: it was not."""
         for asked, _ in attempt.decided:
             asked.attempt = None
         if known is None:
             return
-        self.together.newest = self.adopt(known)
+        self.group_commit.newest = self.adopt(known)
         rollup_due = self._rollup_due(known)
         for asked, outcome in attempt.decided:
             asked.machine.adopt(known)
             # One of the commands writes the rollup.
             rollup_due = asked.answer(outcome, rollup_due=rollup_due)
 
-    def seen(self) -> Known | None:
+    def seen(self) -> LoadedVersion | None:
         """The newest state that this handle has seen, if any. No store call."""
         return self._known
 
@@ -273,7 +275,7 @@ class Machine:
             return type(error)(self.title)
         return error
 
-    def _rollup_due(self, known: Known) -> bool:
+    def _rollup_due(self, known: LoadedVersion) -> bool:
         """Whether a rollup is due.
 
         It is due when the deltas since the last rollup are larger than that rollup, so that all rollups
@@ -287,7 +289,7 @@ class Machine:
         shrunk = len(known.state.spine) * 2 < last.batches
         return known.delta_bytes >= max(least, last.size_bytes) or (shrunk and last.size_bytes >= least)
 
-    def known(self) -> Known:
+    def known(self) -> LoadedVersion:
         """The newest version that this handle has seen. No store call, except for the first."""
         if self._known is None:
             self.refresh()
@@ -296,7 +298,9 @@ class Machine:
         return self._known
 
 
-def _step(asked: Asked[Any], state: ShardState, now_ms: int) -> tuple[Decided[Any], Edits | None, ShardState]:
+def _step(
+    asked: CommitRequest[Any], state: ShardState, now_ms: int
+) -> tuple[Decided[Any], Edits | None, ShardState]:
     """Decide one command on a state: its outcome, what it writes (None: nothing), and the state after it."""
     try:
         outcome = asked.command(state, now_ms)

@@ -11,14 +11,14 @@ from tidelake.state.codec import decode_record, learn
 
 T = TypeVar("T")
 
-_turn = threading.Lock()
+_lock = threading.Lock()
 _learned: set[type] = set()
 
 
 def decoded(kind: str, data: bytes, type_: type[T], name: str) -> T:
     """As `tidelake.state.codec.decode_record`, for any type: registers the type at its first use."""
     if type_ not in _learned:
-        with _turn:
+        with _lock:
             learn(type_)
             _learned.add(type_)
     return decode_record(kind, data, type_, name)

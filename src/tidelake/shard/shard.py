@@ -28,16 +28,16 @@ from tidelake.errors import (
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import Schema
-from tidelake.shard.asked import Done
 from tidelake.shard.history import History
-from tidelake.shard.keeper import Keeper
-from tidelake.shard.machine import Machine, Together
+from tidelake.shard.machine import GroupCommit, Machine
+from tidelake.shard.renewer import LeaseRenewer
+from tidelake.shard.requests import Done
 from tidelake.shard.spec import ShardSpec, schemas_of
 from tidelake.shard.version import Version
 from tidelake.state import commands, holds, schemas, transactions
 from tidelake.state.agreed import Agreed
 from tidelake.state.commands import Command, R
-from tidelake.state.grouped import View
+from tidelake.state.grouped import GroupView
 from tidelake.state.single import writers_of
 from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
@@ -75,7 +75,7 @@ class Look:
     """
 
     state: ShardState
-    view: View | None = None
+    view: GroupView | None = None
     group: ShardState | None = None
 
 
@@ -87,7 +87,7 @@ class Shard:
         env: the clock, ids and recorder of this process.
         runner: the name of this handle in claims on merges.
         collected: when this handle last collected garbage.
-        keeper: renews the leases of readers; the handles of one lake share it.
+        renewer: renews the leases of readers; the handles of one lake share it.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Shard:
         machine: Machine,
         history: History,
         *,
-        keeper: Keeper | None = None,
+        renewer: LeaseRenewer | None = None,
     ) -> None:
         self._spec = spec
-        self.keeper = keeper or keeper_of(env, spec.config)
+        self.renewer = renewer or renewer_of(env, spec.config)
         self.stores = stores
         self.env = env
         self.runner = env.ids.fresh()
@@ -118,8 +118,8 @@ class Shard:
         env: Env,
         spec: ShardSpec,
         *,
-        keeper: Keeper | None = None,
-        together: Together | None = None,
+        renewer: LeaseRenewer | None = None,
+        group_commit: GroupCommit | None = None,
         agreed: Agreed | None = None,
     ) -> "Shard":
         """Create a shard, or open it if it exists with an equal schema and unit of time.
@@ -128,7 +128,7 @@ class Shard:
             stores: the stores of the lake.
             env: the clock, ids and recorder of this process.
             spec: id, schema, unit of time and settings of the shard.
-            keeper: renews the leases of readers; default: a new one.
+            renewer: renews the leases of readers; default: a new one.
             together: shared with other handles on the shard, whose commands are then committed together.
             agreed: the settings that all shards of the lake share; default: those of the spec, for the first
                 shard of a lake.
@@ -141,14 +141,14 @@ class Shard:
             spec.shard_id, spec.domain, spec.schema, env.clock.now_ms(), agreed or Agreed.of(spec.config)
         )
         known = history.create(first)
-        machine = Machine(history, spec.config, env, together)
+        machine = Machine(history, spec.config, env, group_commit)
         machine.adopt(known)
         if known.state.domain != spec.domain:
             raise IncompatibleSchema(
                 f"shard {spec.shard_id} has time {known.state.domain}, which does not equal {spec.domain}"
             )
         machine.run(partial(schemas.register_schema, schema=spec.schema))
-        return cls(stores, spec, env, machine, history, keeper=keeper)
+        return cls(stores, spec, env, machine, history, renewer=renewer)
 
     @classmethod
     def open(
@@ -159,8 +159,8 @@ class Shard:
         shard_id: str,
         config: Config,
         *,
-        keeper: Keeper | None = None,
-        together: Together | None = None,
+        renewer: LeaseRenewer | None = None,
+        group_commit: GroupCommit | None = None,
     ) -> "Shard":
         """Open an existing shard; see `create`. Three store calls.
 
@@ -169,12 +169,12 @@ class Shard:
             CollectionDropped: the shard is a tombstone.
         """
         history = History(shard_id, stores, env)
-        machine = Machine(history, config, env, together)
+        machine = Machine(history, config, env, group_commit)
         state = machine.refresh()
         if state.dropped:
             raise CollectionDropped(shard_id)
         spec = ShardSpec(url, shard_id, state.domain, state.schema_id, schemas_of(state), config)
-        return cls(stores, spec, env, machine, history, keeper=keeper)
+        return cls(stores, spec, env, machine, history, renewer=renewer)
 
     @property
     def spec(self) -> ShardSpec:
@@ -187,9 +187,9 @@ class Shard:
         return spec
 
     @property
-    def together(self) -> Together:
+    def group_commit(self) -> GroupCommit:
         """What it shares with the other handles on the shard in this lake object."""
-        return self._machine.together
+        return self._machine.group_commit
 
     @property
     def title(self) -> str:
@@ -214,7 +214,7 @@ class Shard:
         Returns:
             The result, and the merges that have become due: they are not started here.
         """
-        with self.together.command():
+        with self.group_commit.command():
             done = self._machine.run(command, alone=alone)
             if done.rollup_due:
                 try:
@@ -311,7 +311,7 @@ class Shard:
             # The collection joined this group after the group was read: read the group again.
             stay = (state.group, state.joined)
 
-    def view(self) -> View | None:
+    def view(self) -> GroupView | None:
         """What its group has decided for it, for reading states that are read after this call.
 
         Read it before the state: then every decision in it is either applied in the state, or what it decides
@@ -319,7 +319,7 @@ class Shard:
         """
         return self._seen_group()[1]
 
-    def _seen_group(self) -> tuple[ShardState | None, View | None]:
+    def _seen_group(self) -> tuple[ShardState | None, GroupView | None]:
         """The newest state of its group (None: it is gone), and what the group has decided for this shard."""
         id_ = self.known().group
         if not id_:
@@ -361,7 +361,7 @@ class Shard:
         """The shard of a group of collections. Three store calls the first time."""
         if self._group is None or self._group.spec.shard_id != id_:
             config, url = self.spec.config, self.spec.url
-            self._group = Shard.open(self.stores, self.env, url, id_, config, keeper=self.keeper)
+            self._group = Shard.open(self.stores, self.env, url, id_, config, renewer=self.renewer)
         return self._group
 
     def evolve(self, schema: Schema) -> int:
@@ -413,6 +413,6 @@ def _check_orphan(state: ShardState) -> None:
         )
 
 
-def keeper_of(env: Env, config: Config) -> Keeper:
-    """A keeper that renews often enough for the leases of readers."""
-    return Keeper(env, min(config.lease_s, config.garbage_age_s) / 3)
+def renewer_of(env: Env, config: Config) -> LeaseRenewer:
+    """A renewer that renews often enough for the leases of readers."""
+    return LeaseRenewer(env, min(config.lease_s, config.garbage_age_s) / 3)

@@ -71,7 +71,7 @@ When: TypeAlias = Exactly | UpTo | AtCommit
 
 
 @dataclass(frozen=True)
-class Claim:
+class IdempotencyKey:
     """A writer's statement that this is its append number `sequence`, with data that `content` identifies."""
 
     writer: str
@@ -121,7 +121,7 @@ def append(
     now_ms: int,
     runs: tuple[Run, ...],
     when: When,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     inline_bytes_max: int | None = None,
     as_now: bool = False,
@@ -145,7 +145,7 @@ def append(
         state,
         runs,
         when,
-        claim,
+        idempotency,
         inline_bytes_max=inline_bytes_max,
         as_now=as_now,
         seen=seen,
@@ -153,7 +153,7 @@ def append(
     )
     if not isinstance(found, Addition):
         return found
-    writers = _noted(state, claim, found.bounds.upper)
+    writers = _noted(state, idempotency, found.bounds.upper)
     if found.bounds.empty:
         return Commit(Edits(writers=writers), found.answer)
     far = too_far(state, state.upper, found.bounds.upper, now_ms)
@@ -176,7 +176,7 @@ def append_on(
     state: ShardState,
     runs: tuple[Run, ...],
     when: When,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     inline_bytes_max: int | None = None,
     as_now: bool = False,
@@ -184,12 +184,12 @@ def append_on(
     offered: tuple[Part, ...] = (),
 ) -> "Addition[Appended] | NoOp[Appended] | Refused":
     """What `append` would do to a state; the collection commits it itself, or its group does."""
-    placed = _admitted(state, runs, when, claim, offered, as_now=as_now)
+    placed = _admitted(state, runs, when, idempotency, offered, as_now=as_now)
     if not isinstance(placed, HollowBatch):
         return placed
     bounds = placed.bounds
     answer = Appended(bounds.lower, bounds.upper)
-    if bounds.empty and claim is None:
+    if bounds.empty and idempotency is None:
         return NoOp(replace(answer, already=True))
     refusal = room(state, placed, inline_bytes_max) or (unseen(state, bounds, seen) if seen else None)
     if refusal is not None and not bounds.empty:
@@ -203,7 +203,7 @@ def stage(
     now_ms: int,
     runs: tuple[Run, ...],
     checked: Frontier,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     inline_bytes_max: int | None = None,
     seal_to: Frontier | None = None,
@@ -216,7 +216,7 @@ def stage(
     Refused as `append` and `staging.place`; nothing is written then.
     """
     found = stage_on(
-        state, runs, checked, claim, inline_bytes_max=inline_bytes_max, seal_to=seal_to, offered=offered
+        state, runs, checked, idempotency, inline_bytes_max=inline_bytes_max, seal_to=seal_to, offered=offered
     )
     if not isinstance(found, Addition):
         return found
@@ -224,7 +224,7 @@ def stage(
     far = too_far(state, state.upper, upper, now_ms)
     if far is not None:
         return far
-    writers = _noted(state, claim, upper)
+    writers = _noted(state, idempotency, upper)
     if not found.runs:
         return _sealed(state, upper, (), Edits(writers=writers), staged=False)
     placed = place(state, found.runs, checked)
@@ -239,7 +239,7 @@ def stage_on(
     state: ShardState,
     runs: tuple[Run, ...],
     checked: Frontier,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     inline_bytes_max: int | None = None,
     seal_to: Frontier | None = None,
@@ -250,7 +250,7 @@ def stage_on(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    known = settled(state.writers.get(claim.writer), claim) if claim else None
+    known = settled(state.writers.get(idempotency.writer), idempotency) if idempotency else None
     if isinstance(known, NoOp):
         return NoOp(False)
     if known is not None:
@@ -283,31 +283,35 @@ def _sealed(
     return Commit(moved, staged, step.due)
 
 
-def seal(state: ShardState, now_ms: int, upper: Frontier, claim: Claim | None = None) -> Outcome[Appended]:
+def seal(
+    state: ShardState, now_ms: int, upper: Frontier, idempotency: IdempotencyKey | None = None
+) -> Outcome[Appended]:
     """Close all times before a frontier; what is staged for them becomes final. Closed times stay closed."""
-    return append(state, now_ms, (), Exactly(state.upper, state.upper.join(upper)), claim)
+    return append(state, now_ms, (), Exactly(state.upper, state.upper.join(upper)), idempotency)
 
 
 def seal_on(
-    state: ShardState, upper: Frontier, claim: Claim | None = None
+    state: ShardState, upper: Frontier, idempotency: IdempotencyKey | None = None
 ) -> Addition[Appended] | NoOp[Appended] | Refused:
     """What `seal` would do to a state; the collection commits it itself, or its group does."""
-    return append_on(state, (), Exactly(state.upper, state.upper.join(upper)), claim)
+    return append_on(state, (), Exactly(state.upper, state.upper.join(upper)), idempotency)
 
 
-def expected(state: ShardState, now_ms: int, when: When, claim: Claim | None = None) -> Outcome[Appended]:
+def expected(
+    state: ShardState, now_ms: int, when: When, idempotency: IdempotencyKey | None = None
+) -> Outcome[Appended]:
     """What `append` would answer without runs, to be asked before anything is uploaded. Costs O(1).
 
     A `Commit` holds no edits: whether the append succeeds also depends on the runs.
     """
-    placed = _admitted(state, (), when, claim)
+    placed = _admitted(state, (), when, idempotency)
     if not isinstance(placed, HollowBatch):
         return placed
     far = too_far(state, state.upper, placed.bounds.upper, now_ms)
     if far is not None:
         return far
     answer = Appended(placed.bounds.lower, placed.bounds.upper)
-    if placed.bounds.empty and claim is None:
+    if placed.bounds.empty and idempotency is None:
         return NoOp(replace(answer, already=True))
     return Commit(Edits(), answer)
 
@@ -316,7 +320,7 @@ def _admitted(
     state: ShardState,
     runs: tuple[Run, ...],
     when: When,
-    claim: Claim | None,
+    idempotency: IdempotencyKey | None,
     offered: tuple[Part, ...] = (),
     *,
     as_now: bool = False,
@@ -326,7 +330,7 @@ def _admitted(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    decided = settled(state.writers.get(claim.writer), claim) if claim else None
+    decided = settled(state.writers.get(idempotency.writer), idempotency) if idempotency else None
     if decided is not None:
         return decided
     strange = unregistered(state, runs)
@@ -353,18 +357,18 @@ def _admitted(
     return placed
 
 
-def _noted(state: ShardState, claim: Claim | None, upper: Frontier) -> dict[str, WriterRecord]:
-    return {} if claim is None else {claim.writer: noted(state, claim, upper)}
+def _noted(state: ShardState, idempotency: IdempotencyKey | None, upper: Frontier) -> dict[str, WriterRecord]:
+    return {} if idempotency is None else {idempotency.writer: noted(state, idempotency, upper)}
 
 
-def noted(state: ShardState, claim: Claim, upper: Frontier) -> WriterRecord:
+def noted(state: ShardState, idempotency: IdempotencyKey, upper: Frontier) -> WriterRecord:
     """The record of the claim's writer once its append is in."""
-    return advanced(state.writers[claim.writer], claim, upper)
+    return advanced(state.writers[idempotency.writer], idempotency, upper)
 
 
-def advanced(record: WriterRecord, claim: Claim, upper: Frontier) -> WriterRecord:
+def advanced(record: WriterRecord, idempotency: IdempotencyKey, upper: Frontier) -> WriterRecord:
     """A writer's record after an append that left the shard at `upper`."""
-    return replace(record, sequence=claim.sequence, upper=upper, content=claim.content)
+    return replace(record, sequence=idempotency.sequence, upper=upper, content=idempotency.content)
 
 
 def unregistered(state: ShardState, runs: tuple[Run, ...]) -> IncompatibleSchema | None:
@@ -414,13 +418,15 @@ def _more(written: Written, batch: HollowBatch) -> Written:
     )
 
 
-def claimed(state: ShardState, _now_ms: int, claim: Claim) -> NoOp[Appended | None] | Refused:
+def already_in(
+    state: ShardState, _now_ms: int, idempotency: IdempotencyKey
+) -> NoOp[Appended | None] | Refused:
     """The answer to an append that is in, None if it is not; refused if the writer may not write."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    return settled(state.writers.get(claim.writer), claim) or NoOp(None)
+    return settled(state.writers.get(idempotency.writer), idempotency) or NoOp(None)
 
 
 def other_content(writer: str, sequence: int) -> str:
@@ -431,16 +437,16 @@ def other_content(writer: str, sequence: int) -> str:
     )
 
 
-def settled(record: WriterRecord | None, claim: Claim) -> NoOp[Appended] | Refused | None:
+def settled(record: WriterRecord | None, idempotency: IdempotencyKey) -> NoOp[Appended] | Refused | None:
     """The answer to a claim that the writer's record alone gives; None if it is the writer's next append."""
-    if record is None or record.epoch < claim.epoch:
-        return Refused(UsageError(f"writer {claim.writer!r} is not open: call collection.writer(...)"))
-    if record.epoch > claim.epoch:
-        return Refused(WriterFenced(claim.writer, claim.epoch, record.epoch))
-    if record.sequence == claim.sequence and record.content != claim.content and record.content:
-        message = f"{other_content(claim.writer, claim.sequence)}; the upper after it was {record.upper}"
+    if record is None or record.epoch < idempotency.epoch:
+        return Refused(UsageError(f"writer {idempotency.writer!r} is not open: call collection.writer(...)"))
+    if record.epoch > idempotency.epoch:
+        return Refused(WriterFenced(idempotency.writer, idempotency.epoch, record.epoch))
+    if record.sequence == idempotency.sequence and record.content != idempotency.content and record.content:
+        message = f"{other_content(idempotency.writer, idempotency.sequence)}; the upper after it was {record.upper}"
         return Refused(UsageError(message))
-    if record.sequence is not None and claim.sequence <= record.sequence:
+    if record.sequence is not None and idempotency.sequence <= record.sequence:
         return NoOp(Appended(record.upper, record.upper, already=True))
     return None
 

@@ -164,7 +164,7 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class Step:
+class Transition:
     """What one command of a delta did.
 
     Attributes:
@@ -189,7 +189,7 @@ def apply(state: ShardState, delta: Delta) -> ShardState:
     return state
 
 
-def steps(state: ShardState, delta: Delta) -> Iterator[Step]:
+def steps(state: ShardState, delta: Delta) -> Iterator[Transition]:
     """The steps of a delta, one after the other. The last one leads to the state after it.
 
     Raises:
@@ -206,7 +206,7 @@ def steps(state: ShardState, delta: Delta) -> Iterator[Step]:
         raise CorruptionError(name, f"it starts from rollup {delta.base.seqno}, not {newest.seqno}")
     for edits in delta.steps:
         after = stepped(state, edits, delta.committed_ms)
-        yield Step(state, after, edits)
+        yield Transition(state, after, edits)
         state = replace(after, seqno=state.seqno)
 
 

@@ -39,7 +39,7 @@ class MergeDue:
 
 
 @dataclass(frozen=True)
-class Step:
+class FuelStep:
     """How a spine changes, and the merges that are due because of it, those of the oldest batches last."""
 
     edit: SpineEdit
@@ -51,7 +51,7 @@ def level_of(rows: int) -> int:
     return (max(rows, 1) - 1).bit_length()
 
 
-def push(spine: Spine, batch: HollowBatch, since: Frontier, seqno: int) -> Step:
+def push(spine: Spine, batch: HollowBatch, since: Frontier, seqno: int) -> FuelStep:
     """Insert a batch at the end. Changes O(log n) entries.
 
     Args:
@@ -65,13 +65,13 @@ def push(spine: Spine, batch: HollowBatch, since: Frontier, seqno: int) -> Step:
     return levels.step()
 
 
-def exert(spine: Spine, since: Frontier, fuel: int) -> Step | None:
+def exert(spine: Spine, since: Frontier, fuel: int) -> FuelStep | None:
     """Give fuel to merges without inserting a batch; None if there is nothing to merge."""
     levels = _Levels(spine, since)
     return levels.step() if levels.exert(fuel) else None
 
 
-def collapse(spine: Spine, since: Frontier) -> Step | None:
+def collapse(spine: Spine, since: Frontier) -> FuelStep | None:
     """Make all members one spine batch; None if they are one already. Costs O(levels) and takes no id."""
     levels = _Levels(spine, since)
     return levels.step() if levels.collapse() else None
@@ -141,7 +141,7 @@ class _Levels:
         self.tidy()
         return True
 
-    def step(self) -> Step:
+    def step(self) -> FuelStep:
         """The step from the spine before to these levels."""
         batches = [
             batch if batch.level == i else replace(batch, level=i)
@@ -157,7 +157,7 @@ class _Levels:
             *_changes(self._before.batches, batches),
             *_changes(self._before.merges, merges),
         )
-        return Step(edit, self._needed())
+        return FuelStep(edit, self._needed())
 
     def _inserted(self, batch: HollowBatch, seqno: int = 0) -> SpineBatch:
         id_ = SpineId(self._next_id, self._next_id + 1)

@@ -40,7 +40,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class View:
+class GroupView:
     """What a group has decided for one collection, as of a state of the group.
 
     Attributes:

@@ -12,7 +12,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.state.append import too_late
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.edits import Edits
-from tidelake.state.fuel import Step, collapse, exert
+from tidelake.state.fuel import FuelStep, collapse, exert
 from tidelake.state.merging import Fit, MergeRequest, MergeResult, chosen, digest, placed, request
 from tidelake.state.spine import SpineId
 from tidelake.state.state import MergeClaim, ShardState
@@ -134,7 +134,7 @@ def collapse_levels(state: ShardState, _now_ms: int) -> Outcome[bool]:
     return _stepped(collapse(state.spine, state.since))
 
 
-def _stepped(step: Step | None) -> Outcome[bool]:
+def _stepped(step: FuelStep | None) -> Outcome[bool]:
     return NoOp(False) if step is None else Commit(Edits(spine=step.edit), True, step.due)
 
 

@@ -26,7 +26,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state import commands
 from tidelake.state.ahead import too_far
-from tidelake.state.append import Appended, Claim, advanced, settled
+from tidelake.state.append import Appended, IdempotencyKey, advanced, settled
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Decision, Membership
@@ -50,7 +50,7 @@ class Single:
         end: close the collection's times before this.
         has_rows: whether rows are staged for it.
         latest: let it in only if the group let no rows in for the collection after this state of the group.
-        claim: of a named writer.
+        idempotency: of a named writer.
         record: the collection's own record of that writer.
         applied: ids of decisions that the collection has applied.
     """
@@ -67,23 +67,23 @@ class Single:
     lower: Frontier | None = None
     floats: bool = False
     latest: int | None = None
-    claim: Claim | None = None
+    idempotency: IdempotencyKey | None = None
     record: WriterRecord | None = None
     applied: frozenset[str] = frozenset()
 
 
-def alone(state: ShardState, group: ShardState, claim: Claim | None = None) -> ShardState:
+def alone(state: ShardState, group: ShardState, idempotency: IdempotencyKey | None = None) -> ShardState:
     """A collection's state as if it were in no group, to work a write out on it.
 
     Args:
         state: as its readers see it.
         group: the state of the group that it was seen through.
-        claim: the claim of the writer whose record is needed.
+        idempotency: the claim of the writer whose record is needed.
     """
     writers = state.writers
-    if claim is not None:
-        record = known_writer(group, state, claim.writer)
-        writers = writers if record is None else writers.set(claim.writer, record)
+    if idempotency is not None:
+        record = known_writer(group, state, idempotency.writer)
+        writers = writers if record is None else writers.set(idempotency.writer, record)
     return replace(state, group="", joined=0, writers=writers)
 
 
@@ -156,12 +156,12 @@ def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[App
     stranger = _stranger(state, wanted.member, wanted.joined)
     if stranger is not None:
         return stranger
-    claim, key = wanted.claim, ""
+    idempotency, key = wanted.idempotency, ""
     record = wanted.record
-    if claim is not None:
-        key = _key(wanted.member, claim.writer)
+    if idempotency is not None:
+        key = _key(wanted.member, idempotency.writer)
         record = state.writers.get(key) or wanted.record
-        known = settled(record, claim)
+        known = settled(record, idempotency)
         if known is not None:
             return known
     if wanted.has_rows and (wanted.begun < state.expired or wanted.id in state.decisions):
@@ -183,8 +183,8 @@ def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[App
     if wanted.has_rows:
         decisions[wanted.id] = Decision((wanted.member,), time)
     writers: dict[str, WriterRecord] = {}
-    if claim is not None and record is not None:
-        writers[key] = advanced(record, claim, end)
+    if idempotency is not None and record is not None:
+        writers[key] = advanced(record, idempotency, end)
     answer = Appended(upper, end)
     if not (members or decisions or writers):
         return NoOp(replace(answer, already=True))

@@ -98,7 +98,7 @@ def closing(state: ShardState, batch: HollowBatch, fresh: Sequence[Staged] = ())
     return Closing(step.edit, {**dict.fromkeys(gone), **stays}, step.due)
 
 
-def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> fuel.Step:
+def _pushed(state: ShardState, batch: HollowBatch, before: Sequence[Staged]) -> fuel.FuelStep:
     """The spine with one more batch, some of whose runs were staged, so that readers may have read them."""
     added = min((state.seqno + 1, *(one.added for one in before)))
     return fuel.push(state.spine, batch, state.since, added)

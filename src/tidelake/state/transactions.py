@@ -31,10 +31,10 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.ahead import too_far
-from tidelake.state.append import Addition, Appended, Claim, noted, settled, unfitting
+from tidelake.state.append import Addition, Appended, IdempotencyKey, noted, settled, unfitting
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move, stepped
-from tidelake.state.grouped import Decision, Membership, View
+from tidelake.state.grouped import Decision, GroupView, Membership
 from tidelake.state.single import keys_of_writers, writers_of
 from tidelake.state.staged import Awaited, Staged, begins_before
 from tidelake.state.staging import closing, place, room
@@ -68,7 +68,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Intent:
     """What a transaction wants the group to decide.
 
     Attributes:
@@ -175,7 +175,7 @@ def prepare(
 def stage_single(
     state: ShardState,
     now_ms: int,
-    view: View,
+    view: GroupView,
     awaited: Awaited,
     found: Addition[R],
     *,
@@ -284,7 +284,7 @@ def withdraw(
 
 
 def settle(
-    state: ShardState, _now_ms: int, view: View, *, leave: Mapping[str, WriterRecord] | None = None
+    state: ShardState, _now_ms: int, view: GroupView, *, leave: Mapping[str, WriterRecord] | None = None
 ) -> Outcome[bool]:
     """Apply what the group has decided: let in what was staged for it, and close its times.
 
@@ -323,7 +323,7 @@ def settle(
     return Commit(edits, True, step.due)
 
 
-def catch_up(state: ShardState, now_ms: int, view: View) -> Outcome[bool]:
+def catch_up(state: ShardState, now_ms: int, view: GroupView) -> Outcome[bool]:
     """`settle`, unless all it would do is close times at which there are no rows."""
     waits = any(awaited.transaction in view.decided for _, awaited in state.staged.awaiting())
     closes = any(begins_before(one.batch, view.upper) for one in state.staged)
@@ -332,7 +332,7 @@ def catch_up(state: ShardState, now_ms: int, view: View) -> Outcome[bool]:
     return settle(state, now_ms, view)
 
 
-def seen_through(state: ShardState, view: View | None) -> ShardState:
+def seen_through(state: ShardState, view: GroupView | None) -> ShardState:
     """A collection's state as its readers see it: with all that its group has decided. Nothing is stored.
 
     It has the seqno of the given state, and names only parts that this state names.
@@ -377,19 +377,19 @@ def _let_in(one: Staged, time: int | None) -> Staged:
 # --- commands of a group
 
 
-def view(state: ShardState, member: str) -> View:
+def view(state: ShardState, member: str) -> GroupView:
     """What a group has decided for a collection; nothing if the group has no such member."""
     known = state.memberships.get(member)
     if known is None or state.dropped:
-        return View(state.shard_id, LAST if state.dropped else state.seqno, state.minimum)
+        return GroupView(state.shard_id, LAST if state.dropped else state.seqno, state.minimum)
     upper = known.upper if known.leaving else known.upper.join(state.upper)
     times = {id_: found.time for id_, found in state.decisions.items() if member in found.members}
-    return View(state.shard_id, state.seqno, upper, known.admitted, known.leaving, times)
+    return GroupView(state.shard_id, state.seqno, upper, known.admitted, known.leaving, times)
 
 
-def ended(group: str, state: ShardState) -> View:
+def ended(group: str, state: ShardState) -> GroupView:
     """The view of a group that no longer exists: nothing that the collection has not applied."""
-    return View(group, LAST, state.minimum)
+    return GroupView(group, LAST, state.minimum)
 
 
 def admit(state: ShardState, _now_ms: int, members: tuple[str, ...]) -> Outcome[dict[str, int]]:
@@ -464,7 +464,9 @@ def expire(state: ShardState, _now_ms: int, before: int) -> Outcome[None]:
     return NoOp(None) if before <= state.expired else Commit(Edits(expired=before), None)
 
 
-def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None = None) -> Outcome[Appended]:
+def decide(
+    state: ShardState, now_ms: int, wanted: Intent, idempotency: IdempotencyKey | None = None
+) -> Outcome[Appended]:
     """Let a transaction in, in all its collections at once.
 
     Refused with `UpperMismatch`, which carries the current upper, if its time is closed: the transaction may
@@ -472,7 +474,7 @@ def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None =
     own times is closed; with `TransactionExpired` or `WriterFenced`; with `LeftGroup` if a collection is not
     in the group, or came back to it since the transaction began.
     """
-    known = _known(state, wanted, claim)
+    known = _known(state, wanted, idempotency)
     if known is not None:
         return known
     placed = _timed(state, wanted)
@@ -485,7 +487,7 @@ def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None =
     decisions: dict[str, Decision | None] = {}
     if wanted.written:
         decisions[wanted.id] = Decision(tuple(sorted(wanted.written)), time)
-    writers = {} if claim is None else {claim.writer: noted(state, claim, upper)}
+    writers = {} if idempotency is None else {idempotency.writer: noted(state, idempotency, upper)}
     edits = Edits(memberships=_sealed_members(state, wanted), decisions=decisions, writers=writers)
     answer = Appended(state.upper, upper)
     if upper == state.upper:
@@ -494,11 +496,13 @@ def decide(state: ShardState, now_ms: int, wanted: Wanted, claim: Claim | None =
     return Commit(replace(edits, upper=Move(state.upper, upper), spine=step.spine), answer, step.due)
 
 
-def _known(state: ShardState, wanted: Wanted, claim: Claim | None) -> NoOp[Appended] | Refused | None:
+def _known(
+    state: ShardState, wanted: Intent, idempotency: IdempotencyKey | None
+) -> NoOp[Appended] | Refused | None:
     """The answer if the transaction is decided or cannot be, whatever its times are; None if it can be."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    known = settled(state.writers.get(claim.writer), claim) if claim else None
+    known = settled(state.writers.get(idempotency.writer), idempotency) if idempotency else None
     if known is not None:
         return known
     decided = state.decisions.get(wanted.id)
@@ -518,7 +522,7 @@ def _known(state: ShardState, wanted: Wanted, claim: Claim | None) -> NoOp[Appen
     return None
 
 
-def _sealed_members(state: ShardState, wanted: Wanted) -> dict[str, Membership | None]:
+def _sealed_members(state: ShardState, wanted: Intent) -> dict[str, Membership | None]:
     """The collections of the group that the transaction closes further by itself, as they are afterwards."""
     members: dict[str, Membership | None] = {}
     for id_, share in wanted.shares.items():
@@ -528,7 +532,7 @@ def _sealed_members(state: ShardState, wanted: Wanted) -> dict[str, Membership |
     return members
 
 
-def _stale(state: ShardState, wanted: Wanted, time: int | None) -> Refused | None:
+def _stale(state: ShardState, wanted: Intent, time: int | None) -> Refused | None:
     """The refusal of rows made from contents that have changed since, or at another time than these rows."""
     for id_, share in wanted.shares.items():
         if share.latest is None:
@@ -540,7 +544,7 @@ def _stale(state: ShardState, wanted: Wanted, time: int | None) -> Refused | Non
     return None
 
 
-def _too_far(state: ShardState, wanted: Wanted, upper: Frontier, now_ms: int) -> Refused | None:
+def _too_far(state: ShardState, wanted: Intent, upper: Frontier, now_ms: int) -> Refused | None:
     """The refusal to close times of the group, or of a collection, too far ahead of the clock."""
     closed = [(state.upper, upper)]
     closed += [
@@ -557,7 +561,7 @@ def _is_in(state: ShardState, id_: str, share: Share) -> bool:
     return known is not None and not known.leaving and known.admitted == share.joined
 
 
-def _timed(state: ShardState, wanted: Wanted) -> tuple[int | None, Frontier] | Refused:
+def _timed(state: ShardState, wanted: Intent) -> tuple[int | None, Frontier] | Refused:
     """The one time that all rows of a transaction get, if they do, and the group's upper afterwards."""
     written = wanted.written
     uppers = {

@@ -12,7 +12,7 @@ object. A layer that must see these reads overrides `open`.
 from collections.abc import Callable, Collection, Iterator
 from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeVar
 
-from tidelake.store.protocols import BlobInfo, BlobStore, Entry, Mended, VersionLog
+from tidelake.store.protocols import BlobInfo, BlobStore, Entry, MendedLog, VersionLog
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class LogLayer:
         """Delete the key; see `VersionLog.delete`."""
         return self._around("log.delete", lambda: self._inner.delete(key))
 
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+    def mend(self, key: str, starts: Collection[int]) -> MendedLog | None:
         """Repair a damaged key; see `VersionLog.mend`."""
         return self._around("log.mend", lambda: self._inner.mend(key, starts))
 

@@ -21,7 +21,7 @@ from tidelake.store.names import (
     check_range,
     check_truncation,
 )
-from tidelake.store.protocols import BlobInfo, Entry, Mended
+from tidelake.store.protocols import BlobInfo, Entry, MendedLog
 
 
 class MemoryBlobStore:
@@ -135,7 +135,7 @@ class MemoryVersionLog:
         with self._lock:
             return self._entries.pop(key, None) is not None
 
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:  # noqa: ARG002 - the signature
+    def mend(self, key: str, starts: Collection[int]) -> MendedLog | None:  # noqa: ARG002 - the signature
         """Do nothing: memory is taken to be intact; see `VersionLog.mend`."""
         check_name(key)
         return None

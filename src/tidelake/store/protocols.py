@@ -93,7 +93,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Mended:
+class MendedLog:
     """The result of repairing a damaged key.
 
     Attributes:
@@ -151,7 +151,7 @@ class VersionLog(Protocol):
     def delete(self, key: str) -> bool:
         """Delete the key and all its entries; return whether it existed."""
 
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+    def mend(self, key: str, starts: Collection[int]) -> MendedLog | None:
         """Repair a damaged key from those of its entries that are intact.
 
         Reads the whole key, so it is meant for repairs only. The damaged bytes are kept. No other call

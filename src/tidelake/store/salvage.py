@@ -25,7 +25,7 @@ _READ_ERRORS = (sqlite3.Error, UnicodeDecodeError, OverflowError)
 
 
 @dataclass(frozen=True)
-class Row:
+class SalvagedRow:
     """An entry as it was found.
 
     Attributes:
@@ -122,11 +122,11 @@ def _laid(
     return bytes(image)
 
 
-def _rows(image: bytes, scratch: str) -> dict[int, Row]:
+def _rows(image: bytes, scratch: str) -> dict[int, SalvagedRow]:
     """The rows that can be read: in ascending order, then in descending order, up to any damage."""
     content = bytearray(image)
     content[_MODE] = b"\x01\x01"
-    found: dict[int, Row] = {}
+    found: dict[int, SalvagedRow] = {}
     try:
         with open(scratch, "wb") as file:
             file.write(content)
@@ -145,14 +145,14 @@ def _rows(image: bytes, scratch: str) -> dict[int, Row]:
                             break
                         if type(data) is bytes and seqno >= 0:
                             is_link = type(link_) is bytes and len(link_) == LINK_BYTES
-                            found[seqno] = Row(data, link_ if is_link else b"")
+                            found[seqno] = SalvagedRow(data, link_ if is_link else b"")
     finally:
         with suppress(FileNotFoundError):
             os.unlink(scratch)
     return found
 
 
-def _runs(rows: dict[int, Row], acknowledged: Acknowledged | None) -> Iterable[Salvaged]:
+def _runs(rows: dict[int, SalvagedRow], acknowledged: Acknowledged | None) -> Iterable[Salvaged]:
     """The longest runs of entries in which each entry continues the previous one, if that is known."""
     run: list[Entry] = []
     links: list[bytes] = []
@@ -172,7 +172,7 @@ def _runs(rows: dict[int, Row], acknowledged: Acknowledged | None) -> Iterable[S
         yield Salvaged(tuple(run), tuple(links))
 
 
-def _link_before(rows: dict[int, Row], seqno: int) -> bytes | None:
+def _link_before(rows: dict[int, SalvagedRow], seqno: int) -> bytes | None:
     """The link of the previous entry as it was found; None if it is not known."""
     if seqno == 0:
         return b""
@@ -180,7 +180,9 @@ def _link_before(rows: dict[int, Row], seqno: int) -> bytes | None:
     return before.link or None if before else None
 
 
-def _continues(rows: dict[int, Row], seqno: int, here: bytes, acknowledged: Acknowledged | None) -> bool:
+def _continues(
+    rows: dict[int, SalvagedRow], seqno: int, here: bytes, acknowledged: Acknowledged | None
+) -> bool:
     """Whether the link `here` is confirmed: by the entry itself, by the next entry, or by the witness."""
     if here == rows[seqno].link or (acknowledged is not None and acknowledged == Acknowledged(seqno, here)):
         return True

@@ -40,7 +40,7 @@ from tidelake.store.names import (
     check_truncation,
     is_name,
 )
-from tidelake.store.protocols import Entry, Mended
+from tidelake.store.protocols import Entry, MendedLog
 from tidelake.store.salvage import salvage
 from tidelake.store.sqlite_database import (
     Database,
@@ -147,7 +147,7 @@ class SqliteVersionLog:
                 raise (unknown if is_gone else unavailable)("delete key", key, error) from error
             return is_there or is_gone
 
-    def mend(self, key: str, starts: Collection[int]) -> Mended | None:
+    def mend(self, key: str, starts: Collection[int]) -> MendedLog | None:
         """Copy the intact entries into a new database; see `VersionLog.mend`."""
         check_name(key)
         with self._writing(key, create=False) as handle:
@@ -336,7 +336,7 @@ class SqliteVersionLog:
         except OSError as error:
             raise (unknown if is_visible else unavailable)("create key", key, error) from error
 
-    def _mended(self, key: str, damage: CorruptionError, starts: Collection[int]) -> Mended:
+    def _mended(self, key: str, damage: CorruptionError, starts: Collection[int]) -> MendedLog:
         """Replace a damaged database by one of the intact entries. REQUIRES: the lock.
 
         SUBTLE: a witness exists at every step, so that a key whose database has just been renamed counts as
@@ -373,7 +373,7 @@ class SqliteVersionLog:
             os.unlink(witness_of(old))
         self._folders.flush(folder)
         known = None if acknowledged is None else acknowledged.seqno
-        return Mended(damage.reason, found.entries[0].seqno, found.head, known, old + _DAMAGED)
+        return MendedLog(damage.reason, found.entries[0].seqno, found.head, known, old + _DAMAGED)
 
     def _clean(self, key: str) -> None:
         # Removes what a crash left. REQUIRES: the lock, and that the key has no database.

@@ -30,6 +30,7 @@ from tidelake.errors import (
     NotALake,
     UsageError,
 )
+from tidelake.store.advisory import AdvisoryLocks, FileAdvisoryLocks, NoAdvisoryLocks
 from tidelake.store.disk import unavailable
 from tidelake.store.layers import BlobLayer, LogLayer
 from tidelake.store.local import LocalBlobStore
@@ -41,7 +42,6 @@ from tidelake.store.readonly import CopiedVersionLog, refusing_writes
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog, draw_from
 from tidelake.store.scratch import FOLDER as SCRATCH_FOLDER
 from tidelake.store.sqlite import SqliteVersionLog
-from tidelake.store.turns import FileTurns, NoTurns, Turns
 
 FORMAT = 1
 MARKER = "tidelake.json"
@@ -65,7 +65,7 @@ class Stores:
 
     blobs: BlobStore
     log: VersionLog
-    turns: Turns = field(default_factory=NoTurns)
+    locks: AdvisoryLocks = field(default_factory=NoAdvisoryLocks)
     read_only: bool = False
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ def open_stores(
     local = Stores(
         LocalBlobStore(blobs, base=root),
         SqliteVersionLog(log, env.ids, base=root),
-        FileTurns(log, base=root),
+        FileAdvisoryLocks(log, base=root),
     )
     return _layered(local, config, env)
 
@@ -167,7 +167,7 @@ def _layered(stores: Stores, config: Config, env: Env) -> Stores:
     return Stores(
         _layered_blobs(stores.blobs, config, env),
         RetryingVersionLog(log, env.clock, config.retry_deadline_s, draw_from(env.ids)),
-        stores.turns,
+        stores.locks,
         stores.read_only,
     )
 

@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal
 from tidelake.env import Clock, SystemClock
 from tidelake.store.files import refused
 from tidelake.testing.faults import SimulatedCrash
-from tidelake.testing.inodes import File, Folder, Inode, Tree
+from tidelake.testing.inodes import Folder, Inode, RegularFile, Tree
 
 
 class SimulatedDisk:
@@ -60,7 +60,7 @@ class SimulatedDisk:
 
     def sync(self, inode: Inode) -> None:
         """Make an inode durable, or do nothing if this flush is skipped. REQUIRES: the lock."""
-        if self._skipped_flush != ("file" if isinstance(inode, File) else "folder"):
+        if self._skipped_flush != ("file" if isinstance(inode, RegularFile) else "folder"):
             inode.sync()
 
     def forget(self, process: "SimulatedFiles") -> None:
@@ -116,7 +116,7 @@ class SimulatedFiles:
             if opened is None:
                 if self._is_alive:
                     raise refused(errno.EBADF, "")
-            elif isinstance(opened.inode, File) and opened.inode.locked_by is opened:
+            elif isinstance(opened.inode, RegularFile) and opened.inode.locked_by is opened:
                 opened.inode.locked_by = None
 
     def pread(self, descriptor: int, length: int, start: int) -> bytes:
@@ -159,7 +159,7 @@ class SimulatedFiles:
         """See `Files.unlock`."""
         with self._operation("unlock"):
             opened = self._get(descriptor)
-            if isinstance(opened.inode, File) and opened.inode.locked_by is opened:
+            if isinstance(opened.inode, RegularFile) and opened.inode.locked_by is opened:
                 opened.inode.locked_by = None
 
     def fstat(self, descriptor: int) -> os.stat_result:
@@ -247,7 +247,7 @@ class SimulatedFiles:
             raise refused(errno.EBADF, "")
         return opened
 
-    def _readable(self, descriptor: int) -> File:
+    def _readable(self, descriptor: int) -> RegularFile:
         opened = self._get(descriptor)
         if isinstance(opened.inode, Folder):
             raise refused(errno.EISDIR, "")

@@ -22,7 +22,7 @@ from tidelake.store.files import refused
 
 
 @dataclass(eq=False)
-class File:
+class RegularFile:
     """Bytes, of which the first `synced_bytes` are durable. They are written once, from start to end."""
 
     number: int
@@ -81,7 +81,7 @@ class Folder:
         return _status(stat.S_IFDIR, self.number, 0, self.modified_ms)
 
 
-Inode = File | Folder
+Inode = RegularFile | Folder
 
 
 class Tree:
@@ -92,9 +92,9 @@ class Tree:
         self._inodes_made = 0
         self._root = self.new_folder()
 
-    def new_file(self) -> File:
+    def new_file(self) -> RegularFile:
         """A new file that has no name yet."""
-        return File(self._next_number(), self._clock.now_ms())
+        return RegularFile(self._next_number(), self._clock.now_ms())
 
     def new_folder(self) -> Folder:
         """A new folder that has no name yet."""
@@ -104,7 +104,7 @@ class Tree:
         """The inode at `path`."""
         inode: Inode = self._root
         for name in filter(None, path.split("/")):
-            if isinstance(inode, File):
+            if isinstance(inode, RegularFile):
                 raise refused(errno.ENOTDIR, path)
             if name not in inode.entries:
                 raise refused(errno.ENOENT, path)
@@ -114,7 +114,7 @@ class Tree:
     def folder(self, path: str) -> Folder:
         """The folder at `path`."""
         inode = self.find(path)
-        if isinstance(inode, File):
+        if isinstance(inode, RegularFile):
             raise refused(errno.ENOTDIR, path)
         return inode
 

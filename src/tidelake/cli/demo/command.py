@@ -18,7 +18,7 @@ import click
 from rich.console import Console
 
 from tidelake.cli import output
-from tidelake.cli.demo.job import Check, Job, own_files, repository
+from tidelake.cli.demo.job import Check, DemoJob, own_files, repository
 from tidelake.errors import UsageError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _stderr_to(path: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def _run(job: Job, session: "SparkSession", console: Console) -> list[Check]:
+def _run(job: DemoJob, session: "SparkSession", console: Console) -> list[Check]:
     job.ingest(session)
     checks = job.reads(session, "before the merge")
     job.merge(session)

@@ -11,7 +11,7 @@ A line is one of
   (Spark's `from_json` reads it as a struct with all fields null, not as a null struct.);
 - a heartbeat, `op` `h` with both sides null, for a commit that changes nothing: it moves time forward.
 
-A row is `{"path", "blob", "size", "lines", "mode", "author", "committed"}` (see `rows.Row`), `committed` as
+A row is `{"path", "blob", "size", "lines", "mode", "author", "committed"}` (see `rows.PathRow`), `committed` as
 `2024-01-02T03:04:05Z`. A source is `{"version": "1", "connector": "git", "ts_ms", "lsn", "commit"}`: `lsn` is
 the commit's index, the time of the change; both `ts_ms` are the commit time, so an export repeats byte for
 byte.
@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from tidelake.cli.demo.history import ABSENT, Blobs, Change, Commit, History, Measure, Progress
-from tidelake.cli.demo.rows import SUBMODULE, Row, iso
+from tidelake.cli.demo.history import ABSENT, Blobs, GitChange, GitCommit, GitHistory, Measure, Progress
+from tidelake.cli.demo.rows import SUBMODULE, PathRow, iso
 from tidelake.env import Clock, SystemClock
 from tidelake.errors import UsageError
 
@@ -43,12 +43,12 @@ COMMITS_PER_FILE = 25
 FILE_BYTES_MAX = 8 << 20
 _NAME = "changes-{:09d}.jsonl"
 
-Lines = tuple[Commit, list[str]]
+Lines = tuple[GitCommit, list[str]]
 """A commit and its lines, without line ends; at least one line."""
 
 
 @dataclass(frozen=True)
-class ExportReport:
+class HistoryExport:
     """What an export wrote.
 
     Attributes:
@@ -71,12 +71,12 @@ class ExportReport:
     cut: bool = False
 
 
-def change_lines(history: History) -> Iterator[Lines]:
+def change_lines(history: GitHistory) -> Iterator[Lines]:
     """The lines of each commit, oldest first, in one pass.
 
     Memory: the live rows, the changes of one commit, and a number or two for each distinct blob.
     """
-    state: dict[str, Row] = {}
+    state: dict[str, PathRow] = {}
     with history.git.conversation(["cat-file", "--batch"]) as (question, answer):
         blobs = Blobs(question, answer)
         for commit, changes in history.changes():
@@ -87,7 +87,11 @@ def change_lines(history: History) -> Iterator[Lines]:
 
 
 def _commit_lines(
-    commit: Commit, changes: list[Change], measures: dict[str, Measure], state: dict[str, Row], created: str
+    commit: GitCommit,
+    changes: list[GitChange],
+    measures: dict[str, Measure],
+    state: dict[str, PathRow],
+    created: str,
 ) -> Iterator[str]:
     for change in sorted(changes, key=lambda c: c.path):
         before = state.pop(change.path, None)
@@ -106,12 +110,14 @@ def _commit_lines(
         yield _line(commit, "h", None, None)
 
 
-def _row(commit: Commit, change: Change, measure: Measure | None) -> Row:
+def _row(commit: GitCommit, change: GitChange, measure: Measure | None) -> PathRow:
     size, lines = (None, None) if measure is None else (measure.size, measure.lines)
-    return Row(change.path, change.new_blob, size, lines, change.new_mode, commit.author, commit.committed_s)
+    return PathRow(
+        change.path, change.new_blob, size, lines, change.new_mode, commit.author, commit.committed_s
+    )
 
 
-def _line(commit: Commit, op: str, before: Row | None, after: Row | None) -> str:
+def _line(commit: GitCommit, op: str, before: PathRow | None, after: PathRow | None) -> str:
     ts_ms = commit.committed_s * 1000
     source = {
         "version": "1",
@@ -130,7 +136,7 @@ def _line(commit: Commit, op: str, before: Row | None, after: Row | None) -> str
     return json.dumps(event, separators=(",", ":"))
 
 
-def _json_row(row: Row | None) -> dict[str, object] | None:
+def _json_row(row: PathRow | None) -> dict[str, object] | None:
     if row is None:
         return None
     return {
@@ -154,7 +160,7 @@ def write_lines(
     commits_per_file: int = COMMITS_PER_FILE,
     file_bytes_max: int = FILE_BYTES_MAX,
     clock: Clock | None = None,
-) -> ExportReport:
+) -> HistoryExport:
     """Write change files, commit by commit, into a folder that has none yet; it is made if need be.
 
     Args:
@@ -189,7 +195,7 @@ def write_lines(
             if progress is not None:
                 progress(done, total)
         landing.finish()
-    return ExportReport(
+    return HistoryExport(
         commits=done,
         files=landing.files,
         bytes=landing.bytes,

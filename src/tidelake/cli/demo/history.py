@@ -26,7 +26,7 @@ _ASK_BLOBS = 60  # at most 3,900 bytes of ids: fits the smallest pipe, so asking
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class GitCommit:
     """A commit of the first-parent line.
 
     Attributes:
@@ -45,7 +45,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GitChange:
     """A path that a commit changed. A rename is a deletion and a creation.
 
     Attributes:
@@ -70,7 +70,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class History:
+class GitHistory:
     """The commits of a window of the first-parent line, oldest first.
 
     Attributes:
@@ -81,10 +81,10 @@ class History:
     """
 
     git: Git
-    commits: tuple[Commit, ...]
+    commits: tuple[GitCommit, ...]
     cut: bool
 
-    def changes(self) -> Iterator[tuple[Commit, list[Change]]]:
+    def changes(self) -> Iterator[tuple[GitCommit, list[GitChange]]]:
         """Each commit with its changes against the one before, sorted by path; a commit may have none.
 
         One `git diff-tree` for the whole window. Memory: the changes of one commit.
@@ -104,8 +104,8 @@ class History:
         ]
         fields = split_nul(self.git.stream(arguments, stdin=pairs.encode()))
         waiting = iter(self.commits)
-        commit: Commit | None = None
-        found: list[Change] = []
+        commit: GitCommit | None = None
+        found: list[GitChange] = []
         for field in fields:
             # Each pair prints `old new\n`; then its records, `:modes blobs status` NUL path NUL.
             *headers, record = field.split(b"\n")
@@ -116,14 +116,14 @@ class History:
             if record:
                 path = path_text(next(fields))
                 old_mode, new_mode, old_blob, new_blob, _ = record[1:].decode().split(" ")
-                found.append(Change(path, old_mode, new_mode, old_blob, new_blob))
+                found.append(GitChange(path, old_mode, new_mode, old_blob, new_blob))
         if commit is not None:
             yield commit, found
         if (left := next(waiting, None)) is not None:
             raise UsageError(f"git said nothing about commit {left.sha}; `git fsck` tells if it is damaged")
 
 
-def open_history(repo: Path, *, limit: int | None = None) -> History:
+def open_history(repo: Path, *, limit: int | None = None) -> GitHistory:
     """The first-parent line of HEAD, or its last `limit` commits.
 
     Raises:
@@ -151,25 +151,25 @@ def open_history(repo: Path, *, limit: int | None = None) -> History:
     commits = tuple(_list_commits(git, head.stdout.decode().strip(), limit))
     # Asked of the object itself: git hides the parents at the edge of a shallow clone.
     raw_header = git.run(["cat-file", "commit", commits[0].sha]).split(b"\n\n", 1)[0]
-    return History(git, commits, cut=b"\nparent " in raw_header)
+    return GitHistory(git, commits, cut=b"\nparent " in raw_header)
 
 
-def commits(repo: Path, *, limit: int | None = None) -> list[Commit]:
+def commits(repo: Path, *, limit: int | None = None) -> list[GitCommit]:
     """The commits of `open_history(repo)`."""
     return list(open_history(repo, limit=limit).commits)
 
 
-def _list_commits(git: Git, head: str, limit: int | None) -> Iterator[Commit]:
+def _list_commits(git: Git, head: str, limit: int | None) -> Iterator[GitCommit]:
     arguments = ["log", "--first-parent", "--reverse", "-z", "-s", "--no-notes", "--no-decorate"]
     arguments += ["--no-color", "--format=tformat:%H %T %ct %an"]
     arguments += [] if limit is None else [f"--max-count={limit}"]
     fields = split_nul(git.stream([*arguments, head, "--"]))
     for index, field in enumerate(fields):
         sha, tree, time, author = field.split(b" ", 3)
-        yield Commit(index, sha.decode(), tree.decode(), name_text(author), seconds(time))
+        yield GitCommit(index, sha.decode(), tree.decode(), name_text(author), seconds(time))
 
 
-def _next_commit(waiting: Iterator[Commit], header: bytes) -> Commit:
+def _next_commit(waiting: Iterator[GitCommit], header: bytes) -> GitCommit:
     commit = next(waiting, None)
     if commit is None or not header.endswith(commit.tree.encode()):
         raise UsageError(f"git answered out of turn with {name_text(header)!r}: please report this")

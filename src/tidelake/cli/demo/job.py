@@ -23,7 +23,7 @@ from tidelake.cli import maintenance, output
 from tidelake.cli.demo import replay, truth
 from tidelake.cli.demo.export import COMMITS_PER_FILE
 from tidelake.cli.demo.rows import KEY, SCHEMA
-from tidelake.cli.demo.source import Source, open_source
+from tidelake.cli.demo.source import DemoSource, open_source
 from tidelake.errors import UsageError
 from tidelake.lake.collection import Collection
 
@@ -69,7 +69,7 @@ def bar(console: Console, title: str, total: int | None) -> Iterator[Callable[[i
 
 
 @dataclass
-class Job:
+class DemoJob:
     """A lake that is being filled, and what it is compared with."""
 
     console: Console
@@ -77,7 +77,7 @@ class Job:
     landing: Path
     times: int | None
     keys: Sequence[str]
-    source: Source | None = None
+    source: DemoSource | None = None
     time_field: str = "source.lsn"
     collection: Collection | None = None
     _seen: dict[str, pa.Table] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Job:
             return list(self._compared_with_files(session, when))
         return list(self._compared_with_git(session, self.source, when))
 
-    def _compared_with_git(self, session: "SparkSession", source: Source, when: str) -> Iterator[Check]:
+    def _compared_with_git(self, session: "SparkSession", source: DemoSource, when: str) -> Iterator[Check]:
         from tidelake.spark.reading import frames
 
         shown = []
@@ -219,10 +219,10 @@ class Job:
         return self.collection
 
 
-def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console], Job]:
+def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console], DemoJob]:
     """A job on the history of a git repository: exports it as change files."""
 
-    def prepare(root: Path, console: Console) -> Job:
+    def prepare(root: Path, console: Console) -> DemoJob:
         source = open_source(repo, limit=limit)
         about = f"{source.description}: {len(source.commits):,} commits"
         console.print(Text.assemble(("Tidelake demo", "bold"), f" on {about}"))
@@ -239,17 +239,17 @@ def repository(repo: Path | None, limit: int | None) -> Callable[[Path, Console]
             f"  {lines:,} changes ({done.creates + done.reads:,} new, {done.updates:,} updated, "
             f"{done.deletes:,} deleted) in {done.files:,} files, {done.bytes:,} bytes"
         )
-        return Job(console, root, landing, len(source.commits), KEY, source)
+        return DemoJob(console, root, landing, len(source.commits), KEY, source)
 
     return prepare
 
 
-def own_files(directory: Path, keys: Sequence[str], time_field: str) -> Callable[[Path, Console], Job]:
+def own_files(directory: Path, keys: Sequence[str], time_field: str) -> Callable[[Path, Console], DemoJob]:
     """A job on change files that the user brings."""
 
-    def prepare(root: Path, console: Console) -> Job:
+    def prepare(root: Path, console: Console) -> DemoJob:
         console.print(Text.assemble(("Tidelake demo", "bold"), f" on the change files in {directory}"))
-        return Job(console, root, directory, None, keys, time_field=time_field)
+        return DemoJob(console, root, directory, None, keys, time_field=time_field)
 
     return prepare
 
@@ -283,11 +283,12 @@ def _expanded(found: pa.Table) -> pa.Table:
     return found.take(repeats)
 
 
-def _sides(found: pa.Table, sign: int) -> list[truth.Side]:
+def _sides(found: pa.Table, sign: int) -> list[truth.Compared]:
     """The rows of a change with one sign. A path may occur once for each sign."""
     kept = found.filter(pc.equal(pc.sign(found["_diff"]), sign))
     sides = [
-        truth.Side(*values) for values in zip(*(kept[n].to_pylist() for n in truth.Side._fields), strict=True)
+        truth.Compared(*values)
+        for values in zip(*(kept[n].to_pylist() for n in truth.Compared._fields), strict=True)
     ]
     double = [path for path, n in Counter(side.path for side in sides).items() if n > 1]
     if double:

@@ -27,8 +27,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelake.cli.demo.export import COMMITS_PER_FILE, ExportReport, Lines, write_lines
-from tidelake.cli.demo.history import Commit, Progress
+from tidelake.cli.demo.export import COMMITS_PER_FILE, HistoryExport, Lines, write_lines
+from tidelake.cli.demo.history import GitCommit, Progress
 from tidelake.cli.demo.rows import SCHEMA, instant
 from tidelake.cli.demo.truth import TREE_SCHEMA, DiffEntry, rows_table
 from tidelake.errors import CorruptionError, FormatTooNew, UsageError
@@ -51,7 +51,7 @@ class PackagedSource:
 
     directory: Path
     reason: str
-    commits: tuple[Commit, ...]
+    commits: tuple[GitCommit, ...]
     answers: dict[str, Any]
 
     @property
@@ -77,7 +77,7 @@ class PackagedSource:
 
     def write_change_files(
         self, directory: Path, progress: Progress | None = None, *, commits_per_file: int = COMMITS_PER_FILE
-    ) -> ExportReport:
+    ) -> HistoryExport:
         """Write the whole window as change files (see `export`) into a folder that has none."""
         return write_lines(
             self._lines(),
@@ -137,7 +137,7 @@ def open_packaged(reason: str, directory: Path | None = None) -> PackagedSource:
     place = directory or Path(str(files("tidelake"))) / "cli" / "demo" / "bundled"
     try:
         answers = json.loads(gzip.decompress((place / TRUTH).read_bytes()))
-        commits = tuple(Commit(index, *fields) for index, fields in enumerate(answers["commits"]))
+        commits = tuple(GitCommit(index, *fields) for index, fields in enumerate(answers["commits"]))
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise CorruptionError(TRUTH, str(error)) from error
     if answers["format"] > FORMAT:

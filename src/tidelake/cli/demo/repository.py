@@ -10,8 +10,8 @@ import pyarrow as pa
 
 import tidelake
 from tidelake.cli.demo import truth
-from tidelake.cli.demo.export import COMMITS_PER_FILE, ExportReport, change_lines, write_lines
-from tidelake.cli.demo.history import Commit, History, Progress, open_history
+from tidelake.cli.demo.export import COMMITS_PER_FILE, HistoryExport, change_lines, write_lines
+from tidelake.cli.demo.history import GitCommit, GitHistory, Progress, open_history
 
 CHECKED_COMMITS = 5
 SAMPLE_ROWS = 12
@@ -26,11 +26,11 @@ class RepositorySource:
         description: how the report names it.
     """
 
-    history: History
+    history: GitHistory
     description: str
 
     @property
-    def commits(self) -> tuple[Commit, ...]:
+    def commits(self) -> tuple[GitCommit, ...]:
         """The window of the first-parent line, oldest first; never empty."""
         return self.history.commits
 
@@ -54,7 +54,7 @@ class RepositorySource:
 
     def write_change_files(
         self, directory: Path, progress: Progress | None = None, *, commits_per_file: int = COMMITS_PER_FILE
-    ) -> ExportReport:
+    ) -> HistoryExport:
         """Write the whole window as change files (see `export`) into a folder that has none."""
         return write_lines(
             change_lines(self.history),

@@ -30,7 +30,7 @@ _ESCAPED = re.compile(rb"\\(\\|x[0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PathRow:
     """A path's value at some time.
 
     Attributes:

@@ -9,19 +9,19 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidelake.cli.demo.export import COMMITS_PER_FILE, ExportReport
-from tidelake.cli.demo.history import Commit, Progress
+from tidelake.cli.demo.export import COMMITS_PER_FILE, HistoryExport
+from tidelake.cli.demo.history import GitCommit, Progress
 from tidelake.cli.demo.packaged import open_packaged
 from tidelake.cli.demo.repository import open_repository, own_checkout
 from tidelake.cli.demo.truth import DiffEntry
 from tidelake.errors import UsageError
 
 
-class Source(Protocol):
+class DemoSource(Protocol):
     """A history to ingest, and the answers to compare with. Commit i is time i."""
 
     @property
-    def commits(self) -> Sequence[Commit]:
+    def commits(self) -> Sequence[GitCommit]:
         """The window of the first-parent line, oldest first; never empty."""
 
     @property
@@ -42,7 +42,7 @@ class Source(Protocol):
 
     def write_change_files(
         self, directory: Path, progress: Progress | None = None, *, commits_per_file: int = COMMITS_PER_FILE
-    ) -> ExportReport:
+    ) -> HistoryExport:
         """Write the whole window as change files (see `export`) into a folder that has none."""
 
     def tree(self, sha: str) -> pa.Table:
@@ -55,7 +55,7 @@ class Source(Protocol):
         """What differs between the two commits of `pair`."""
 
 
-def open_source(repo: Path | None = None, *, limit: int | None = None) -> Source:
+def open_source(repo: Path | None = None, *, limit: int | None = None) -> DemoSource:
     """The history of a repository; by default of Tidelake's own checkout.
 
     Without an own checkout (an installed package), or without git to read it, the export that ships

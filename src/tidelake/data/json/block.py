@@ -38,7 +38,7 @@ class Unsure(Exception):
 
 
 @dataclass(frozen=True)
-class Member:
+class JsonMember:
     """One field of the objects.
 
     Attributes:
@@ -79,7 +79,7 @@ def trimmed(lines: pa.Array) -> pa.Array:
     return pc.ascii_trim(lines.view(pa.string()), _SPACE).view(pa.binary())
 
 
-def objects(lines: pa.Array, members: Mapping[str, Member], closed: bool = False) -> pa.StructArray:
+def objects(lines: pa.Array, members: Mapping[str, JsonMember], closed: bool = False) -> pa.StructArray:
     """The objects of lines, one struct a line.
 
     Args:
@@ -132,7 +132,7 @@ def overlong_decimals(texts: pa.Array) -> bool:
 
 
 @lru_cache(64)
-def _decoder(members: tuple[tuple[str, Member], ...], closed: bool) -> Any:
+def _decoder(members: tuple[tuple[str, JsonMember], ...], closed: bool) -> Any:
     return msgspec.json.Decoder(_struct(tuple((n, m.shape, m.required) for n, m in members), closed))
 
 
@@ -147,10 +147,10 @@ def _struct(fields: tuple[tuple[str, Any, bool], ...], closed: bool = False) -> 
     )
 
 
-def struct_shape(fields: Mapping[str, Member]) -> Any:
-    """For `Member.shape`: an object of these fields, or null."""
+def struct_shape(fields: Mapping[str, JsonMember]) -> Any:
+    """For `JsonMember.shape`: an object of these fields, or null."""
     return _struct(tuple((n, m.shape, m.required) for n, m in fields.items())) | None
 
 
-# For `Member.shape`: an object that has this field is refused by msgspec, but for this very text.
+# For `JsonMember.shape`: an object that has this field is refused by msgspec, but for this very text.
 NEVER: Any = Literal["\x00"]

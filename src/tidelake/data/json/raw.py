@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.json.base64 import decoded, whole_numbers
-from tidelake.data.json.block import Member, Unsure, struct_shape
+from tidelake.data.json.block import JsonMember, Unsure, struct_shape
 from tidelake.data.json.encoding import Encoding
 from tidelake.data.json.values import counted, forms
 
@@ -27,18 +27,18 @@ _WHOLE_MAX = {16: 2**11, 32: 2**24, 64: 2**53}
 @lru_cache(256)
 def member(
     field: pa.Field, encoding: Encoding, texts: Texts, path: tuple[str, ...] = (), required: bool = True
-) -> Member:
+) -> JsonMember:
     """How a field is read from a block.
 
     Raises:
         Unsure: only values one by one can be read.
     """
-    return Member(_kind(field.type, encoding, texts, path), _shape(field.type), required)
+    return JsonMember(_kind(field.type, encoding, texts, path), _shape(field.type), required)
 
 
 def _shape(kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
-        return struct_shape({f.name: Member(f.type, _shape(f.type), True) for f in fields(kind)})
+        return struct_shape({f.name: JsonMember(f.type, _shape(f.type), True) for f in fields(kind)})
     if pa.types.is_list(kind):
         return list[_shape(kind.value_type)] | None  # type: ignore[misc]  # made at run time
     return msgspec.Raw

@@ -3,7 +3,7 @@
 Owns the order of the steps. The origin notes the fork, and from then on keeps the objects of that version;
 then the fork gets its log, by one write; then the origin is read again. The fork is returned only if the
 origin still knows it after the fork has its log. If the origin had forgotten it as never created (see
-`tidelake.shard.upkeep.lending`), it would not know it any more; and it cannot forget it so later.
+`tidelake.shard.upkeep.forkpins`), it would not know it any more; and it cannot forget it so later.
 
 A crash leaves a pin, which the origin forgets, or a shard without a name, which is collected like any other.
 """

@@ -25,7 +25,7 @@ from tidelake.shard.checking.mend import Mending, Plan
 from tidelake.shard.checking.negatives import negatives
 from tidelake.shard.checking.parts import PartsCheck, Watch, named_parts
 from tidelake.shard.checking.replay import Replayed, replay
-from tidelake.shard.history import History, Known
+from tidelake.shard.history import History, LoadedVersion
 from tidelake.shard.machine import Machine
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -181,7 +181,7 @@ class ShardCheck:
             replace(one, repaired=True) if one.kind in _MENDED or one.object in lost else one
             for one in self._found
         ]
-        state = self._history().refresh(Known(plan.after, 0)).state
+        state = self._history().refresh(LoadedVersion(plan.after, 0)).state
         return Replayed(state, True)
 
     def _refusal(self, plan: Plan, lost: frozenset[str]) -> str:
@@ -245,7 +245,7 @@ class ShardCheck:
         """The findings without missing parts that the newest state needs no more."""
         if not any(finding.kind == "part-missing" for finding in found):
             return found
-        newest = self._history().refresh(Known(state, 0)).state
+        newest = self._history().refresh(LoadedVersion(state, 0)).state
         named = {part.name for part in named_parts(newest)}
         return [one for one in found if one.kind != "part-missing" or one.object in named]
 
@@ -255,7 +255,7 @@ class ShardCheck:
         if not gone:
             return
         # An object is deleted only after a state has condemned it, which a state read now shows.
-        newest = self._history().refresh(Known(state, 0)).state
+        newest = self._history().refresh(LoadedVersion(state, 0)).state
         for name in pinned(newest, self._env.clock.now_ms()).intersection(gone):
             self._tell(
                 "pinned-missing", name, "a reader or a fork needs a state that names it, and it is gone"
@@ -300,7 +300,7 @@ class ShardCheck:
     def _new_rollup(self, state: ShardState) -> None:
         # Not by opening the shard, which would need the rollup.
         machine = Machine(self._history(), self._config, self._env)
-        machine.adopt(Known(state, 0))
+        machine.adopt(LoadedVersion(state, 0))
         bad = state.rollup
         rollup = self._history().write_rollup(machine.refresh())
         if not machine.run(partial(commands.add_rollup, rollup=rollup)).result:

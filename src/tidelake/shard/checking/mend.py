@@ -14,7 +14,7 @@ from tidelake.errors import BlobExists, BlobNotFound, CorruptionError, InternalE
 from tidelake.model import names
 from tidelake.model.batch import Part
 from tidelake.shard.checking.replay import Replayed, replay, salvaged
-from tidelake.shard.history import History, Known
+from tidelake.shard.history import History, LoadedVersion
 from tidelake.state import codec
 from tidelake.state.edits import Delta, Edits, apply
 from tidelake.state.garbage import arriving
@@ -132,7 +132,7 @@ class Mending:
         delta = Delta(self._id, after.seqno + 1, now_ms, self._env.ids.fresh(), rollup, edits)
         made = apply(after, delta)
         check_step(after, made, edits)
-        if history.commit(Known(after, 0), delta, made) is None:
+        if history.commit(LoadedVersion(after, 0), delta, made) is None:
             self._stores.blobs.delete(names.rollup(self._id, rollup.seqno, rollup.id))
             return False
         return True

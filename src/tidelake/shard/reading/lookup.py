@@ -10,7 +10,7 @@ from tidelake.data.keyset import KeySet
 from tidelake.data.selection import bind
 from tidelake.model.query import AsOf
 from tidelake.model.schema import DIFF, Schema
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading.query import any_stored, ready
 from tidelake.shard.runs.read import rows, shown, sources
@@ -24,7 +24,7 @@ def lookup(
     query: AsOf,
     timeout_s: float | None = None,
     *,
-    wanted: Wanted,
+    wanted: ReadOptions,
     staged: bool = False,
 ) -> pa.Table:
     """The rows of some keys at a time: sorted by (key, value), consolidated.

@@ -15,16 +15,16 @@ from tidelake.errors import BlobNotFound, HistoryCompacted, NotYetClosed, UsageE
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.model.selection import Selection, Wanted
+from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import Lease, explained
 from tidelake.shard.runs.plan import ReadPlan, plan_read
 from tidelake.shard.runs.read import rows, shown, sources
-from tidelake.shard.runs.scope import Scope, Source, matching
+from tidelake.shard.runs.scope import RunSource, Scope, matching
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
 
-_ALL = Wanted()
+_ALL = ReadOptions()
 
 
 def stream(
@@ -34,7 +34,7 @@ def stream(
     *,
     schema_id: int | None = None,
     brief: bool = False,
-    wanted: Wanted | Selection = _ALL,
+    wanted: ReadOptions | Selection = _ALL,
     staged: bool = False,
 ) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
@@ -64,7 +64,7 @@ def streamed(
     query: Query,
     *,
     schema_id: int | None = None,
-    wanted: Wanted | Selection = _ALL,
+    wanted: ReadOptions | Selection = _ALL,
 ) -> pa.RecordBatchReader:
     """The answer from a version that knows it; see `ready`.
 
@@ -92,7 +92,7 @@ def plan(
     timeout_s: float | None = None,
     *,
     schema_id: int | None = None,
-    wanted: Wanted = _ALL,
+    wanted: ReadOptions = _ALL,
     task_bytes_max: int | None = None,
     as_stored: bool = False,
     staged: bool = False,
@@ -121,7 +121,7 @@ def planned(
     parallelism: int,
     *,
     schema_id: int | None = None,
-    wanted: Wanted = _ALL,
+    wanted: ReadOptions = _ALL,
     task_bytes_max: int | None = None,
     as_stored: bool = False,
 ) -> ReadPlan:
@@ -169,7 +169,7 @@ def answers(state: ShardState, query: Query) -> bool:
     return _closed(query)[0](state)
 
 
-def any_stored(needed: list[Source]) -> bool:
+def any_stored(needed: list[RunSource]) -> bool:
     """Whether the store is needed at all: inline parts are in the state itself."""
     return any(part.inline is None for source in needed for part in source.run.parts)
 

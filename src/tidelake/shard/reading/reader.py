@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidelake.errors import HistoryCompacted, NotYetClosed
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
@@ -58,7 +58,7 @@ class Following:
 
     timeout_s: float | None = None
     until: Frontier = field(default_factory=Frontier)
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: ReadOptions = field(default_factory=ReadOptions)
 
 
 class Reader:
@@ -124,7 +124,7 @@ class Reader:
         self,
         asked: Query,
         timeout_s: float | None = None,
-        wanted: Wanted | None = None,
+        wanted: ReadOptions | None = None,
         *,
         staged: bool = False,
     ) -> pa.RecordBatchReader:
@@ -138,14 +138,14 @@ class Reader:
             LeaseExpired: the hold is gone.
         """
         version = self._knowing(asked, timeout_s, staged=staged)
-        return query.streamed(self._shard, version, asked, wanted=wanted or Wanted())
+        return query.streamed(self._shard, version, asked, wanted=wanted or ReadOptions())
 
     def split(
-        self, asked: Query, n: int, timeout_s: float | None = None, wanted: Wanted | None = None
+        self, asked: Query, n: int, timeout_s: float | None = None, wanted: ReadOptions | None = None
     ) -> list[pa.RecordBatchReader]:
         """The answer in `n` streams; see `tidelake.shard.reading.split`. Version and errors as `stream`."""
         version = self._knowing(asked, timeout_s)
-        return split_of(self._shard, version, asked, n, wanted=wanted or Wanted())
+        return split_of(self._shard, version, asked, n, wanted=wanted or ReadOptions())
 
     def _knowing(self, asked: Query, timeout_s: float | None, *, staged: bool = False) -> Version:
         """A pinned version that knows the answer."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidelake.data.selection import bind
 from tidelake.errors import BlobNotFound
 from tidelake.model.query import Query
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.shard.lease import Lease, explained
 from tidelake.shard.reading.query import any_stored, ready
 from tidelake.shard.runs.read import rows, shown, sources
@@ -22,7 +22,7 @@ from tidelake.shard.version import Version
 
 
 def split(
-    shard: Shard, asked: Query, n: int, timeout_s: float | None = None, *, wanted: Wanted
+    shard: Shard, asked: Query, n: int, timeout_s: float | None = None, *, wanted: ReadOptions
 ) -> list[pa.RecordBatchReader]:
     """The answer in `n` streams of about equal size, as `tidelake.shard.reading.query.stream` gives one.
 
@@ -33,7 +33,7 @@ def split(
 
 
 def split_of(
-    shard: Shard, version: Version, asked: Query, n: int, *, wanted: Wanted
+    shard: Shard, version: Version, asked: Query, n: int, *, wanted: ReadOptions
 ) -> list[pa.RecordBatchReader]:
     """The same from a version that knows the answer, as `tidelake.shard.reading.query.streamed`."""
     spec, blobs = version.spec, shard.stores.blobs

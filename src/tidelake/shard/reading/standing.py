@@ -10,8 +10,8 @@ still there; otherwise that is an error.
 
 from tidelake.errors import Closed, CollectionNotFound, HistoryCompacted, LeaseExpired
 from tidelake.model.frontier import Frontier
-from tidelake.shard.keeper import Keeper
 from tidelake.shard.lease import SHARE, Lease, Read, young
+from tidelake.shard.renewer import LeaseRenewer
 from tidelake.shard.shard import Shard
 from tidelake.state.state import ShardState
 
@@ -19,7 +19,7 @@ from tidelake.state.state import ShardState
 _MOVE_EVERY_S = 60.0
 
 
-class StandingHold(Lease):
+class DurableLease(Lease):
     """The hold of an id, from the first `keep_from` on. Thread-safe. Cannot be used in a fork.
 
     Args:
@@ -32,8 +32,8 @@ class StandingHold(Lease):
     _reopens = True
 
     def __init__(self, shard: Shard, id_: str, purpose: str, lasts_s: float) -> None:
-        keeper = Keeper(shard.env, min(lasts_s / SHARE, young(shard.known()), _MOVE_EVERY_S))
-        super().__init__(shard, purpose, reader=True, id_=id_, lease_ms=int(lasts_s * 1000), keeper=keeper)
+        renewer = LeaseRenewer(shard.env, min(lasts_s / SHARE, young(shard.known()), _MOVE_EVERY_S))
+        super().__init__(shard, purpose, reader=True, id_=id_, lease_ms=int(lasts_s * 1000), renewer=renewer)
         self._target = self._held = Frontier()
         self._step = next(self._numbers)
 
@@ -43,11 +43,11 @@ class StandingHold(Lease):
         Raises:
             HistoryCompacted: it is no longer there.
         """
-        with self._turn:
+        with self._lock:
             self._target = since
             self._reads.pop(self._step, None)
             self._commit_target()
-        self._keeper.add(self)
+        self._renewer.add(self)
 
     def ensure(self, state: ShardState, since: Frontier) -> None:
         """Keep history from `since` on, unless a state shows that this is done. Errors as `keep_from`."""
@@ -55,20 +55,20 @@ class StandingHold(Lease):
             self.keep_from(since)
 
     def move(self, since: Frontier) -> None:
-        """History before `since` may go. The keeper commits this, by one log write a minute at most."""
+        """History before `since` may go. The renewer commits this, by one log write a minute at most."""
         self._target = self._target.join(since)
 
     def read(self, seqno: int | None) -> None:
         """What is read from now on, and alone, is of the state of this seqno; None: of no stored part."""
         now_s, young_s = self.shard.env.clock.monotonic_s(), young(self.shard.known())
-        self._keeper.look_every(young_s)
+        self._renewer.look_every(young_s)
         self._reads.pop(self._step, None)
         if seqno is not None:
             self._reads[self._step] = Read(seqno, now_s + young_s)
 
     def stop(self) -> None:
         """Renew it no more from here. The hold stays, until it expires or its owner comes back."""
-        self._keeper.stop()
+        self._renewer.stop()
 
     def due_s(self) -> float:
         """When the next renewal, move or pin is due."""
@@ -79,12 +79,12 @@ class StandingHold(Lease):
 
     def keep(self) -> None:
         """Do what is due, and renew the hold. One log write; none once the hold cannot be opened again."""
-        with self._turn:
+        with self._lock:
             try:
                 self._commit_target()
             except (LeaseExpired, HistoryCompacted, CollectionNotFound, Closed):
                 # The follower learns of it when it looks at the collection the next time.
-                self._keeper.discard(self)
+                self._renewer.discard(self)
                 self._opened = False
 
     def give_up(self) -> None:

@@ -20,11 +20,11 @@ from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.frontier import Frontier
 from tidelake.model.predicate import columns_of
 from tidelake.model.query import AsOf, Query, Updates
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import TIME_MAX
 from tidelake.shard.lease import Lease, young
 from tidelake.shard.reading import query
-from tidelake.shard.reading.standing import StandingHold
+from tidelake.shard.reading.standing import DurableLease
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -69,7 +69,7 @@ class Tail:
         *,
         hold_for_s: float,
         poll_s: float,
-        wanted: Wanted,
+        wanted: ReadOptions,
         schema_id: int | None = None,
     ) -> None:
         if not shard.spec.domain.total_order:
@@ -78,7 +78,7 @@ class Tail:
                 "total order: follow the collection with listen, or read its updates"
             )
         self._shard = shard
-        self._hold = StandingHold(shard, hold, purpose, hold_for_s)
+        self._hold = DurableLease(shard, hold, purpose, hold_for_s)
         self._poll_s = poll_s
         self._wanted, self._schema_id = wanted, schema_id
         self._looked_s: float | None = None
@@ -295,7 +295,7 @@ class Tail:
             asked,
             # The very rows that a plan gives: under the newest schema others may match.
             schema_id=self._schema_id,
-            wanted=Wanted((), self._wanted.where),
+            wanted=ReadOptions((), self._wanted.where),
         )
         times, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for batch in found:
@@ -303,7 +303,7 @@ class Tail:
         return _Counted(lower, upper, times, rows)
 
 
-def outgrown(spec: ShardSpec, schema_id: int, wanted: Wanted) -> str:
+def outgrown(spec: ShardSpec, schema_id: int, wanted: ReadOptions) -> str:
     """Why rows of today do not go on what was read under an earlier schema; empty if they do.
 
     A row that goes after one of its columns was dropped has null there: it would take nothing away.

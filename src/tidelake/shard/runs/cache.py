@@ -96,7 +96,7 @@ class LookupCache:
     """The parts of all lakes that a process has unpacked. One size limit holds for all. Thread-safe."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         # Least recently used first.
         self._kept: OrderedDict[Identity, _Kept] = OrderedDict()
         self._missed: OrderedDict[Identity, _Missed] = OrderedDict()
@@ -106,12 +106,12 @@ class LookupCache:
 
     def size_bytes(self, url: str | None = None) -> int:
         """Total size of the files, of all lakes or of one."""
-        with self._turn:
+        with self._lock:
             return sum(kept.unpacked.size_bytes for id_, kept in self._kept.items() if url in (None, id_[0]))
 
     def has(self, id_: Identity) -> bool:
         """Whether a part is in the cache now."""
-        with self._turn:
+        with self._lock:
             return id_ in self._kept
 
     def rows(
@@ -138,7 +138,7 @@ class LookupCache:
         Args:
             parts: all parts of the collection that are large enough for the cache.
         """
-        with self._turn:
+        with self._lock:
             here = [(whole.part, self._kept[whole.id]) for whole in parts if whole.id in self._kept]
         rows, total = sum(part.rows for part, _ in here), sum(whole.part.rows for whole in parts)
         if 2 * rows <= total or rows == total:
@@ -154,7 +154,7 @@ class LookupCache:
 
     def _found(self, whole: Whole, among: KeySet) -> Unpacked | None:
         """The unpacked part, if it is in the cache or is due and gets unpacked now; None: decode it."""
-        with self._turn:
+        with self._lock:
             now = next(self._questions)
             kept = self._kept.get(whole.id)
             if kept is not None:
@@ -180,7 +180,7 @@ class LookupCache:
 
     def _unpacked(self, whole: Whole, size: int, since: int) -> Unpacked | None:
         """Unpack a part of at most this size, if that evicts only parts that were not used `since`."""
-        with self._turn:
+        with self._lock:
             if whole.id in self._kept or whole.id in self._begun or not self._makes_room(whole, size, since):
                 return None
             self._begun[whole.id] = size
@@ -188,7 +188,7 @@ class LookupCache:
         try:
             unpacked = _written(whole, size)
         finally:
-            with self._turn:
+            with self._lock:
                 del self._begun[whole.id]
                 if unpacked is not None:
                     self._kept[whole.id] = _Kept(unpacked, next(self._questions))
@@ -220,7 +220,7 @@ class LookupCache:
         return {id_: kept.unpacked.size_bytes for id_, kept in self._kept.items() if kept.asked < since}
 
     def _note(self, id_: Identity, rows: int, size_bytes: int) -> None:
-        with self._turn:
+        with self._lock:
             missed = self._missed.get(id_)
             if missed is not None:
                 missed.rows += rows

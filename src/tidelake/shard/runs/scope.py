@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelake.data.filter import Filter
+from tidelake.data.filter import RowFilter
 from tidelake.data.keyset import KeySet
 from tidelake.data.prune import Pruning
 from tidelake.model.batch import HollowBatch, Part, Run
@@ -21,7 +21,7 @@ from tidelake.shard.spec import ShardSpec
 
 
 @dataclass(frozen=True)
-class Source:
+class RunSource:
     """A run, and the bounds of its batch. If the run is truncated, rows outside the bounds are dropped.
 
     Attributes:
@@ -35,7 +35,7 @@ class Source:
     upper: Frontier
 
     @classmethod
-    def of(cls, run: Run, batch: HollowBatch) -> "Source":
+    def of(cls, run: Run, batch: HollowBatch) -> "RunSource":
         """A run of a batch."""
         return cls(run, batch.bounds.lower, batch.bounds.upper)
 
@@ -89,7 +89,7 @@ class Scope:
         if where is not None:
             start, stop = key_bounds(where, [column.id for column in spec.schema.key])
             self.keys = KeyRange(later(self.keys.start, start), earlier(self.keys.stop, stop))
-            self._filter = Filter(where, spec.schema)
+            self._filter = RowFilter(where, spec.schema)
 
     def may_hold(self, part: Part) -> bool:
         """Whether the part may hold rows in scope, judged by the key bounds and statistics in the state."""
@@ -119,10 +119,10 @@ class Scope:
         return self._prunings[id_]
 
 
-def matching(needed: Iterable[Source], scope: Scope) -> list[Source]:
+def matching(needed: Iterable[RunSource], scope: Scope) -> list[RunSource]:
     """The given runs, reduced to the parts that may hold rows in scope."""
     return [
-        Source(Run(parts, source.run.truncated), source.lower, source.upper)
+        RunSource(Run(parts, source.run.truncated), source.lower, source.upper)
         for source in needed
         if (parts := tuple(part for part in source.run.parts if scope.may_hold(part)))
     ]

@@ -16,7 +16,7 @@ from functools import partial
 from tidelake.errors import CollectionDropped, OutcomeUnknown, StoreUnavailable, UsageError
 from tidelake.model import names
 from tidelake.shard.shard import Shard
-from tidelake.shard.upkeep.lending import Lending
+from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.state import collection, forgetting
 from tidelake.state.commands import Command, NoOp, R
 from tidelake.state.forking import is_borrowed
@@ -75,7 +75,7 @@ class Collector:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._lending = Lending(shard.stores, shard.env, shard.spec.config)
+        self._lending = ForkPins(shard.stores, shard.env, shard.spec.config)
 
     @property
     def _garbage_ms(self) -> int:

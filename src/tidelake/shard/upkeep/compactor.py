@@ -17,7 +17,7 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.shard.runs.plan import between, cut_keys, decode_run, run_merge_task
-from tidelake.shard.runs.read import Source, rows
+from tidelake.shard.runs.read import RunSource, rows
 from tidelake.shard.runs.upload import discard, write_rows
 from tidelake.shard.shard import Shard
 from tidelake.state import maintenance
@@ -28,7 +28,7 @@ from tidelake.state.state import MergeClaim
 
 
 @dataclass(frozen=True)
-class Shape:
+class MergeShape:
     """The size of one or several batches."""
 
     batches: int = 0
@@ -38,7 +38,7 @@ class Shape:
     size_bytes: int = 0
 
     @classmethod
-    def of(cls, batches: Sequence[HollowBatch]) -> "Shape":
+    def of(cls, batches: Sequence[HollowBatch]) -> "MergeShape":
         """The total size of some batches."""
         runs = [run for batch in batches for run in batch.runs]
         return cls(
@@ -65,8 +65,8 @@ class MergeReport:
     """
 
     applied: bool
-    before: Shape
-    after: Shape
+    before: MergeShape
+    after: MergeShape
     chunks: int = 0
     resumed: int = 0
     reason: str = ""
@@ -161,7 +161,7 @@ class Compactor:
             self._release(claimed.claim)
             raise
 
-    def _tiny(self, needed: list[Source], since: Frontier) -> tuple[Part, ...]:
+    def _tiny(self, needed: list[RunSource], since: Frontier) -> tuple[Part, ...]:
         """Merge a few rows in memory. Inline rows stay inline if the result takes no more bytes than they."""
         # Use one spec for rows and parts: `shard.spec` changes if another thread sees a new schema.
         spec, blobs = self.shard.spec, self.shard.stores.blobs
@@ -172,7 +172,9 @@ class Compactor:
         run = write_rows(spec, blobs, self.shard.env, table, inline_bytes_max=room)
         return run.parts if run else ()
 
-    def _cuts(self, request: MergeRequest, needed: list[Source], chunk_rows: int | None) -> tuple[bytes, ...]:
+    def _cuts(
+        self, request: MergeRequest, needed: list[RunSource], chunk_rows: int | None
+    ) -> tuple[bytes, ...]:
         held = self.shard.known().claims.get(f"{request.id.lo}-{request.id.hi}")
         if held is not None and (held.positions, held.inputs) == (request.positions, request.inputs):
             return held.cuts
@@ -200,7 +202,7 @@ class Compactor:
         self,
         request: MergeRequest,
         members: list[Member],
-        needed: list[Source],
+        needed: list[RunSource],
         claim: MergeClaim,
         done: dict[int, tuple[Part, ...]],
         *,
@@ -247,7 +249,7 @@ class Compactor:
         result = MergeResult(request.id, request.positions, request.inputs, since, output)
         fit = self.shard.run(partial(maintenance.apply_merge, result=result, claim=claim))
         runs = chosen(members, request.positions)
-        before = Shape(
+        before = MergeShape(
             len(members), len(runs), sum(len(run.parts) for run in runs), request.rows, request.size_bytes
         )
         if fit.applied:
@@ -283,20 +285,22 @@ def _folded(members: Sequence[Member]) -> Frontier:
 # At most this much is merged without tasks and threads.
 _TINY_ROWS = 65_536
 _TINY_BYTES = 4 * 1024 * 1024
-UNFINISHED = MergeReport(False, Shape(), Shape(), reason="the other key ranges follow later", unfinished=True)
-NOT_MERGED = MergeReport(False, Shape(), Shape(), reason="a sum does not fit")
+UNFINISHED = MergeReport(
+    False, MergeShape(), MergeShape(), reason="the other key ranges follow later", unfinished=True
+)
+NOT_MERGED = MergeReport(False, MergeShape(), MergeShape(), reason="a sum does not fit")
 
 
 def _skipped(reason: str) -> MergeReport:
-    return MergeReport(False, Shape(), Shape(), reason=reason)
+    return MergeReport(False, MergeShape(), MergeShape(), reason=reason)
 
 
-def _shape(members: Sequence[Member], runs: Sequence[Run]) -> Shape:
-    return replace(Shape.of([HollowBatch(members[0].batch.bounds, tuple(runs))]), batches=len(members))
+def _shape(members: Sequence[Member], runs: Sequence[Run]) -> MergeShape:
+    return replace(MergeShape.of([HollowBatch(members[0].batch.bounds, tuple(runs))]), batches=len(members))
 
 
-def _sources(members: Sequence[Member]) -> list[Source]:
-    return [Source.of(run, member.batch) for member in members for run in member.batch.runs]
+def _sources(members: Sequence[Member]) -> list[RunSource]:
+    return [RunSource.of(run, member.batch) for member in members for run in member.batch.runs]
 
 
 def _parts(output: bytes) -> tuple[Part, ...]:

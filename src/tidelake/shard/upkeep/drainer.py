@@ -94,7 +94,7 @@ class Drainer:
             return
         shard = self._shard
         try:
-            shard.together.gathers.run(Request(), self._gather_for)
+            shard.group_commit.gathers.run(Request(), self._gather_for)
         except (BlobNotFound, CorruptionError) as error:
             message = f"staged batches cannot be merged: {error}"
             warnings.warn(TidelakeWarning(message), stacklevel=2)
@@ -112,7 +112,7 @@ class Drainer:
     def _gather_for(self, asking: Sequence[Request]) -> None:
         try:
             # Only one process at a time: the others would read and write the same batches in vain.
-            with self._shard.stores.turns.take(self._shard.spec.shard_id, _TURN) as is_ours:
+            with self._shard.stores.locks.take(self._shard.spec.shard_id, _TURN) as is_ours:
                 if is_ours:
                     self._gather()
         except Exception as error:

@@ -17,7 +17,7 @@ from tidelake.errors import CollectionDropped, CollectionNotFound, InternalError
 from tidelake.model import names
 from tidelake.shard.history import History
 from tidelake.shard.machine import Machine
-from tidelake.shard.upkeep.lending import Lending
+from tidelake.shard.upkeep.forkpins import ForkPins
 from tidelake.state import dropping
 from tidelake.state.forking import fork_pins
 from tidelake.state.state import ShardState
@@ -62,7 +62,7 @@ class Ending:
         self.shard_id = shard_id
         self._history = History(shard_id, stores, env)
         self._machine = Machine(self._history, config, env)
-        self._lending = Lending(stores, env, config)
+        self._lending = ForkPins(stores, env, config)
 
     def drop(self, *, force: bool = False) -> bool:
         """Make the shard a tombstone; False if it is one already, or is gone. One log write.

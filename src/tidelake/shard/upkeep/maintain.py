@@ -23,8 +23,8 @@ from tidelake.errors import (
     TidelakeWarning,
 )
 from tidelake.model.frontier import Frontier
-from tidelake.shard.asked import Done
 from tidelake.shard.combining import Request
+from tidelake.shard.requests import Done
 from tidelake.shard.shard import Shard
 from tidelake.shard.upkeep.collector import Collector, CollectReport
 from tidelake.shard.upkeep.compactor import NOT_MERGED, Compactor, MergeReport, Workers
@@ -376,7 +376,7 @@ def tend(shard: Shard) -> None:
     if not budget_s:
         return
     # Only one appending process merges at a time: the others would do the same merge in vain.
-    with shard.stores.turns.take(shard.spec.shard_id, _TURN) as is_ours:
+    with shard.stores.locks.take(shard.spec.shard_id, _TURN) as is_ours:
         if is_ours:
             _beside_an_append(shard, lambda: Maintainer(shard).within_budget(budget_s))
             _beside_an_append(shard, Collector(shard).beside_append)
@@ -416,7 +416,7 @@ def admit(shard: Shard) -> float:
     clock = shard.env.clock
     started_s = clock.monotonic_s()
     try:
-        shard.together.reliefs.run(Request(), partial(_relieve, shard))
+        shard.group_commit.reliefs.run(Request(), partial(_relieve, shard))
     except SET_ASIDE as error:
         # These inputs cannot be merged; all others were.
         warnings.warn(TidelakeWarning(f"a merge before an append failed: {error}"), stacklevel=2)

@@ -32,13 +32,22 @@ from tidelake.model import time as times
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
-from tidelake.shard.asked import Done
+from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, time_range, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.maintain import admit, make_room, tend_if_due
 from tidelake.shard.writing import single
-from tidelake.state.append import Appended, AtCommit, Claim, Exactly, UpTo, When, claimed, expected
+from tidelake.state.append import (
+    Appended,
+    AtCommit,
+    Exactly,
+    IdempotencyKey,
+    UpTo,
+    When,
+    already_in,
+    expected,
+)
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
@@ -65,7 +74,7 @@ Attempt: TypeAlias = Callable[[tuple[Run, ...]], Done[Appended]]
 
 
 def compare_and_append(
-    shard: Shard, updates: object, lower: Frontier, upper: Frontier, claim: Claim | None = None
+    shard: Shard, updates: object, lower: Frontier, upper: Frontier, idempotency: IdempotencyKey | None = None
 ) -> Appended:
     """Add all updates of `[lower, upper)` iff the shard's upper equals `lower`.
 
@@ -74,31 +83,33 @@ def compare_and_append(
         UpdateNotBeyondLower, UpdateBeyondUpper: a time lies outside the interval.
         InvalidUpdates: the table does not fit the collection.
     """
-    return _append_within(shard, as_table(updates), Exactly(lower, upper), claim)
+    return _append_within(shard, as_table(updates), Exactly(lower, upper), idempotency)
 
 
 def append_up_to(
-    shard: Shard, updates: object, lower: Frontier, upper: Frontier, claim: Claim | None = None
+    shard: Shard, updates: object, lower: Frontier, upper: Frontier, idempotency: IdempotencyKey | None = None
 ) -> Appended:
     """Add the updates at the times of `[lower, upper)` that are still open, for writers of identical data.
 
     Succeeds without writing if the shard's upper is at or past `upper`. Errors as `compare_and_append`;
     `UpperMismatch` if the shard's upper has not reached `lower`.
     """
-    return _append_within(shard, as_table(updates), UpTo(lower, upper), claim)
+    return _append_within(shard, as_table(updates), UpTo(lower, upper), idempotency)
 
 
-def _append_within(shard: Shard, given: pa.Table, when: Exactly | UpTo, claim: Claim | None) -> Appended:
+def _append_within(
+    shard: Shard, given: pa.Table, when: Exactly | UpTo, idempotency: IdempotencyKey | None
+) -> Appended:
     def attempt(spec: ShardSpec) -> Appended:
         table = normalized(spec, given)
         check_times(table, spec.domain, when.lower, when.upper)
-        return _append(shard, spec, table, when, claim)
+        return _append(shard, spec, table, when, idempotency)
 
     return under_newest_schema(shard, attempt)
 
 
 def append_rows(
-    shard: Shard, updates: object, upper: Frontier | None = None, claim: Claim | None = None
+    shard: Shard, updates: object, upper: Frontier | None = None, idempotency: IdempotencyKey | None = None
 ) -> Appended:
     """Add updates at or after the shard's current upper.
 
@@ -110,7 +121,7 @@ def append_rows(
     domain = shard.spec.domain
     given = as_table(updates)
     if set(domain.columns) & set(given.column_names):
-        return under_newest_schema(shard, lambda spec: _append_timed(shard, spec, given, upper, claim))
+        return under_newest_schema(shard, lambda spec: _append_timed(shard, spec, given, upper, idempotency))
     if upper is not None:
         raise UsageError(
             f"upper={upper} needs times: add the column {', '.join(domain.columns)}, or leave it out"
@@ -118,24 +129,28 @@ def append_rows(
 
     def attempt(spec: ShardSpec) -> Appended:
         floor = commit_floor(shard, shard.version().state)
-        return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), claim)
+        return _append(shard, spec, normalized(spec, given, floor), AtCommit(floor), idempotency)
 
     return under_newest_schema(shard, attempt)
 
 
 def _append_timed(
-    shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, claim: Claim | None
+    shard: Shard, spec: ShardSpec, given: pa.Table, upper: Frontier | None, idempotency: IdempotencyKey | None
 ) -> Appended:
     table = normalized(spec, given)
-    claim = _with_fingerprint(claim, table)
+    idempotency = _with_fingerprint(idempotency, table)
     lower = shard.version().upper
     # Check the claim first: if the append is in already, its times are closed and `check_times` would refuse.
-    known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
+    known = (
+        single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
+        if idempotency
+        else None
+    )
     if known is not None:
         return known
     end = _end(shard, table, upper)
     check_times(table, spec.domain, lower, end)
-    return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, claim))
+    return _upload(shard, spec, table, partial(_append_at_upper, shard, table, end, idempotency))
 
 
 def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
@@ -154,7 +169,7 @@ def under_newest_schema(shard: Shard, attempt: Callable[[ShardSpec], R]) -> R:
 
 
 def _append_at_upper(
-    shard: Shard, table: pa.Table, end: Frontier, claim: Claim | None, runs: tuple[Run, ...]
+    shard: Shard, table: pa.Table, end: Frontier, idempotency: IdempotencyKey | None, runs: tuple[Run, ...]
 ) -> Done[Appended]:
     """Try to append uploaded runs at the current upper, again after each conflict."""
 
@@ -166,7 +181,7 @@ def _append_at_upper(
     while True:
         at_upper = within(shard.version().upper)
         limit = shard.spec.config.inline_total_bytes
-        write = single.an_append(runs, at_upper, claim, inline_bytes_max=limit, as_now=True)
+        write = single.an_append(runs, at_upper, idempotency, inline_bytes_max=limit, as_now=True)
         try:
             # In a group it is recomputed at the newest upper, without a refusal in between.
             return single.carry_out(shard, single.at_any_upper(write, within))
@@ -219,21 +234,27 @@ def commit_floor(shard: Shard, state: ShardState) -> Time:
     return times.join(state.upper.elements[0], now)
 
 
-def _with_fingerprint(claim: Claim | None, table: pa.Table, without: tuple[str, ...] = ()) -> Claim | None:
+def _with_fingerprint(
+    idempotency: IdempotencyKey | None, table: pa.Table, without: tuple[str, ...] = ()
+) -> IdempotencyKey | None:
     """The claim with a fingerprint of the rows as its content, if it has no content yet."""
-    if claim is None or claim.content:
-        return claim
-    return replace(claim, content=fingerprint(table, without))
+    if idempotency is None or idempotency.content:
+        return idempotency
+    return replace(idempotency, content=fingerprint(table, without))
 
 
-def _append(shard: Shard, spec: ShardSpec, table: pa.Table, when: When, claim: Claim | None) -> Appended:
+def _append(
+    shard: Shard, spec: ShardSpec, table: pa.Table, when: When, idempotency: IdempotencyKey | None
+) -> Appended:
     # Leave a time that is picked at the commit out of the fingerprint: a retry picks another one.
-    claim = _with_fingerprint(claim, table, spec.domain.columns if isinstance(when, AtCommit) else ())
+    idempotency = _with_fingerprint(
+        idempotency, table, spec.domain.columns if isinstance(when, AtCommit) else ()
+    )
     # Preview before the upload, so that a writer that is late or fenced uploads nothing.
-    known = single.preview(shard, partial(expected, when=when, claim=claim), claim)
+    known = single.preview(shard, partial(expected, when=when, idempotency=idempotency), idempotency)
     if known is not None and known.already:
         return known
-    return _upload(shard, spec, table, partial(commit, shard, when, claim))
+    return _upload(shard, spec, table, partial(commit, shard, when, idempotency))
 
 
 def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) -> Appended:
@@ -254,7 +275,7 @@ def _upload(shard: Shard, spec: ShardSpec, table: pa.Table, attempt: Attempt) ->
 def commit(
     shard: Shard,
     when: When,
-    claim: Claim | None,
+    idempotency: IdempotencyKey | None,
     runs: tuple[Run, ...],
     *,
     as_now: bool = True,
@@ -269,7 +290,7 @@ def commit(
     """
     limit = shard.spec.config.inline_total_bytes
     write = single.an_append(
-        runs, when, claim, inline_bytes_max=limit, as_now=as_now, seen=seen, offered=offered
+        runs, when, idempotency, inline_bytes_max=limit, as_now=as_now, seen=seen, offered=offered
     )
     return single.carry_out(shard, write)
 

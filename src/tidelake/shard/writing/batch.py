@@ -26,7 +26,7 @@ from tidelake.store.protocols import BlobStore
 from tidelake.store.url import Stores
 
 
-class Place(Protocol):
+class BatchStores(Protocol):
     """A place to open a batch in: a `Shard`."""
 
     stores: Stores
@@ -73,7 +73,7 @@ class Batch:
         self.sent = sent
 
     @classmethod
-    def from_bytes(cls, place: Place | ShardSpec, data: bytes) -> "Batch":
+    def from_bytes(cls, place: BatchStores | ShardSpec, data: bytes) -> "Batch":
         """The batch in the bytes of `to_bytes`; the caller is responsible for its parts from now on.
 
         Args:

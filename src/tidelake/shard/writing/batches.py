@@ -11,13 +11,13 @@ from functools import partial, reduce
 from tidelake.errors import AlreadyTaken, BlobNotFound, Closed, StoreUnavailable, UsageError
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.asked import Done
+from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import discard
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import single
 from tidelake.shard.writing.append import REFUSALS, commit, settle
 from tidelake.shard.writing.batch import Batch, decode_batch
-from tidelake.state.append import Appended, Claim, Exactly, UpTo, When, append, left_out
+from tidelake.state.append import Appended, Exactly, IdempotencyKey, UpTo, When, append, left_out
 from tidelake.state.narrowing import narrowed
 from tidelake.state.staging import Seen
 
@@ -29,7 +29,7 @@ def append_batches(
     batches: Sequence[Batch],
     lower: Frontier,
     upper: Frontier,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     seen: Seen | None = None,
     keeps: bool = True,
@@ -49,7 +49,7 @@ def append_batches(
         batches: the batches, each of which must cover the interval.
         lower: lower of the interval.
         upper: upper of the interval.
-        claim: the claim of a writer, if one appends.
+        idempotency: the claim of a writer, if one appends.
         seen: the contents that the batches depend on, if any.
         keeps: whether the batches may be tried again after a refusal.
 
@@ -65,7 +65,7 @@ def append_batches(
         left = [narrowed(batch.hollow, lower, upper) for batch in batches]
         runs = tuple(run for narrow in left for run in narrow.runs)
         when = Exactly(lower, upper)
-        answer = _offered(shard, offer, runs, when, claim, seen=seen, keeps=keeps)
+        answer = _offered(shard, offer, runs, when, idempotency, seen=seen, keeps=keeps)
     if not answer.already:
         # Parts of a sent batch stay: a copy of it may be appended for just these parts.
         dropped = [
@@ -77,7 +77,7 @@ def append_batches(
     return answer
 
 
-def append_batch(shard: Shard, batch: Batch, claim: Claim | None = None) -> Appended:
+def append_batch(shard: Shard, batch: Batch, idempotency: IdempotencyKey | None = None) -> Appended:
     """Add the updates of a batch at times that are still open, for writers of identical data. One log write.
 
     If the shard's upper is at or past the batch's, this succeeds without writing: another writer was first,
@@ -93,9 +93,9 @@ def append_batch(shard: Shard, batch: Batch, claim: Claim | None = None) -> Appe
     with _Offer(shard, [batch]) as offer:
         hollow = batch.hollow
         when = UpTo(hollow.bounds.lower, hollow.bounds.upper)
-        answer = _offered(shard, offer, hollow.runs, when, claim)
+        answer = _offered(shard, offer, hollow.runs, when, idempotency)
     domain = shard.spec.domain
-    if answer.already and claim is None:
+    if answer.already and idempotency is None:
         batch.discard()
     elif not answer.already and not batch.sent:
         late = tuple(part for part in hollow.parts() if left_out(part, answer.lower, domain))
@@ -125,7 +125,7 @@ def _offered(
     offer: "_Offer",
     runs: tuple[Run, ...],
     when: When,
-    claim: Claim | None,
+    idempotency: IdempotencyKey | None,
     *,
     seen: Seen | None = None,
     keeps: bool = True,
@@ -135,8 +135,8 @@ def _offered(
     sent = [part for batch in offer.batches if batch.sent for part in batch.hollow.parts()]
     if sent:
         shard.state()
-    command = partial(append, runs=(), when=when, claim=claim, seen=seen, offered=parts)
-    known = single.preview(shard, command, claim, parts)
+    command = partial(append, runs=(), when=when, idempotency=idempotency, seen=seen, offered=parts)
+    known = single.preview(shard, command, idempotency, parts)
     if known is not None and known.already:
         # The writer's number is in, perhaps with these very parts, so they stay.
         return known
@@ -146,7 +146,7 @@ def _offered(
     def attempt(offered: tuple[Run, ...]) -> Done[Appended]:
         offer.tried = True
         write = single.an_append(
-            offered, when, claim, inline_bytes_max=limit, seen=seen, offered=parts, keeps=keeps
+            offered, when, idempotency, inline_bytes_max=limit, seen=seen, offered=parts, keeps=keeps
         )
         return single.carry_out(shard, write)
 
@@ -207,7 +207,7 @@ def append_uploaded(
     uploads: Sequence[bytes],
     lower: Frontier,
     upper: Frontier,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     advance: bool = False,
     seen: Seen | None = None,
@@ -240,7 +240,7 @@ def append_uploaded(
         runs = _advanced(shard, runs, lower)
     parts = tuple(part for run in runs for part in run.parts)
     when = Exactly(lower, upper)
-    attempt = partial(commit, shard, when, claim, as_now=False, seen=seen, offered=parts)
+    attempt = partial(commit, shard, when, idempotency, as_now=False, seen=seen, offered=parts)
     return settle(shard, runs, attempt)
 
 

@@ -33,14 +33,14 @@ from tidelake.errors import (
 from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.asked import Done
+from tidelake.shard.requests import Done
 from tidelake.shard.shard import Look, Shard
 from tidelake.shard.upkeep.parting import free, part
 from tidelake.state import append as appending
 from tidelake.state import commands, transactions
-from tidelake.state.append import Addition, Appended, Claim, When
+from tidelake.state.append import Addition, Appended, IdempotencyKey, When
 from tidelake.state.commands import Command, Commit, NoOp, Refused
-from tidelake.state.grouped import View
+from tidelake.state.grouped import GroupView
 from tidelake.state.single import Single, alone, decide_single, known_writer, open_member_writer
 from tidelake.state.staged import Awaited
 from tidelake.state.staging import Seen
@@ -60,7 +60,7 @@ class Write(Generic[R]):
         on: computes it on a state, in a group.
         told: makes the answer from the group's decision and the answer of `on`.
         runs: the runs to write.
-        claim: the claim of a writer, if one writes.
+        idempotency: the claim of a writer, if one writes.
         seen: whether it depends on the contents of the collection.
         keeps: whether the same runs may be tried again after a refusal, so that they stay staged.
         inline_bytes_max: as for `tidelake.state.append.append`.
@@ -70,7 +70,7 @@ class Write(Generic[R]):
     on: Callable[[ShardState], Addition[R] | NoOp[R] | Refused]
     told: Callable[[Appended, R], R]
     runs: tuple[Run, ...] = ()
-    claim: Claim | None = None
+    idempotency: IdempotencyKey | None = None
     seen: bool = False
     keeps: bool = False
     inline_bytes_max: int | None = None
@@ -79,7 +79,7 @@ class Write(Generic[R]):
 def an_append(
     runs: tuple[Run, ...],
     when: When,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     inline_bytes_max: int | None = None,
     as_now: bool = False,
@@ -88,8 +88,8 @@ def an_append(
     keeps: bool = True,
 ) -> Write[Appended]:
     """`tidelake.state.append.append` as a write. With `offered` and `keeps`, the runs may be tried again."""
-    what = partial(appending.append, runs=runs, when=when, claim=claim, as_now=as_now, seen=seen)
-    on = partial(appending.append_on, runs=runs, when=when, claim=claim, as_now=as_now, seen=seen)
+    what = partial(appending.append, runs=runs, when=when, idempotency=idempotency, as_now=as_now, seen=seen)
+    on = partial(appending.append_on, runs=runs, when=when, idempotency=idempotency, as_now=as_now, seen=seen)
     kept = bool(offered) and keeps
     # Runs that may be tried again must keep their names, so inline parts are never moved to stored parts.
     limit = None if kept else inline_bytes_max
@@ -98,7 +98,7 @@ def an_append(
         partial(on, inline_bytes_max=limit, offered=offered),
         lambda said, _: said,
         runs,
-        claim,
+        idempotency,
         seen is not None,
         kept,
         limit,
@@ -113,7 +113,7 @@ def at_any_upper(write: Write[Appended], when: Callable[[Frontier], When]) -> Wr
             state,
             write.runs,
             when(state.upper),
-            write.claim,
+            write.idempotency,
             inline_bytes_max=write.inline_bytes_max,
             as_now=True,
         )
@@ -124,34 +124,34 @@ def at_any_upper(write: Write[Appended], when: Callable[[Frontier], When]) -> Wr
 def a_stage(
     runs: tuple[Run, ...],
     checked: Frontier,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     inline_bytes_max: int | None = None,
     seal_to: Frontier | None = None,
     offered: tuple[Part, ...] = (),
 ) -> Write[bool]:
     """`tidelake.state.append.stage` as a write; `offered` as for `an_append`."""
-    what = partial(appending.stage, runs=runs, checked=checked, claim=claim, seal_to=seal_to)
-    on = partial(appending.stage_on, runs=runs, checked=checked, claim=claim, seal_to=seal_to)
+    what = partial(appending.stage, runs=runs, checked=checked, idempotency=idempotency, seal_to=seal_to)
+    on = partial(appending.stage_on, runs=runs, checked=checked, idempotency=idempotency, seal_to=seal_to)
     limit = None if offered else inline_bytes_max
     return Write(
         partial(what, inline_bytes_max=inline_bytes_max, offered=offered),
         partial(on, inline_bytes_max=limit, offered=offered),
         lambda said, kept: kept and not said.already,
         runs,
-        claim,
+        idempotency,
         keeps=bool(offered),
         inline_bytes_max=limit,
     )
 
 
-def a_seal(upper: Frontier, claim: Claim | None = None) -> Write[Appended]:
+def a_seal(upper: Frontier, idempotency: IdempotencyKey | None = None) -> Write[Appended]:
     """`tidelake.state.append.seal` as a write."""
     return Write(
-        partial(appending.seal, upper=upper, claim=claim),
-        partial(appending.seal_on, upper=upper, claim=claim),
+        partial(appending.seal, upper=upper, idempotency=idempotency),
+        partial(appending.seal_on, upper=upper, idempotency=idempotency),
         lambda said, _: said,
-        claim=claim,
+        idempotency=idempotency,
     )
 
 
@@ -165,7 +165,7 @@ def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
         OutcomeUnknown: the write may be in.
         TidelakeError: the command was refused; nothing is in.
     """
-    with shard.together.command():
+    with shard.group_commit.command():
         attempt = _Attempt(shard, write)
         while True:
             if not shard.known().group:
@@ -186,7 +186,10 @@ def carry_out(shard: Shard, write: Write[R]) -> Done[R]:
 
 
 def preview(
-    shard: Shard, command: Command[R], claim: Claim | None = None, offered: tuple[Part, ...] = ()
+    shard: Shard,
+    command: Command[R],
+    idempotency: IdempotencyKey | None = None,
+    offered: tuple[Part, ...] = (),
 ) -> R | None:
     """The result of a command that would write nothing; None if it would write. Raises if refused.
 
@@ -202,7 +205,7 @@ def preview(
         if look.view is None or not _is_member(shard, look):
             continue
         runs = (Run(offered),) if offered else ()
-        match command(_base_state(look, claim, runs), shard.env.clock.now_ms()):
+        match command(_base_state(look, idempotency, runs), shard.env.clock.now_ms()):
             case Commit(_, _, _):
                 return None
             case NoOp(result):
@@ -265,11 +268,11 @@ def _is_member(shard: Shard, look: Look) -> bool:
     return False
 
 
-def _base_state(look: Look, claim: Claim | None, runs: tuple[Run, ...] = ()) -> ShardState:
+def _base_state(look: Look, idempotency: IdempotencyKey | None, runs: tuple[Run, ...] = ()) -> ShardState:
     """The state to compute a write on: as readers see it, without the staged rows of its earlier attempts."""
     seen = transactions.seen_through(look.state, look.view)
     seen = transactions.without(seen, transactions.waiting_for(seen, runs))
-    return seen if look.group is None else alone(seen, look.group, claim)
+    return seen if look.group is None else alone(seen, look.group, idempotency)
 
 
 class _Attempt(Generic[R]):
@@ -291,12 +294,12 @@ class _Attempt(Generic[R]):
         write, view, group = self._write, look.view, look.group
         if view is None or group is None or self._has_given_up_others(look, group):
             return None
-        seen = _base_state(look, write.claim, write.runs)
+        seen = _base_state(look, write.idempotency, write.runs)
         found = self._worked_out(seen)
         if isinstance(found, NoOp):
             self._withdraw()
             return Done(found.result, rollup_due=False)
-        if not found.runs and found.bounds.empty and write.claim is None:
+        if not found.runs and found.bounds.empty and write.idempotency is None:
             return Done(found.answer, rollup_due=False)
         awaited = Awaited(self._id, group.seqno, self._shard.env.clock.now_ms())
         staged: Done[bool] = Done(False, rollup_due=False)
@@ -350,7 +353,7 @@ class _Attempt(Generic[R]):
         self._given_up |= {one.transaction for one in others}
         return True
 
-    def _staged(self, view: View, awaited: Awaited, found: Addition[R], checked: Frontier) -> Done[bool]:
+    def _staged(self, view: GroupView, awaited: Awaited, found: Addition[R], checked: Frontier) -> Done[bool]:
         step = partial(
             transactions.stage_single,
             view=view,
@@ -427,7 +430,7 @@ def _wanted(found: Addition[R], seen: ShardState, look: Look, awaited: Awaited, 
         lower=None if at_any else seen.upper,
         floats=found.floats is not None,
         latest=group.seqno if write.seen and group is not None else None,
-        claim=write.claim,
-        record=None if write.claim is None else state.writers.get(write.claim.writer),
+        idempotency=write.idempotency,
+        record=None if write.idempotency is None else state.writers.get(write.idempotency.writer),
         applied=frozenset(view.decided) if found.runs and view is not None else frozenset(),
     )

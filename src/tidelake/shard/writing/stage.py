@@ -14,7 +14,7 @@ from tidelake.data.ingest import as_table
 from tidelake.errors import InlineFull, UploadExpired, UpperMismatch
 from tidelake.model.batch import Run
 from tidelake.model.frontier import Frontier
-from tidelake.shard.asked import Done
+from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import check_times, discard, normalized, stored, write_table
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
@@ -24,10 +24,10 @@ from tidelake.shard.writing import single
 from tidelake.shard.writing.append import REFUSALS, UPLOADS_MAX, under_newest_schema
 from tidelake.shard.writing.batches import uploaded
 from tidelake.state import append as commands
-from tidelake.state.append import Appended, Claim
+from tidelake.state.append import Appended, IdempotencyKey
 
 
-def stage(shard: Shard, updates: object, claim: Claim | None = None) -> bool:
+def stage(shard: Shard, updates: object, idempotency: IdempotencyKey | None = None) -> bool:
     """Keep updates at open times: they are durable at once, and visible when their times are closed.
 
     One log write, and one `put` for each part that is not inline.
@@ -41,21 +41,25 @@ def stage(shard: Shard, updates: object, claim: Claim | None = None) -> bool:
         InvalidUpdates: the table does not fit the collection.
     """
     given = as_table(updates)
-    return under_newest_schema(shard, lambda spec: _stage(shard, spec, given, claim))
+    return under_newest_schema(shard, lambda spec: _stage(shard, spec, given, idempotency))
 
 
-def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) -> bool:
-    known = single.preview(shard, partial(commands.claimed, claim=claim), claim) if claim else None
+def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, idempotency: IdempotencyKey | None) -> bool:
+    known = (
+        single.preview(shard, partial(commands.already_in, idempotency=idempotency), idempotency)
+        if idempotency
+        else None
+    )
     if known is not None:
         return False
     table = normalized(spec, given)
     # With a claim and outside a group, the preview has just read the newest state.
-    checked = (shard.known() if claim and not shard.known().group else shard.version()).upper
+    checked = (shard.known() if idempotency and not shard.known().group else shard.version()).upper
     if checked.closed:
         raise UpperMismatch("any frontier", checked)
     check_times(table, spec.domain, checked, None)
     Drainer(shard).make_room()
-    attempt = partial(_commit, shard, table, checked, claim)
+    attempt = partial(_commit, shard, table, checked, idempotency)
     for _ in range(UPLOADS_MAX - 1):
         try:
             return offer_staged(shard, write_table(spec, shard.stores.blobs, shard.env, table), attempt)
@@ -66,7 +70,10 @@ def _stage(shard: Shard, spec: ShardSpec, given: pa.Table, claim: Claim | None) 
 
 
 def stage_uploaded(
-    shard: Shard, uploads: Sequence[bytes], claim: Claim | None = None, seal_to: Frontier | None = None
+    shard: Shard,
+    uploads: Sequence[bytes],
+    idempotency: IdempotencyKey | None = None,
+    seal_to: Frontier | None = None,
 ) -> bool:
     """Stage uploads of workers, in one command; see `stage`. One log scan and one log write.
 
@@ -89,7 +96,7 @@ def stage_uploaded(
 
     def attempt(offered: tuple[Run, ...]) -> Done[bool]:
         write = single.a_stage(
-            offered, checked, claim, inline_bytes_max=limit, seal_to=seal_to, offered=parts
+            offered, checked, idempotency, inline_bytes_max=limit, seal_to=seal_to, offered=parts
         )
         return single.carry_out(shard, write)
 
@@ -120,13 +127,17 @@ def offer_staged(shard: Shard, runs: tuple[Run, ...], attempt: Callable[[tuple[R
 
 
 def _commit(
-    shard: Shard, table: pa.Table, checked: Frontier, claim: Claim | None, runs: tuple[Run, ...]
+    shard: Shard,
+    table: pa.Table,
+    checked: Frontier,
+    idempotency: IdempotencyKey | None,
+    runs: tuple[Run, ...],
 ) -> bool:
     limit = shard.spec.config.inline_total_bytes
     while True:
         try:
             return single.carry_out(
-                shard, single.a_stage(runs, checked, claim, inline_bytes_max=limit)
+                shard, single.a_stage(runs, checked, idempotency, inline_bytes_max=limit)
             ).result
         except UpperMismatch as error:
             # If times are tuples, the parts do not tell whether one was closed meanwhile; the rows do.
@@ -136,12 +147,12 @@ def _commit(
             check_times(table, shard.spec.domain, checked, None)
 
 
-def seal(shard: Shard, upper: Frontier, claim: Claim | None = None) -> Appended:
+def seal(shard: Shard, upper: Frontier, idempotency: IdempotencyKey | None = None) -> Appended:
     """Close all times before a frontier. Closed times stay closed. One log write.
 
     Updates that are staged at these times become visible at once. If they share parts with updates at later
     times, maintenance separates them; this call does a little of that work.
     """
-    done = single.carry_out(shard, single.a_seal(upper, claim))
+    done = single.carry_out(shard, single.a_seal(upper, idempotency))
     tend_if_due(shard, done)
     return done.result

@@ -76,7 +76,7 @@ class Offered:
 
 
 @dataclass(frozen=True)
-class Changes:
+class RowChanges:
     """The rows of an upsert or a replacement.
 
     Attributes:
@@ -88,7 +88,7 @@ class Changes:
     columns: EventColumns | None
 
 
-Given: TypeAlias = pa.Table | Offered | Changes
+Given: TypeAlias = pa.Table | Offered | RowChanges
 Made: TypeAlias = Callable[[Version], Difference]
 Ask: TypeAlias = Callable[..., Outcome[bool]]
 
@@ -122,7 +122,7 @@ def has_times(shard: Shard, given: Given) -> bool:
     """Whether the rows have times of their own."""
     if isinstance(given, Offered):
         return True
-    if isinstance(given, Changes):
+    if isinstance(given, RowChanges):
         return given.columns is not None and has_times(shard, given.table)
     return bool(set(shard.spec.domain.columns) & set(given.column_names))
 
@@ -193,8 +193,8 @@ def check_fits(shard: Shard, given: Given) -> None:
     if isinstance(given, Offered):
         return
     at = None if has_times(shard, given) else shard.spec.domain.minimum
-    table = (given.table if isinstance(given, Changes) else given).slice(0, 0)
-    columns = given.columns if isinstance(given, Changes) else None
+    table = (given.table if isinstance(given, RowChanges) else given).slice(0, 0)
+    columns = given.columns if isinstance(given, RowChanges) else None
 
     def fits(spec: ShardSpec) -> None:
         if columns is None:
@@ -209,7 +209,7 @@ def check_fits(shard: Shard, given: Given) -> None:
 
 
 def prepare_changes(
-    shard: Shard, stay: Stay, awaited: Awaited, changes: Changes, time: int | None
+    shard: Shard, stay: Stay, awaited: Awaited, changes: RowChanges, time: int | None
 ) -> tuple[tuple[int, int] | None, int]:
     """Compute the updates of an upsert or replacement on the present contents, and stage them.
 

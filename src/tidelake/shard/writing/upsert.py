@@ -34,7 +34,7 @@ from tidelake.shard.writing.batches import append_batches
 from tidelake.shard.writing.builder import BatchBuilder
 from tidelake.shard.writing.replacement import check_open, check_total
 from tidelake.shard.writing.upserter import OldRows, Upserter
-from tidelake.state.append import Appended, Claim, claimed
+from tidelake.state.append import Appended, IdempotencyKey, already_in
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState
 
@@ -63,7 +63,7 @@ def upsert(
     data: object,
     columns: EventColumns,
     time: Time | None = None,
-    claim: Claim | None = None,
+    idempotency: IdempotencyKey | None = None,
     *,
     old_rows: OldRows | None = None,
 ) -> Appended:
@@ -74,13 +74,13 @@ def upsert(
         data: events, as `tidelake.data.events.read_events` takes them. Of tied events the later row wins.
         columns: the columns that order events and mark deletes.
         time: the time of all events; None: they have a time column, or get a time at the commit.
-        claim: the claim to append under.
+        idempotency: the claim to append under.
         old_rows: a source of the present rows that is asked before the store.
 
     Raises:
         InvalidUpdates, UpdateNotBeyondLower: an event cannot be taken. Nothing was written.
     """
-    return _written(shard, upserting(shard, as_table(data), columns, time, old_rows=old_rows), claim)
+    return _written(shard, upserting(shard, as_table(data), columns, time, old_rows=old_rows), idempotency)
 
 
 def upserting(
@@ -133,7 +133,9 @@ def _one_time(given: pa.Table, name: str, state: ShardState) -> Time | None:
     return ends["min"] if only and state.upper.less_equal(ends["min"]) else None
 
 
-def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim | None = None) -> Appended:
+def replace(
+    shard: Shard, data: object, time: Time | None = None, idempotency: IdempotencyKey | None = None
+) -> Appended:
     """Replace the contents by the rows of a table. Whole rows are compared, with their multiplicity.
 
     Args:
@@ -141,12 +143,12 @@ def replace(shard: Shard, data: object, time: Time | None = None, claim: Claim |
         data: key and value columns, as `tidelake.data.ingest.normalize` takes them. A `_diff` column, if
             present, is the multiplicity of each row.
         time: the time of the change; None: picked at the commit.
-        claim: the claim to append under.
+        idempotency: the claim to append under.
 
     Raises:
         InvalidUpdates, UpdateNotBeyondLower: the table or the time cannot be taken. Nothing was written.
     """
-    return _written(shard, replacing(shard, as_table(data), time), claim)
+    return _written(shard, replacing(shard, as_table(data), time), idempotency)
 
 
 def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attempt:
@@ -166,15 +168,19 @@ def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attemp
     return difference
 
 
-def _written(shard: Shard, attempt: Attempt, claim: Claim | None) -> Appended:
+def _written(shard: Shard, attempt: Attempt, idempotency: IdempotencyKey | None) -> Appended:
     def under_newest(_spec: ShardSpec) -> Appended:
         while True:
             version = shard.settle()
-            known = single.preview(shard, partial(claimed, claim=claim), claim) if claim else None
+            known = (
+                single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
+                if idempotency
+                else None
+            )
             if known is not None:
                 return known
             try:
-                return _append(shard, version, attempt(version), claim)
+                return _append(shard, version, attempt(version), idempotency)
             except (UpperMismatch, UploadExpired):
                 # Another append was first: the old rows may have changed.
                 if shard.version().upper.closed:
@@ -184,7 +190,9 @@ def _written(shard: Shard, attempt: Attempt, claim: Claim | None) -> Appended:
     return under_newest_schema(shard, under_newest)
 
 
-def _append(shard: Shard, version: Version, found: Difference, claim: Claim | None) -> Appended:
+def _append(
+    shard: Shard, version: Version, found: Difference, idempotency: IdempotencyKey | None
+) -> Appended:
     spec, lower, last = version.spec, version.upper, -1
     updates = Lease(shard).watch(version, found.updates)
     with BatchBuilder(spec, shard.stores.blobs, shard.env, lower, sorted=True) as builder, closing(updates):
@@ -194,10 +202,10 @@ def _append(shard: Shard, version: Version, found: Difference, claim: Claim | No
         end = found.end if found.end is not None else last
         upper = lower if end == -1 else past_last(end)
         built = builder.finish(upper)
-    if upper == lower and claim is None:
+    if upper == lower and idempotency is None:
         return Appended(lower, lower, already=True)
     try:
-        return append_batches(shard, [built], lower, upper, claim, seen=found.seen, keeps=False)
+        return append_batches(shard, [built], lower, upper, idempotency, seen=found.seen, keeps=False)
     except REFUSALS:
         built.delete()
         raise

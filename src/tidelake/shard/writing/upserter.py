@@ -14,10 +14,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidelake.data.events import EventColumns, advanced, read_events
-from tidelake.data.keyranges import Limits, key_ranges
+from tidelake.data.keyranges import RangeLimits, key_ranges
 from tidelake.data.keyset import KeySet
 from tidelake.data.types import update_schema
-from tidelake.data.upsert import Rules, resolve
+from tidelake.data.upsert import UpsertRules, resolve
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, UpdateNotBeyondLower, UpperMismatch
 from tidelake.model import time as times
@@ -29,7 +29,7 @@ from tidelake.shard.overlap import mapped
 from tidelake.shard.records import decoded
 from tidelake.shard.runs.gather import catch_up
 from tidelake.shard.runs.read import rows, sources
-from tidelake.shard.runs.scope import Source
+from tidelake.shard.runs.scope import RunSource
 from tidelake.shard.runs.upload import check_times
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.version import Version
@@ -67,7 +67,7 @@ class Upserter:
     """
 
     spec: ShardSpec
-    needed: tuple[Source, ...]
+    needed: tuple[RunSource, ...]
     lower: Frontier
     columns: EventColumns
     time: Time | None = None
@@ -176,10 +176,10 @@ class Upserter:
         """The events of each range of keys, and the updates that they result in; both in ascending order."""
         spec, config = self.spec, self.spec.config
         own = {column.name for column in spec.schema.value}
-        rules = Rules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
+        rules = UpsertRules(self.columns.order_by if self.columns.order_by in own else None, self.rows_count)
         # Arrow's thread count is the limit: it is one in a Spark task, as Spark runs one task per core.
         threads = max(1, min(pa.cpu_count(), _RANGES_MAX)) if old_rows is None else 1
-        limits = Limits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE, threads)
+        limits = RangeLimits(config.merge_chunk_rows, config.merge_memory_bytes // _RANGE_SHARE, threads)
 
         def resolved(events: pa.Table) -> tuple[pa.Table, pa.Table]:
             # `old_rows` knows closed times only, so it cannot answer if staged updates count.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.data.json.block import NEVER, Member, Unsure, objects, struct_shape, trimmed
+from tidelake.data.json.block import NEVER, JsonMember, Unsure, objects, struct_shape, trimmed
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.raw import Texts, finished, member, seen_texts
 from tidelake.data.json.values import loads
@@ -34,7 +34,7 @@ _END = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Side:
+class EventSide:
     """The old rows of events, or the new ones.
 
     Attributes:
@@ -64,15 +64,15 @@ class Events:
     lines: Ints
     times: Ints
     orders: Ints | None
-    before: Side
-    after: Side
+    before: EventSide
+    after: EventSide
     marks: Ints
     heartbeats: int
     tombstones: int
 
 
 @dataclass(frozen=True)
-class Layout:
+class EventLayout:
     """Which fields of events are read.
 
     Attributes:
@@ -102,7 +102,7 @@ class BlockReader:
         layout: which fields are read.
     """
 
-    layout: Layout
+    layout: EventLayout
     _texts: Texts = frozenset()
     _prefix: tuple[bytes, Encoding] = field(default=(b"", PLAIN))
 
@@ -207,9 +207,9 @@ def _schema_of(line: bytes) -> tuple[bytes, Encoding]:
 
 
 @lru_cache(64)
-def _members(layout: Layout, wrapped: bool, encoding: Encoding, texts: Texts) -> dict[str, Member]:
+def _members(layout: EventLayout, wrapped: bool, encoding: Encoding, texts: Texts) -> dict[str, JsonMember]:
     inner = {
-        "op": Member(pa.string(), msgspec.Raw),
+        "op": JsonMember(pa.string(), msgspec.Raw),
         "before": _row(layout.before, encoding, texts, layout.optional),
         "after": _row(layout.after, encoding, texts, layout.optional),
     }
@@ -220,22 +220,22 @@ def _members(layout: Layout, wrapped: bool, encoding: Encoding, texts: Texts) ->
         return inner
     payload = pa.struct([(name, one.kind) for name, one in inner.items()])
     return {
-        "schema": Member(pa.struct([]), msgspec.Raw),
-        "op": Member(pa.string(), NEVER),
-        "payload": Member(payload, struct_shape(inner), required=True),
+        "schema": JsonMember(pa.struct([]), msgspec.Raw),
+        "op": JsonMember(pa.string(), NEVER),
+        "payload": JsonMember(payload, struct_shape(inner), required=True),
     }
 
 
-def _row(schema: pa.Schema, encoding: Encoding, texts: Texts, optional: frozenset[str]) -> Member:
+def _row(schema: pa.Schema, encoding: Encoding, texts: Texts, optional: frozenset[str]) -> JsonMember:
     inner = {
         one.name: member(one, encoding.of(one.name), texts, (one.name,), one.name not in optional)
         for one in schema
     }
     kind = pa.struct([(name, one.kind) for name, one in inner.items()])
-    return Member(kind, struct_shape(inner))
+    return JsonMember(kind, struct_shape(inner))
 
 
-def _add_number(members: dict[str, Member], path: tuple[str, ...]) -> None:
+def _add_number(members: dict[str, JsonMember], path: tuple[str, ...]) -> None:
     name, rest = path[0], path[1:]
     if name in ("op", "before", "after", "payload"):
         raise Unsure
@@ -243,7 +243,7 @@ def _add_number(members: dict[str, Member], path: tuple[str, ...]) -> None:
     if not rest:
         if there is not None and there.kind != pa.int64():
             raise Unsure
-        members[name] = Member(pa.int64(), msgspec.Raw)
+        members[name] = JsonMember(pa.int64(), msgspec.Raw)
         return
     kind: pa.DataType = pa.int64()
     for inner in reversed(rest[1:]):
@@ -256,7 +256,7 @@ def _add_number(members: dict[str, Member], path: tuple[str, ...]) -> None:
         if old.get(rest[0], kind) != kind:
             raise Unsure
         fields = old | fields
-    members[name] = Member(pa.struct(list(fields.items())), msgspec.Raw)
+    members[name] = JsonMember(pa.struct(list(fields.items())), msgspec.Raw)
 
 
 def _numbers(found: pa.StructArray, path: tuple[str, ...]) -> Ints:
@@ -278,7 +278,9 @@ def _is(op: pa.Array, names: tuple[str, ...]) -> Mask:
     return found
 
 
-def _side(rows: pa.StructArray, events: Mask, lines: Ints, schema: pa.Schema, encoding: Encoding) -> Side:
+def _side(
+    rows: pa.StructArray, events: Mask, lines: Ints, schema: pa.Schema, encoding: Encoding
+) -> EventSide:
     there = rows.is_valid().to_numpy(zero_copy_only=False) & events
     rows = rows.filter(pa.array(there))
     columns = []
@@ -287,10 +289,10 @@ def _side(rows: pa.StructArray, events: Mask, lines: Ints, schema: pa.Schema, en
         if pa.types.is_string(read.type) and pc.any(pc.is_in(read, value_set=pa.array(UNAVAILABLE))).as_py():
             raise Unsure
         columns.append(finished(read, wanted, encoding.of(wanted.name)))
-    return Side(lines[there], pa.RecordBatch.from_arrays(columns, schema=schema))
+    return EventSide(lines[there], pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def _texts_of(lines: pa.Array, layout: Layout, wrapped: bool) -> Texts:
+def _texts_of(lines: pa.Array, layout: EventLayout, wrapped: bool) -> Texts:
     """Which columns of dates and timestamps are texts in JSON, judged by their first values."""
     found: dict[tuple[str, ...], bool] = {}
     for line in lines.to_pylist():

@@ -42,7 +42,7 @@ from tidelake.data.json.values import check_readable
 from tidelake.data.order import differ
 from tidelake.errors import UsageError
 from tidelake.model.schema import DIFF
-from tidelake.spark.envelopes.blocks import BlockReader, Events, Layout, Side
+from tidelake.spark.envelopes.blocks import BlockReader, EventLayout, Events, EventSide
 from tidelake.spark.envelopes.event import OPS, Event, Unfit, parse
 from tidelake.spark.envelopes.messages import as_bytes, cut, late_reason, shown, unreadable
 from tidelake.spark.envelopes.sides import (
@@ -161,13 +161,15 @@ class ChangeParser:
         return pa.schema([*fields, _required(TIME), removed, _required(ORDER), _required(LINE)])
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> EventLayout:
         """Which fields of events are read."""
         stored = self.old_rows == "stored"
         before = pa.schema([f for f in self.schema if f.name in self.key]) if stored else self.schema
         order = None if self.order_field is None else tuple(self.order_field.split("."))
         time = tuple(self.time_field.split("."))
-        return Layout(before, self.schema, time, order, stored, Encoding(inner=self.encodings), self.optional)
+        return EventLayout(
+            before, self.schema, time, order, stored, Encoding(inner=self.encodings), self.optional
+        )
 
     @cached_property
     def _blocks(self) -> BlockReader:
@@ -284,7 +286,7 @@ class ChangeParser:
             tombstones,
         )
 
-    def _sides(self, events: dict[int, Event], bad: list[Reject]) -> tuple[Side, Side]:
+    def _sides(self, events: dict[int, Event], bad: list[Reject]) -> tuple[EventSide, EventSide]:
         """The rows of events; those that cannot be read are removed from `events`."""
         while True:
             try:
@@ -296,7 +298,7 @@ class ChangeParser:
                 del events[row.line]
                 bad.append(Reject(row.line, cut(row.reason)))
 
-    def _side(self, events: dict[int, Event], name: str, schema: pa.Schema) -> Side:
+    def _side(self, events: dict[int, Event], name: str, schema: pa.Schema) -> EventSide:
         lines: list[int] = []
         batches: list[pa.RecordBatch] = []
         for encoding in dict.fromkeys(event.encoding for event in events.values()):
@@ -310,7 +312,7 @@ class ChangeParser:
             batches.append(rows_of(rows, name, schema, given, self.optional))
         table = pa.Table.from_batches(batches, schema=schema)
         order = np.argsort(np.array(lines, np.int64), kind="stable")
-        return Side(np.array(lines, np.int64)[order], one_batch(table.take(pa.array(order))))
+        return EventSide(np.array(lines, np.int64)[order], one_batch(table.take(pa.array(order))))
 
     def _joined(self, parts: list[Events]) -> Events:
         before = [part.before for part in parts]
@@ -367,7 +369,7 @@ class ChangeParser:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _removed(self, found: Events, keys: pa.Array | None, bad: list[Reject]) -> Side:
+    def _removed(self, found: Events, keys: pa.Array | None, bad: list[Reject]) -> EventSide:
         """The removed keys: those of deletes, and the old keys of updates that change the key."""
         old, new = found.before, found.after
         kept = ~np.isin(old.lines, new.lines)
@@ -377,13 +379,13 @@ class ChangeParser:
         after = after.take(pa.array(np.searchsorted(new.lines, old.lines[both])))
         for name in self.layout.before.names:
             kept[both] |= differ(before.column(name), after.column(name))
-        there = Side(old.lines[kept], old.rows.filter(pa.array(kept)))
+        there = EventSide(old.lines[kept], old.rows.filter(pa.array(kept)))
         missing = found.lines[~np.isin(found.lines, np.concatenate([old.lines, new.lines]))]
         if not len(missing):
             return there
         return joined_sides([there, self._keys(missing.tolist(), keys, bad)], self.layout.before)
 
-    def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> Side:
+    def _keys(self, lines: list[int], keys: pa.Array | None, bad: list[Reject]) -> EventSide:
         """The keys of deletes without an old row, from the keys of their messages."""
         texts = [None] * len(lines) if keys is None else as_bytes(keys.take(pa.array(lines))).to_pylist()
         found: list[int] = []
@@ -398,4 +400,4 @@ class ChangeParser:
                 reason = error.reason if isinstance(error, BadRow) else str(error)
                 bad.append(Reject(line, cut(reason)))
         table = pa.Table.from_batches(batches, schema=self.layout.before)
-        return Side(np.array(found, np.int64), one_batch(table))
+        return EventSide(np.array(found, np.int64), one_batch(table))

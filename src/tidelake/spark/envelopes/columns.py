@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.data.json.raw import fields
-from tidelake.spark.envelopes.blocks import UNAVAILABLE, Events, Layout, Side
+from tidelake.spark.envelopes.blocks import UNAVAILABLE, EventLayout, Events, EventSide
 from tidelake.spark.envelopes.changes import Reject
 from tidelake.spark.envelopes.event import FULL, MARKS, OPS, TRUNCATE
 
@@ -20,7 +20,7 @@ Rows: TypeAlias = tuple[pa.StructArray, pa.StructArray]
 
 
 def events(
-    op: pa.Array, rows: Rows, times: pa.Array, orders: pa.Array | None, layout: Layout
+    op: pa.Array, rows: Rows, times: pa.Array, orders: pa.Array | None, layout: EventLayout
 ) -> tuple[Events, list[Reject]]:
     """Convert rows to events. Also returns the rows that are not valid events.
 
@@ -126,11 +126,11 @@ def _null_inside(values: pa.Array, kind: pa.DataType) -> Mask | None:
     return bad
 
 
-def _side(rows: pa.StructArray, there: Mask, schema: pa.Schema) -> Side:
+def _side(rows: pa.StructArray, there: Mask, schema: pa.Schema) -> EventSide:
     chosen = rows.filter(pa.array(there))
     columns = [chosen.field(wanted.name) for wanted in schema]
     lines = np.flatnonzero(there).astype(np.int64)
-    return Side(lines, pa.RecordBatch.from_arrays(columns, schema=schema))
+    return EventSide(lines, pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _null(values: pa.Array) -> Mask:

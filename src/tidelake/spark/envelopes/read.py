@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes import columns as as_columns
-from tidelake.spark.envelopes.blocks import Layout
+from tidelake.spark.envelopes.blocks import EventLayout
 from tidelake.spark.envelopes.changes import LINE, ORDER, REMOVED, TIME, ChangeParser, Parsed
 from tidelake.spark.envelopes.messages import as_bytes, place
 from tidelake.spark.tasks import one_thread
@@ -183,7 +183,7 @@ def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(AS_TEXT))
 
 
-def _as_columns(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
+def _as_columns(batch: pa.RecordBatch, layout: EventLayout) -> pa.RecordBatch:
     """The columns of `AS_COLUMNS`, from those of a frame."""
     order = pa.nulls(batch.num_rows, pa.int64()) if layout.order is None else _inside(batch, layout.order)
     sides = [_chosen(batch.column(n), s) for n, s in (("before", layout.before), ("after", layout.after))]

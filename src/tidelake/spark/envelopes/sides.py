@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidelake.data.json.encoding import PLAIN, Encoding
 from tidelake.data.json.values import UnfitValue, column, loads
-from tidelake.spark.envelopes.blocks import UNAVAILABLE, Events, Side
+from tidelake.spark.envelopes.blocks import UNAVAILABLE, Events, EventSide
 from tidelake.spark.envelopes.connect import struct_encoding
 from tidelake.spark.envelopes.event import FULL, Unfit
 
@@ -92,14 +92,14 @@ def moved(events: Events, start: int) -> Events:
     )
 
 
-def joined_sides(sides: list[Side], schema: pa.Schema) -> Side:
+def joined_sides(sides: list[EventSide], schema: pa.Schema) -> EventSide:
     """The rows of several sides, in the order of their lines."""
     lines = concat([side.lines for side in sides])
     table = pa.Table.from_batches([side.rows for side in sides], schema=schema)
     order = np.argsort(lines, kind="stable")
     if (order == np.arange(len(order))).all():
-        return Side(lines, one_batch(table))
-    return Side(lines[order], one_batch(table.take(pa.array(order))))
+        return EventSide(lines, one_batch(table))
+    return EventSide(lines[order], one_batch(table.take(pa.array(order))))
 
 
 def concat(parts: list[Ints]) -> Ints:

@@ -14,7 +14,7 @@ Output = bytes | TidelakeError
 
 
 @dataclass
-class Asked:
+class MemberTasks:
     """The tasks of one member, and their outputs once they are carried out."""
 
     tasks: Sequence[bytes]
@@ -27,7 +27,7 @@ class Rounds:
 
     def __init__(self, members: int) -> None:
         self._members = members
-        self._waiting: list[Asked] = []
+        self._waiting: list[MemberTasks] = []
         self._ended = False
         self._changed = threading.Condition()
 
@@ -37,7 +37,7 @@ class Rounds:
         Raises:
             TidelakeError: the first error of a task; `Closed` if there are no more rounds.
         """
-        asked = Asked(tasks)
+        asked = MemberTasks(tasks)
         with self._changed:
             self._waiting.append(asked)
             self._changed.notify_all()
@@ -57,14 +57,14 @@ class Rounds:
             self._members -= 1
             self._changed.notify_all()
 
-    def gather(self) -> list[Asked]:
+    def gather(self) -> list[MemberTasks]:
         """Wait until all remaining members have asked for tasks. Empty if there are no members left."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) >= self._members)
             asked, self._waiting = self._waiting, []
             return asked
 
-    def answer(self, asked: Sequence[Asked], outputs: Sequence[Output]) -> None:
+    def answer(self, asked: Sequence[MemberTasks], outputs: Sequence[Output]) -> None:
         """Hand the outputs of all gathered tasks to their members."""
         with self._changed:
             at = 0

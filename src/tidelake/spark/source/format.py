@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.data.selection import bind
 from tidelake.data.types import schema_from_arrow
-from tidelake.model.selection import Wanted
+from tidelake.model.selection import ReadOptions
 from tidelake.spark.columns import frame_schema
 from tidelake.spark.reading.holds import follow
 from tidelake.spark.source.batch import BatchReader
@@ -34,7 +34,9 @@ class TidelakeSource(DataSource):
         """The columns of a read, of the newest schema of the collection; the condition is checked as well."""
         asked = shape(self.options)
         with opened(self.options) as (_, collection):
-            bind(Wanted(asked.columns, asked.where), schema_from_arrow(collection.schema, collection.key))
+            bind(
+                ReadOptions(asked.columns, asked.where), schema_from_arrow(collection.schema, collection.key)
+            )
             return frame_schema(shown(collection.schema, collection.domain, asked))
 
     def reader(self, schema: StructType) -> BatchReader:

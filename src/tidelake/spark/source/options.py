@@ -50,7 +50,7 @@ HOLD_FOR_S = 86_400.0
 
 
 @dataclass(frozen=True)
-class Shape:
+class RowShape:
     """Which rows and columns are read, and in which form.
 
     Attributes:
@@ -65,7 +65,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class ReadOptions:
+class FormatReadOptions:
     """A batch read; times are still texts.
 
     Attributes:
@@ -79,7 +79,7 @@ class ReadOptions:
         staged: include updates that are staged at open times; then it does not wait.
     """
 
-    shape: Shape
+    shape: RowShape
     as_of: str | None
     after: str | None
     through: str | None
@@ -103,7 +103,7 @@ class StreamReadOptions:
         hold_for_s, parallelism: as for a batch read.
     """
 
-    shape: Shape
+    shape: RowShape
     starting_at: str | None
     rows_max: int | None
     times_max: int | None
@@ -142,7 +142,7 @@ class WriteOptions:
     checkpoint: str | None
 
 
-def shape(options: Mapping[str, str]) -> Shape:
+def shape(options: Mapping[str, str]) -> RowShape:
     """The rows and columns of a read, a stream, or a view to insert into: Spark does not say which it is.
 
     Raises:
@@ -151,7 +151,7 @@ def shape(options: Mapping[str, str]) -> Shape:
     return _shape(_known(options, "anything", tuple({*READ, *STREAM_READ, *WRITE})))
 
 
-def read_options(options: Mapping[str, str]) -> ReadOptions:
+def read_options(options: Mapping[str, str]) -> FormatReadOptions:
     """The options of a batch read.
 
     Raises:
@@ -174,7 +174,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
             "option changeFeed asks for changes, and this is a snapshot: give updatesFrom (every update) or "
             "changesAfter (netted) as well"
         )
-    return ReadOptions(
+    return FormatReadOptions(
         asked,
         as_of=given.get("asOf"),
         after=given.get("changesAfter"),
@@ -245,7 +245,7 @@ def _unknown(key: str, what: str, names: tuple[str, ...]) -> UsageError:
     return UsageError(f"unknown option {key!r}: {hint}")
 
 
-def _shape(given: Mapping[str, str]) -> Shape:
+def _shape(given: Mapping[str, str]) -> RowShape:
     feed, with_diff = flag(given, "changeFeed") or False, flag(given, "withDiff")
     changes = next((name for name in ("changesAfter", "updatesFrom") if name in given), None)
     if feed and with_diff:
@@ -258,7 +258,7 @@ def _shape(given: Mapping[str, str]) -> Shape:
             "withDiff=false out, or give changeFeed=true"
         )
     rows: Rows = "feed" if feed else "updates" if with_diff or changes else "table"
-    return Shape(rows, names_of(given, "columns"), given.get("where"))
+    return RowShape(rows, names_of(given, "columns"), given.get("where"))
 
 
 def _hold_for_s(given: Mapping[str, str]) -> float | None:

@@ -19,14 +19,14 @@ from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.spark.columns import frame_schema
 from tidelake.spark.source import change_feed
-from tidelake.spark.source.options import ReadOptions, Shape
+from tidelake.spark.source.options import FormatReadOptions, RowShape
 from tidelake.spark.source.times import frontier_of, time_of
 
 # Stored bytes of one task; fewer if that would make fewer tasks than the machine has cores.
 _TASK_BYTES = 32 * 1024 * 1024
 
 
-def shown(rows: pa.Schema, domain: TimeDomain, asked: Shape) -> pa.Schema:
+def shown(rows: pa.Schema, domain: TimeDomain, asked: RowShape) -> pa.Schema:
     """The columns of a read: those asked for, and those that describe changes.
 
     Args:
@@ -50,7 +50,7 @@ def shown(rows: pa.Schema, domain: TimeDomain, asked: Shape) -> pa.Schema:
     return pa.schema(fields)
 
 
-def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> ReadPlan:
+def planned(collection: Collection, asked: FormatReadOptions, wanted: StructType) -> ReadPlan:
     """The plan of a read that returns at least the columns in `wanted`.
 
     Raises:
@@ -69,7 +69,7 @@ def planned(collection: Collection, asked: ReadOptions, wanted: StructType) -> R
     )
 
 
-def query_of(collection: Collection, asked: ReadOptions) -> Query | None:
+def query_of(collection: Collection, asked: FormatReadOptions) -> Query | None:
     """The query that the options ask for; None: the contents at the last closed time."""
     domain = collection.domain
     if asked.after is not None:
@@ -85,7 +85,7 @@ def query_of(collection: Collection, asked: ReadOptions) -> Query | None:
     return None if asked.as_of is None else AsOf(time_of(asked.as_of, domain, "asOf"))
 
 
-def readable(collection: Collection, asked: Shape, wanted: StructType) -> tuple[int, list[str]]:
+def readable(collection: Collection, asked: RowShape, wanted: StructType) -> tuple[int, list[str]]:
     """The newest schema that has the columns in `wanted`, and the columns to read under it.
 
     A DataFrame is planned when it is first used. The collection's columns may have changed since Spark asked
@@ -111,7 +111,7 @@ def readable(collection: Collection, asked: Shape, wanted: StructType) -> tuple[
     raise UsageError(f"collection {collection.name!r} cannot be read with this schema: {reasons[0]}")
 
 
-def _keyed(name: str, collection: Collection, asked: Shape) -> bool:
+def _keyed(name: str, collection: Collection, asked: RowShape) -> bool:
     """Whether a column is needed as a key column of a change feed."""
     return asked.rows == "feed" and name in collection.key
 

@@ -7,7 +7,7 @@ from tidelake.errors import UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 from tidelake.spark.source.offsets import LATEST, SNAPSHOT, Start
-from tidelake.spark.source.options import HOLD_FOR_S, Shape, stream_read_options
+from tidelake.spark.source.options import HOLD_FOR_S, RowShape, stream_read_options
 from tidelake.spark.source.place import opened
 from tidelake.spark.source.times import frontier_of
 
@@ -34,7 +34,7 @@ class StreamRead:
     start: Start = SNAPSHOT
     max_rows: int | None = None
     max_times: int | None = None
-    shape: Shape = Shape("updates")  # noqa: RUF009  # it is frozen
+    shape: RowShape = RowShape("updates")  # noqa: RUF009  # it is frozen
     parallelism: int | None = None
     hold_for_s: float = HOLD_FOR_S
     poll_s: float = 0.1

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.errors import UpdateNotBeyondLower, UsageError
 from tidelake.lake.collection import Collection
-from tidelake.shard.writing.handover import Handover
+from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.source.kept import Target
@@ -54,14 +54,14 @@ class _Plan:
     Attributes:
         target: the collection to write to.
         work: work of the envelope; None: the rows are handed over.
-        handover: bytes of the `Handover`.
+        handover: bytes of the `ShuffleSpill`.
         names: names of the columns.
         key: the key columns.
     """
 
     target: Target
     work: ArrowMap | None
-    handover: bytes
+    spill: bytes
     names: tuple[str, ...]
     key: pa.Schema
 
@@ -77,7 +77,7 @@ class _Plan:
 
         def hand_over(_answer: Answer) -> bytes:
             nonlocal handed
-            handed = Handover.from_bytes(self.handover).put(counted(), self._keys)
+            handed = ShuffleSpill.from_bytes(self.spill).put(counted(), self._keys)
             return b""
 
         done = answered(hand_over) if self.work is None else self.work(counted())
@@ -122,8 +122,8 @@ class Upload:
             if not self.hands_over:
                 work = self.envelope.work(collection, self.names, open_upper(collection))
             fields = pa.schema([collection.schema.field(name) for name in key])
-            handover = Handover(uploader.spec).to_bytes()
-            self._plan = _Plan(self.target, work, handover, self.names, fields)
+            spill = ShuffleSpill(uploader.spec).to_bytes()
+            self._plan = _Plan(self.target, work, spill, self.names, fields)
         return self._plan
 
     def store(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Uploaded:
@@ -139,7 +139,7 @@ class Upload:
         """
         given = total(answers_from_bytes(message.answers for message in messages))
         handed = [name for message in messages for name in message.handed]
-        handover = Handover(collection.distributed.uploader().spec)
+        spill = ShuffleSpill(collection.distributed.uploader().spec)
         while True:
             rebases = self.envelope.rebases
             read_at = None if rebases else collection.distributed.settled().seqno
@@ -147,7 +147,7 @@ class Upload:
             answer = given
             if self.hands_over:
                 work = self.envelope.work(collection, self.names, lower)
-                answer = total(answers_from_bytes([answers_to_bytes(work(handover.rows(handed)))]))
+                answer = total(answers_from_bytes([answers_to_bytes(work(spill.rows(handed)))]))
             elif isinstance(self.envelope, Compared):
                 answer = self.envelope.difference(collection, given, lower, None)
             if commit(collection, answer, lower, read_at=read_at, numbered=numbered) is not None:
@@ -156,6 +156,6 @@ class Upload:
                 # A time of the rows was closed meanwhile, and the rows are not here to be uploaded again.
                 raise UpdateNotBeyondLower(answer.time_lower, collection.upper)
         # The handed-over runs were never offered to a commit, so they can be deleted.
-        handover.discard(handed)
+        spill.discard(handed)
         if isinstance(self.envelope, Compared):
             self.envelope.discard(collection, given)

@@ -17,7 +17,7 @@ from tidelake.spark.envelopes.named import EnvelopeLike, named
 from tidelake.spark.envelopes.updates import Updates
 from tidelake.spark.uploads import Answer
 from tidelake.spark.writing import commit
-from tidelake.spark.writing.commit import Numbered, Written
+from tidelake.spark.writing.commit import Numbered, WriteReport
 from tidelake.spark.writing.token import TokenWriter
 from tidelake.state.append import Appended
 
@@ -78,7 +78,7 @@ def write(
     ranges: int | None = None,
     token: str | None = None,
     **options: object,
-) -> Written:
+) -> WriteReport:
     """Write a DataFrame whose rows mean what the envelope says, in one commit.
 
     Args:
@@ -124,7 +124,7 @@ def write(
         tokens = TokenWriter(collection, token)
         done = tokens.done()
         if done is not None:
-            return Written(done, Answer())
+            return WriteReport(done, Answer())
         numbered = tokens.open()
     if ranges is not None:
         frame = frame.repartitionByRange(ranges, *map(quoted, collection.key))

@@ -22,7 +22,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Compared, Envelope
 from tidelake.spark.tasks import described
 from tidelake.spark.uploads import Answer
-from tidelake.spark.writing.rejects import Batch, keep
+from tidelake.spark.writing.rejects import NumberedBatch, keep
 from tidelake.spark.writing.running import Rows, rows_of
 from tidelake.state.append import Appended
 
@@ -47,7 +47,7 @@ class Numbered:
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteReport:
     """What a write did.
 
     Attributes:
@@ -70,7 +70,7 @@ def write(
     title: str = "",
     by_tasks: bool = False,
     expected_bytes: int | None = None,
-) -> Written:
+) -> WriteReport:
     """Append a DataFrame in one commit.
 
     Args:
@@ -121,7 +121,7 @@ def write(
         if appended is not None:
             if stored is not None and isinstance(envelope, Compared):
                 envelope.discard(collection, stored)
-            return Written(appended, answer)
+            return WriteReport(appended, answer)
 
 
 def commit(
@@ -207,9 +207,9 @@ def _append(
 ) -> Appended:
     if answer.time_lower is not None and not answer.advances and not lower.less_equal(answer.time_lower):
         raise UpdateNotBeyondLower(answer.time_lower, lower)
-    batch: Batch | None = None
+    batch: NumberedBatch | None = None
     if numbered is not None:
-        batch = Batch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
+        batch = NumberedBatch(collection.id, numbered.writer.name, numbered.writer.owner, numbered.sequence)
     keep(answer, collection.name, batch)
     if numbered is None:
         return collection.distributed.append_uploaded(

@@ -21,7 +21,7 @@ from tidelake.spark.uploads import Answer
 
 
 @dataclass(frozen=True)
-class Batch:
+class NumberedBatch:
     """A batch that a writer numbers.
 
     Attributes:
@@ -37,7 +37,7 @@ class Batch:
     number: int
 
 
-def keep(answer: Answer, collection: str, batch: Batch | None) -> None:
+def keep(answer: Answer, collection: str, batch: NumberedBatch | None) -> None:
     """Store the rejects of a batch, if a folder was given.
 
     Args:
@@ -66,7 +66,7 @@ def keep(answer: Answer, collection: str, batch: Batch | None) -> None:
         ) from error
 
 
-def _name(lines: Sequence[str], collection: str, batch: Batch | None) -> str:
+def _name(lines: Sequence[str], collection: str, batch: NumberedBatch | None) -> str:
     if batch is None:
         return f"{_plain(collection)}-{_digest(lines)}"
     whose = _digest((batch.collection, batch.owner))[:12]

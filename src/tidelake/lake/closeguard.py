@@ -20,7 +20,7 @@ from tidelake.store.layers import Operation
 T = TypeVar("T")
 
 
-class Gate:
+class CloseGuard:
     """Counts the commands in progress on one lake handle. Thread-safe; a forked child starts at none."""
 
     def __init__(self, url: str) -> None:

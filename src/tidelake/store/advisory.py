@@ -17,7 +17,7 @@ from tidelake.errors import SymbolicLink
 from tidelake.store.files import SYSTEM_FILES, Files, locked, refuse_links
 
 
-class Turns(Protocol):
+class AdvisoryLocks(Protocol):
     """Turns by key and name."""
 
     def take(self, key: str, name: str) -> AbstractContextManager[bool]:
@@ -32,16 +32,16 @@ class Turns(Protocol):
         """
 
 
-class NoTurns:
+class NoAdvisoryLocks:
     """No locks, for stores of one process or of many machines: every process does the work."""
 
     @contextmanager
     def take(self, key: str, name: str) -> Iterator[bool]:  # noqa: ARG002 - the Protocol
-        """Yield True; see `Turns.take`."""
+        """Yield True; see `AdvisoryLocks.take`."""
         yield True
 
 
-class FileTurns:
+class FileAdvisoryLocks:
     """Turns by locks on files. The end of a process releases its locks.
 
     Args:
@@ -56,7 +56,7 @@ class FileTurns:
 
     @contextmanager
     def take(self, key: str, name: str) -> Iterator[bool]:
-        """Lock the file of a turn; see `Turns.take`."""
+        """Lock the file of a turn; see `AdvisoryLocks.take`."""
         path = os.path.join(self._root, key.replace("/", "~"), f"{name}.turn")
         held = ExitStack()
         try:

@@ -1,10 +1,10 @@
-"""The baton: many real threads, of which exactly one runs at a time.
+"""The scheduler: many real threads, of which exactly one runs at a time.
 
-Owns the order of the threads and the simulated time. The thread that holds the baton runs until it calls
+Owns the order of the threads and the simulated time. The thread that holds the turn runs until it calls
 `pause`; then a seeded choice among the threads that are ready picks the next one. Must not know what the
 threads do.
 
-INVARIANT: a run is a function of the seed. No thread runs without the baton, `pause` alone moves the time,
+INVARIANT: a run is a function of the seed. No thread runs without the turn, `pause` alone moves the time,
 and a thread of a dead process never pauses again: it unwinds to its end before another thread runs.
 """
 
@@ -42,7 +42,7 @@ class Process:
 
 
 class Strand:
-    """One thread under the baton.
+    """One thread under the turn.
 
     Attributes:
         about: what it is doing, read by the judges; None: nothing in particular.
@@ -65,7 +65,7 @@ class Strand:
         return max(wake_us, self.process.stalled_us)
 
 
-class Baton:
+class Scheduler:
     """Lets one thread run at a time.
 
     Args:
@@ -94,9 +94,9 @@ class Baton:
 
     @property
     def current(self) -> Strand:
-        """The thread that holds the baton."""
+        """The thread that holds the turn."""
         if self._current is None:
-            raise Stuck("no thread holds the baton")
+            raise Stuck("no thread holds the turn")
         return self._current
 
     def beside(self, strand: Strand) -> tuple[object, ...]:
@@ -106,7 +106,7 @@ class Baton:
 
     @property
     def running(self) -> bool:
-        """Whether some thread has the baton."""
+        """Whether some thread has the turn."""
         return self._current is not None
 
     @property
@@ -190,7 +190,7 @@ class Baton:
         self._pass_on(None)
 
     def _pass_on(self, own: Strand | None) -> None:
-        """Give the baton to the next thread. Unless that is the caller, wait for the caller's next turn."""
+        """Give the turn to the next thread. Unless that is the caller, wait for the caller's next turn."""
         chosen = self._choose(own)
         self._current = chosen
         if chosen is None:
@@ -228,14 +228,14 @@ class Baton:
         return None
 
 
-class BatonLock:
-    """A `threading.Lock` for threads under the baton: a thread that waits for it hands the baton on.
+class SchedulerLock:
+    """A `threading.Lock` for threads under the turn: a thread that waits for it hands the turn on.
 
-    With a real lock that is held across a store call, the waiting thread would keep the baton for ever.
+    With a real lock that is held across a store call, the waiting thread would keep the turn for ever.
     """
 
-    def __init__(self, baton: Baton) -> None:
-        self._baton = baton
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._baton = scheduler
         self._locked = False
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002 - the signature of a lock

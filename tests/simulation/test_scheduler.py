@@ -5,16 +5,16 @@ import threading
 
 import pytest
 
-from simulation.baton import Baton, BatonLock, Process, Stuck
+from simulation.scheduler import Process, Scheduler, SchedulerLock, Stuck
 from tidelake.testing.faults import SimulatedCrash
 
 
-def baton(seed=0, steps=10_000):
-    return Baton(random.Random(seed), steps)
+def scheduler(seed=0, steps=10_000):
+    return Scheduler(random.Random(seed), steps)
 
 
 def order(seed):
-    hands, seen = baton(seed), []
+    hands, seen = scheduler(seed), []
 
     def work(name):
         for _ in range(20):
@@ -34,7 +34,7 @@ def test_the_order_is_the_seeds():
 
 
 def test_time_passes_only_when_all_wait():
-    hands, seen = baton(), []
+    hands, seen = scheduler(), []
 
     def sleeper():
         hands.pause(5_000_000)
@@ -53,8 +53,8 @@ def test_time_passes_only_when_all_wait():
 
 def test_a_lock_that_is_held_across_a_pause_makes_others_wait_not_the_baton():
     for seed in range(20):
-        hands, inside, most = baton(seed), [], []
-        lock = BatonLock(hands)
+        hands, inside, most = scheduler(seed), [], []
+        lock = SchedulerLock(hands)
 
         def work(hands=hands, inside=inside, most=most, lock=lock):
             with lock:
@@ -71,8 +71,8 @@ def test_a_lock_that_is_held_across_a_pause_makes_others_wait_not_the_baton():
 
 
 def test_threads_that_wait_for_each_other_are_reported():
-    hands = baton()
-    first, second = BatonLock(hands), BatonLock(hands)
+    hands = scheduler()
+    first, second = SchedulerLock(hands), SchedulerLock(hands)
 
     def work(one, other):
         with one:
@@ -88,7 +88,7 @@ def test_threads_that_wait_for_each_other_are_reported():
 
 
 def test_a_dead_process_unwinds_at_once_and_pauses_no_more():
-    hands, seen = baton(), []
+    hands, seen = scheduler(), []
     process = Process("p")
 
     def victim():
@@ -117,7 +117,7 @@ def test_a_dead_process_unwinds_at_once_and_pauses_no_more():
 
 def test_a_run_ends_after_its_steps_and_leaves_no_thread():
     before = set(threading.enumerate())
-    hands = baton(steps=100)
+    hands = scheduler(steps=100)
 
     def work():
         while True:
@@ -134,7 +134,7 @@ def test_a_run_ends_after_its_steps_and_leaves_no_thread():
 
 
 def test_an_error_in_a_thread_ends_the_run_and_is_kept():
-    hands = baton()
+    hands = scheduler()
 
     def fails():
         hands.pause()

@@ -29,7 +29,7 @@ Keys = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class Handover:
+class ShuffleSpill:
     """Puts and reads spilled rows of one shard. Goes to other processes as bytes.
 
     Attributes:
@@ -40,12 +40,12 @@ class Handover:
 
     def to_bytes(self) -> bytes:
         """A form for another process; no credentials."""
-        return encode_record("handover", self)
+        return encode_record("spill", self)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Handover":
+    def from_bytes(cls, data: bytes) -> "ShuffleSpill":
         """Read `to_bytes`."""
-        return decoded("handover", data, cls, "handover")
+        return decoded("spill", data, cls, "spill")
 
     def put(self, batches: Iterable[pa.RecordBatch], keys: Keys) -> tuple[str, ...]:
         """Store rows in runs that are sorted by key. One `put` for each run. Memory: `merge_memory_bytes`.

@@ -36,7 +36,7 @@ def check_free(listing: Listing, name: str, *, allow_recreate: bool = False) -> 
         raise CollectionExists(f"a collection {name!r} {what}: give the new one another name")
 
 
-def give_name(
+def publish_name(
     shard_id: str,
     name: str,
     stores: Stores,

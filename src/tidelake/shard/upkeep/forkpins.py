@@ -22,7 +22,7 @@ from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
 
-class Lending:
+class ForkPins:
     """Ends fork pins, for origins and forks of one lake."""
 
     def __init__(self, stores: Stores, env: Env, config: Config) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tidelake.store.turns import FileTurns, NoTurns
+from tidelake.store.advisory import FileAdvisoryLocks, NoAdvisoryLocks
 from tidelake.testing.faults import SimulatedCrash
 from tidelake.testing.files import SimulatedDisk
 
 HOLDER = """
 import sys, time
-from tidelake.store.turns import FileTurns
+from tidelake.store.advisory import FileTurns
 with FileTurns(sys.argv[1]).take("a/b", "merge") as is_ours:
     print(is_ours, flush=True)
     time.sleep(600)
@@ -21,49 +21,49 @@ with FileTurns(sys.argv[1]).take("a/b", "merge") as is_ours:
 
 
 @pytest.fixture
-def turns(tmp_path: Path) -> FileTurns:
+def locks(tmp_path: Path) -> FileAdvisoryLocks:
     (tmp_path / "a~b").mkdir()
     (tmp_path / "c").mkdir()
-    return FileTurns(str(tmp_path))
+    return FileAdvisoryLocks(str(tmp_path))
 
 
-def test_one_at_a_time_has_a_turn(turns: FileTurns) -> None:
-    with turns.take("a/b", "merge") as first:
-        with turns.take("a/b", "merge") as second:
+def test_one_at_a_time_has_a_turn(locks: FileAdvisoryLocks) -> None:
+    with locks.take("a/b", "merge") as first:
+        with locks.take("a/b", "merge") as second:
             pass
-        with turns.take("a/b", "merge") as third:
+        with locks.take("a/b", "merge") as third:
             assert (first, second, third) == (True, False, False)
-    with turns.take("a/b", "merge") as fourth:
+    with locks.take("a/b", "merge") as fourth:
         assert fourth
 
 
-def test_turns_of_other_keys_and_names_are_others(turns: FileTurns) -> None:
-    with turns.take("a/b", "merge"), turns.take("a/b", "other") as other, turns.take("c", "merge") as key:
+def test_turns_of_other_keys_and_names_are_others(locks: FileAdvisoryLocks) -> None:
+    with locks.take("a/b", "merge"), locks.take("a/b", "other") as other, locks.take("c", "merge") as key:
         assert other
         assert key
 
 
-def test_a_turn_ends_with_its_process(turns: FileTurns, tmp_path: Path) -> None:
+def test_a_turn_ends_with_its_process(locks: FileAdvisoryLocks, tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "True\n"
-    with turns.take("a/b", "merge") as while_it_lives:
+    with locks.take("a/b", "merge") as while_it_lives:
         assert not while_it_lives
     child.kill()
     child.communicate()
-    with turns.take("a/b", "merge") as afterwards:
+    with locks.take("a/b", "merge") as afterwards:
         assert afterwards
 
 
-def test_a_turn_that_was_given_up_is_not_kept_by_a_forked_child(turns: FileTurns) -> None:
+def test_a_turn_that_was_given_up_is_not_kept_by_a_forked_child(locks: FileAdvisoryLocks) -> None:
     reading, writing = os.pipe()
-    with turns.take("a/b", "merge"):
+    with locks.take("a/b", "merge"):
         pid = os.fork()
         if pid == 0:
             os.close(writing)
             os.read(reading, 1)  # until the parent is done
             os._exit(0)
-    with turns.take("a/b", "merge") as again:
+    with locks.take("a/b", "merge") as again:
         os.close(writing)
         os.waitpid(pid, 0)
         assert again
@@ -75,20 +75,20 @@ def test_turns_are_kept_on_a_simulated_disk_and_end_with_their_process() -> None
     first, second = disk.process(), disk.process()
     first.mkdir("/log")
     first.mkdir("/log/a")
-    own = FileTurns("/log", first).take("a", "merge")
+    own = FileAdvisoryLocks("/log", first).take("a", "merge")
     assert own.__enter__()
-    with FileTurns("/log", second).take("a", "merge") as while_it_lives:
+    with FileAdvisoryLocks("/log", second).take("a", "merge") as while_it_lives:
         assert not while_it_lives
     first.kill()
-    with FileTurns("/log", second).take("a", "merge") as afterwards:
+    with FileAdvisoryLocks("/log", second).take("a", "merge") as afterwards:
         assert afterwards
     with pytest.raises(SimulatedCrash):
         own.__exit__(None, None, None)
 
 
 def test_where_no_turn_can_be_kept_everybody_has_it(tmp_path: Path) -> None:
-    for turns in (FileTurns(str(tmp_path / "missing")), NoTurns()):
-        with turns.take("a", "merge") as one, turns.take("a", "merge") as two:
+    for locks in (FileAdvisoryLocks(str(tmp_path / "missing")), NoAdvisoryLocks()):
+        with locks.take("a", "merge") as one, locks.take("a", "merge") as two:
             assert one
             assert two
     assert not (tmp_path / "missing").exists()

@@ -13,8 +13,8 @@ from tidelake.data.encode import encode_key
 from tidelake.errors import UploadExpired
 from tidelake.model import names
 from tidelake.shard.spec import stores_of
-from tidelake.shard.writing import handover as handover_module
-from tidelake.shard.writing.handover import Handover
+from tidelake.shard.writing import shufflespill as spill_module
+from tidelake.shard.writing.shufflespill import ShuffleSpill
 
 SCHEMA = pa.schema([pa.field("x", pa.float64()), pa.field("k", pa.string()), ("v", pa.int64())])
 TINY = Config(merge_memory_bytes=1 << 24)
@@ -22,12 +22,12 @@ TINY = Config(merge_memory_bytes=1 << 24)
 
 @pytest.fixture
 def c():
-    lake = tidelake.open("memory://handover-" + Place().lake().url[9:], config=TINY)
+    lake = tidelake.open("memory://spill-" + Place().lake().url[9:], config=TINY)
     return lake.create("c", SCHEMA, key=["x", "k"])
 
 
-def handover_of(c):
-    return Handover.from_bytes(Handover(c.distributed.uploader().spec).to_bytes())
+def spill_of(c):
+    return ShuffleSpill.from_bytes(ShuffleSpill(c.distributed.uploader().spec).to_bytes())
 
 
 def batches(rng, count):
@@ -56,12 +56,12 @@ def texts(found):
 @pytest.mark.parametrize("seed", range(5))
 def test_all_rows_come_back_in_the_order_of_their_keys(c, seed):
     rng = Random(seed)
-    handover, stored, given = handover_of(c), [], []
+    spill, stored, given = spill_of(c), [], []
     for _ in range(4):
         task = list(batches(rng, 20))
         given += task
-        stored += handover.put(task, keys)
-    found = list(handover.rows(stored))
+        stored += spill.put(task, keys)
+    found = list(spill.rows(stored))
     assert texts(found) == texts(given)
     ordered = pa.Table.from_batches(found)
     # 0.0 and -0.0 are one key, and so are all NaN.
@@ -78,10 +78,10 @@ def test_all_rows_come_back_in_the_order_of_their_keys(c, seed):
 
 def test_a_task_with_more_than_fits_into_memory_makes_several_runs(c):
     wide = pa.RecordBatch.from_pydict({"x": [1.0] * 2000, "k": ["k" * 500] * 2000})
-    handover = handover_of(c)
-    stored = handover.put([wide] * 10, lambda batch: batch)
+    spill = spill_of(c)
+    stored = spill.put([wide] * 10, lambda batch: batch)
     assert len(stored) > 2
-    assert sum(batch.num_rows for batch in handover.rows(stored)) == 20_000
+    assert sum(batch.num_rows for batch in spill.rows(stored)) == 20_000
 
 
 def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
@@ -95,8 +95,8 @@ def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
         return opened[-1]
 
     monkeypatch.setattr(blobs, "open", noted)
-    monkeypatch.setattr(handover_module, "_RUNS_MAX", 4)
-    handover, rng = handover_of(c), Random(7)
+    monkeypatch.setattr(spill_module, "_RUNS_MAX", 4)
+    spill, rng = spill_of(c), Random(7)
     # Each key once, so that no order is by chance; in all more than a run may be large.
     order = list(range(4000))
     rng.shuffle(order)
@@ -104,10 +104,10 @@ def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
     for i in range(0, len(order), 200):
         named = [f"{k:06}" + "k" * 600 for k in order[i : i + 200]]
         task = pa.RecordBatch.from_pydict({"x": [1.0] * len(named), "k": named})
-        stored += handover.put([task], keys)
+        stored += spill.put([task], keys)
     assert len(stored) == 20
     for _ in range(2):
-        found = [text[:6] for batch in handover.rows(stored) for text in batch.column(1).to_pylist()]
+        found = [text[:6] for batch in spill.rows(stored) for text in batch.column(1).to_pylist()]
         assert found == [f"{k:06}" for k in range(len(order))]
         assert all(file.closed for file in opened)
     listed = {entry.name for entry in stores_of(c.distributed.uploader().spec).blobs.list(names.parts(c.id))}
@@ -115,17 +115,17 @@ def test_many_runs_are_merged_in_steps_of_few_open_files(c, monkeypatch):
 
 
 def test_without_rows_nothing_is_stored(c):
-    handover = handover_of(c)
-    assert handover.put([next(batches(Random(1), 1)).slice(0, 0)], keys) == ()
-    assert handover.put([], keys) == () and list(handover.rows([])) == []
+    spill = spill_of(c)
+    assert spill.put([next(batches(Random(1), 1)).slice(0, 0)], keys) == ()
+    assert spill.put([], keys) == () and list(spill.rows([])) == []
 
 
 def test_runs_are_uploads_that_nobody_names(c):
-    handover = handover_of(c)
-    stored = handover.put(list(batches(Random(1), 3)), keys)
-    assert [names.uploaded_at(name) for name in stored] == [handover.spec.seqno]
-    handover.discard(stored)
-    handover.discard(stored)
-    assert not [*stores_of(handover.spec).blobs.list(names.parts(c.id))]
+    spill = spill_of(c)
+    stored = spill.put(list(batches(Random(1), 3)), keys)
+    assert [names.uploaded_at(name) for name in stored] == [spill.spec.seqno]
+    spill.discard(stored)
+    spill.discard(stored)
+    assert not [*stores_of(spill.spec).blobs.list(names.parts(c.id))]
     with pytest.raises(UploadExpired):
-        next(handover.rows(stored))
+        next(spill.rows(stored))

@@ -16,7 +16,7 @@ from tidelake.errors import StoreUnavailable
 MEMORY_BATCH_BYTES_MAX = 15 << 27
 
 
-class Machine(Protocol):
+class SystemResources(Protocol):
     """Measures of the operating system."""
 
     def resident_bytes(self) -> int:
@@ -54,7 +54,7 @@ class SystemMachine:
 SYSTEM_MACHINE = SystemMachine()
 
 
-class Room:
+class MemoryBudget:
     """How much memory and disk an arrangement may still use.
 
     Attributes:
@@ -62,7 +62,7 @@ class Room:
         machine: measures memory and disk.
     """
 
-    def __init__(self, config: ArrangementConfig, machine: Machine, directory: str) -> None:
+    def __init__(self, config: ArrangementConfig, machine: SystemResources, directory: str) -> None:
         self.level = Pressure.LOW
         self.machine = machine
         self._config = config

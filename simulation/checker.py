@@ -1,4 +1,4 @@
-"""The court: sees every effect on the true stores, and has a judge for each collection.
+"""The checker: sees every effect on the true stores, and has a judge for each collection.
 
 Owns the checks that must pass at every moment: states keep the rules, the blobs that they name exist, no
 blob is deleted that a hold reads, and a log is deleted only after a tombstone.
@@ -21,7 +21,7 @@ from tidelake.state.state import ShardState
 from tidelake.store.protocols import Entry
 
 
-class Court:
+class Checker:
     """The observer of the stores; see `Observer`.
 
     Attributes:

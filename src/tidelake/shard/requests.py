@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from tidelake.errors import InternalError, TidelakeError
 from tidelake.shard.combining import Request
-from tidelake.shard.history import Known
+from tidelake.shard.history import LoadedVersion
 from tidelake.state.commands import Command, Commit, NoOp, Outcome, Refused
 from tidelake.state.fuel import MergeDue
 
@@ -47,14 +47,14 @@ class Handle(Protocol):
     def named(self, error: TidelakeError) -> TidelakeError:
         """The error with the name of the shard that its user knows."""
 
-    def seen(self) -> Known | None:
+    def seen(self) -> LoadedVersion | None:
         """The newest version that it has seen."""
 
-    def adopt(self, known: Known) -> Known:
+    def adopt(self, known: LoadedVersion) -> LoadedVersion:
         """Take over a newer version."""
 
 
-class Asked(Request, Generic[R]):
+class CommitRequest(Request, Generic[R]):
     """The request of one thread to carry out a command.
 
     Attributes:
@@ -95,7 +95,7 @@ class Asked(Request, Generic[R]):
         return self._done
 
 
-class Look(Request):
+class RefreshRequest(Request):
     """The request of one thread to refresh the newest state."""
 
     def __init__(self, machine: Handle) -> None:

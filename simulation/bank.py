@@ -33,7 +33,7 @@ SCHEMA = pa.schema([pa.field("transfer", pa.int64(), nullable=False), pa.field("
 
 
 def teller(client: Client) -> None:
-    """Transfers between accounts and reads them, in competition with other tellers."""
+    """Transfers between accounts and reads them, in competition with other clients."""
     ways: tuple[Callable[[Client, Lake], None], ...] = (_transfer, _transfer, _transfer, _look, _look)
     while True:
         lake = client.lake()
@@ -50,7 +50,7 @@ def _account(lake: Lake, name: str) -> Collection:
 
 def _transfer(client: Client, lake: Lake) -> None:
     """Write to two or three accounts, with or without a given time; retry after a conflict, with pauses."""
-    draw, books = client.draw, client.court.books
+    draw, books = client.draw, client.checker.books
     names = draw.sample(ACCOUNTS, draw.choice((1, 2, 2, 2, 3)))
     for name in names:
         _account(lake, name)
@@ -93,7 +93,7 @@ def _offer(client: Client, op: Transfer, transaction: Transaction) -> None:
             client.world.note(f"< transfer {op.number}: {done.upper} already={done.already}")
             if not done.already:
                 op.time = only_time(done.upper) - 1
-                client.court.counts["transfers"] += 1
+                client.checker.counts["transfers"] += 1
             return
         client.rest()
 
@@ -116,7 +116,7 @@ def _deposit(client: Client, lake: Lake) -> None:
     if draw.random() < 0.5:
         # Puts all accounts into one group, without closing any times.
         lake.seal({_account(lake, other).name: 0 for other in ACCOUNTS})
-    op, way = client.court.books.begins({name: 0}), draw.choice((*_WAYS, _WAYS[0]))
+    op, way = client.checker.books.begins({name: 0}), draw.choice((*_WAYS, _WAYS[0]))
     time = only_time(account.upper) + draw.choice((0, 1, 5)) if way is _stage else None
     unsure = False
     client.world.note(f"> deposit {op.number} {name} {way.__name__} {time}")
@@ -138,8 +138,8 @@ def _deposit(client: Client, lake: Lake) -> None:
                 return
         else:
             client.world.note(f"< deposit {op.number}: {op.time}")
-            client.court.counts["writes of one account"] += 1
-            client.court.counts["writes of one account in a group"] += account.group() is not None
+            client.checker.counts["writes of one account"] += 1
+            client.checker.counts["writes of one account in a group"] += account.group() is not None
             return
         client.rest()
 
@@ -180,12 +180,12 @@ def _close(client: Client, lake: Lake) -> None:
     for name, end in ends.items():
         if only_time(told[name]) < end or only_time(_account(lake, name).upper) < end:
             client.judge.wrong(f"{name} was sealed to {end}, and {told} was told")
-    client.court.counts["seals of accounts"] += 1
+    client.checker.counts["seals of accounts"] += 1
 
 
 def _look(client: Client, lake: Lake) -> None:
     """Read several accounts one after the other, all as of the same time."""
-    books, draw = client.court.books, client.draw
+    books, draw = client.checker.books, client.draw
     names = draw.sample(ACCOUNTS, draw.choice((2, 3)))
     accounts = {name: _account(lake, name) for name in names}
     due = books.acknowledged()
@@ -201,7 +201,7 @@ def _look(client: Client, lake: Lake) -> None:
         except NotYetClosed as error:
             client.judge.wrong(f"{at} was closed in {name}, and is not any more: {error!r}")
         client.process.sleep(draw.choice((0.0, 0.0, 0.01)))
-    client.court.counts["looks at accounts"] += 1
+    client.checker.counts["looks at accounts"] += 1
     books.seen(at, found, due)
 
 
@@ -224,7 +224,7 @@ def _leave(client: Client, lake: Lake) -> None:
     name = client.draw.choice(ACCOUNTS)
     _account(lake, name)
     client.world.note(f"> leave {name}")
-    client.court.counts["accounts that left"] += lake.leave(name)
+    client.checker.counts["accounts that left"] += lake.leave(name)
     client.world.note(f"< leave {name}")
 
 

@@ -14,7 +14,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.ending import Removed
 
 
-class Care(LakeHandle):
+class Admin(LakeHandle):
     """The part of a lake's handle that administers the lake."""
 
     def advance_since(self, frontiers: Mapping[str, FrontierLike]) -> dict[str, Frontier]:
@@ -38,7 +38,7 @@ class Care(LakeHandle):
                 collection in the given order is named, and nothing has changed.
             OutcomeUnknown: it may be decided; then it will be finished. Repeating the call is harmless.
         """
-        self._gate.check()
+        self._guard.check()
         return self._sinces.advance(frontiers)
 
     def settings(self, **changes: float | timedelta) -> LakeSettings:
@@ -60,7 +60,7 @@ class Care(LakeHandle):
             OutcomeUnknown: the settings are changed, but some collections could not be updated. These use the
                 old settings until a process opens them or calls `collect`, or this call is repeated.
         """
-        self._gate.check()
+        self._guard.check()
         return self._agreeing.settings(changes)
 
     def collect(self) -> Removed:
@@ -73,7 +73,7 @@ class Care(LakeHandle):
         damaged collection or group stays as it is and is named in the answer; only the catalog must be
         intact.
         """
-        self._gate.check()
+        self._guard.check()
         if self._stores.read_only:
             raise ReadOnlyLake(self.url)
         damaged = self._sinces.finish()
@@ -109,7 +109,7 @@ class Care(LakeHandle):
         Raises:
             CollectionNotFound: there is none of such a name.
         """
-        self._gate.check()
+        self._guard.check()
         if names is not None:
             check_list(names, "names")
             for name in names:

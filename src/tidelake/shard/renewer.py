@@ -26,13 +26,13 @@ class Kept(Protocol):
         """When it is due, by the monotonic clock."""
 
     def keep(self) -> None:
-        """Renew it, or take it out of the keeper if it is over. May fail; then it stays due."""
+        """Renew it, or take it out of the renewer if it is over. May fail; then it stays due."""
 
     def give_up(self) -> None:
-        """End it, because the keeper ends. May fail; then it expires."""
+        """End it, because the renewer ends. May fail; then it expires."""
 
 
-class Keeper:
+class LeaseRenewer:
     """Renews what is in it. Thread-safe.
 
     Args:
@@ -49,7 +49,7 @@ class Keeper:
         self._pid = os.getpid()
         self._kept: dict[Kept, None] = {}
         self._ended = False
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._spawned: Spawned | None = None
 
     def add(self, kept: Kept) -> None:
@@ -61,11 +61,11 @@ class Keeper:
         if self._pid != os.getpid():
             # The worker is the parent's, and so is what it keeps.
             self._begin()
-        with self._turn:
+        with self._lock:
             self._kept[kept] = None
             if self._spawned is None and not self._ended:
                 try:
-                    self._spawned = self._env.spawner.spawn("tidelake-keeper", self._run)
+                    self._spawned = self._env.spawner.spawn("tidelake-renewer", self._run)
                 except OutOfThreads:
                     del self._kept[kept]
                     raise
@@ -89,7 +89,7 @@ class Keeper:
         """End the worker for good. May be repeated."""
         if self._pid != os.getpid():
             return
-        with self._turn:
+        with self._lock:
             self._ended = True
             spawned, self._spawned = self._spawned, None
         if spawned is not None:
@@ -102,7 +102,7 @@ class Keeper:
                 kept.give_up()
             except TidelakeError:
                 # The others would wait for the same store.
-                self._env.recorder.count("shard.keeper.failed")
+                self._env.recorder.count("shard.renewer.failed")
                 break
         self.stop()
 
@@ -113,7 +113,7 @@ class Keeper:
                 try:
                     kept.keep()
                 except TidelakeError:
-                    self._env.recorder.count("shard.keeper.failed")
+                    self._env.recorder.count("shard.renewer.failed")
         next_s = min((kept.due_s() for kept in self._kept.copy()), default=float("inf"))
         left_s = next_s - self._env.clock.monotonic_s()
         return min(left_s if left_s > 0 else _PAUSE_S, self._tick_s)
@@ -122,7 +122,7 @@ class Keeper:
         # Nothing that was added can be due before.
         pause_s = self._tick_s
         while not stop.wait(pause_s):
-            with self._turn:
+            with self._lock:
                 if not self._kept:
                     self._spawned = None
                     return
