@@ -19,12 +19,12 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelake.arrangement.batch import FilterPlan, IndexBatch
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.filebuilder import FileBuilder
-from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.memory import MemoryBuilder
-from tidelake.arrangement.snapshot import Snapshot
+from tidelake.arrangement.batch.batch import FilterPlan, IndexBatch
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.filebuilder import FileBuilder
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.batch.memory import MemoryBuilder
+from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.data.merge import merge
 from tidelake.data.types import schema_from_arrow
 from tidelake.model.frontier import Frontier

@@ -25,9 +25,9 @@ import pyarrow as pa
 from bench.kernels import once
 from bench.peak import peak_mib
 from bench.texts import texts
-from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.merge.settings import ArrangementConfig
+from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.config import MIB
 from tidelake.data.types import schema_from_arrow
 from tidelake.model.frontier import Frontier

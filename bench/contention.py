@@ -35,7 +35,7 @@ import tidelake
 from bench.appends import SCHEMA, Limit, Numbers, inserts
 from bench.kernels import once
 from tidelake.env import Counters, Env
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.store.advisory import FileAdvisoryLocks
 from tidelake.store.local import LocalBlobStore
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog

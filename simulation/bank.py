@@ -23,9 +23,9 @@ from tidelake.errors import (
     UpdateNotBeyondLower,
     UpperMismatch,
 )
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake
-from tidelake.lake.transactions import Transaction
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.groups.transactions import Transaction
 from tidelake.testing.faults import SimulatedCrash
 
 ACCOUNTS = ("account0", "account1", "account2")

@@ -13,7 +13,7 @@ from simulation.judge import Judge
 from simulation.record import Violation, named
 from simulation.witness import Actor
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, InternalError
-from tidelake.lake.catalog import SHARD_ID as CATALOG
+from tidelake.lake.catalog.catalog import SHARD_ID as CATALOG
 from tidelake.state import codec
 from tidelake.state.edits import apply
 from tidelake.state.invariants import check_state

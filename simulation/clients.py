@@ -15,8 +15,8 @@ from simulation.process import SimulatedProcess
 from simulation.record import DOMAIN, AppendCall, CallBegan, only_time
 from simulation.world import World
 from tidelake.errors import OutcomeUnknown, StoreUnavailable, TidelakeError
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
 from tidelake.testing import tables

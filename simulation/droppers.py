@@ -7,7 +7,7 @@ from simulation.readers import hold_once, last_snapshot, snapshot
 from simulation.record import Drop
 from simulation.writers import append_now, compare_and_append
 from tidelake.errors import CollectionDropped, CollectionInUse, CollectionNotFound, TidelakeError
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 
 # Number of small collections in use at a time: so few that several clients meet in one.
 IN_USE = 3

@@ -5,8 +5,8 @@ from simulation.droppers import IN_USE, drop, tidy, use
 from simulation.readers import last_snapshot, snapshot
 from simulation.record import only_time
 from tidelake.errors import CollectionNotFound, ForkExpired, HistoryCompacted, NotYetClosed
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 
 

@@ -4,7 +4,7 @@ from simulation.clients import FAILED, Client
 from simulation.record import only_time
 from simulation.writers import append_now
 from tidelake.errors import UsageError
-from tidelake.lake.readers import CollectionCriticalHold
+from tidelake.lake.api.readers import CollectionCriticalHold
 
 
 def maintainer(client: Client) -> None:

@@ -14,7 +14,7 @@ from simulation.witness import Observer, WitnessedBlobs
 from simulation.world import CLOCK_JUMP_MS, URL, World
 from tidelake.env import Counters, Env, Spawned, Stop
 from tidelake.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, TidelakeError
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import FaultyBlobStore, FaultyVersionLog, SimulatedCrash

@@ -7,7 +7,7 @@ import pyarrow as pa
 from simulation.clients import FAILED, Client
 from simulation.record import only_time
 from tidelake.errors import HistoryCompacted, LeaseExpired, TidelakeError
-from tidelake.lake.readers import CollectionReader
+from tidelake.lake.api.readers import CollectionReader
 from tidelake.model.frontier import Frontier
 
 # The share of reads that pause between batches.

@@ -16,10 +16,10 @@ from simulation.record import AppendCall, named, only_time
 from simulation.uploaders import UPLOADS
 from simulation.world import World
 from tidelake.errors import CollectionDropped
-from tidelake.lake.catalog import SHARD_ID as CATALOG
-from tidelake.lake.collection import Collection
-from tidelake.lake.groups import is_group
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.catalog.catalog import SHARD_ID as CATALOG
+from tidelake.lake.groups.groups import is_group
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.state.state import FIRST, ShardState

@@ -5,7 +5,7 @@ from functools import partial
 from simulation.clients import FAILED, Client, table_of
 from simulation.record import AppendCall
 from tidelake.errors import TidelakeError
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.drainer import Drainer
 

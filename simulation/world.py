@@ -17,7 +17,7 @@ from simulation.tails import LosingLog
 from simulation.witness import Actor, Observer, WitnessedBlobs, WitnessedLog
 from tidelake.env import Counters, Env, Spawned, Stop
 from tidelake.errors import BlobNotFound
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.shard.overlap import sequential
 from tidelake.store.files import Files
 from tidelake.store.local import LocalBlobStore

@@ -8,7 +8,7 @@ from simulation.clients import FAILED, Client, table_of
 from simulation.record import AppendCall
 from tidelake.env import Stop
 from tidelake.errors import CollectionDropped
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.state.append import Appended
 

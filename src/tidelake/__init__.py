@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidelake.arrangement.arrangement import Arrangement
-    from tidelake.arrangement.retention import bottom_n, last_n, top_n
-    from tidelake.arrangement.settings import ArrangementConfig
+    from tidelake.arrangement.merge.settings import ArrangementConfig
+    from tidelake.arrangement.read.retention import bottom_n, last_n, top_n
     from tidelake.config import Config
-    from tidelake.lake.collection import Collection
-    from tidelake.lake.lake import Lake
-    from tidelake.lake.lake import open_lake as open
-    from tidelake.lake.reference import arrangement_reference
+    from tidelake.lake.api.collection import Collection
+    from tidelake.lake.api.lake import Lake
+    from tidelake.lake.api.lake import open_lake as open
+    from tidelake.lake.api.reference import arrangement_reference
     from tidelake.model.frontier import Frontier
     from tidelake.shard.writing.batch import Batch
     from tidelake.shard.writing.builder import BatchBuilder
 
 _WHERE = {
     "Arrangement": ("tidelake.arrangement.arrangement", "Arrangement"),
-    "ArrangementConfig": ("tidelake.arrangement.settings", "ArrangementConfig"),
+    "ArrangementConfig": ("tidelake.arrangement.merge.settings", "ArrangementConfig"),
     "Batch": ("tidelake.shard.writing.batch", "Batch"),
     "BatchBuilder": ("tidelake.shard.writing.builder", "BatchBuilder"),
-    "Collection": ("tidelake.lake.collection", "Collection"),
+    "Collection": ("tidelake.lake.api.collection", "Collection"),
     "Config": ("tidelake.config", "Config"),
     "Frontier": ("tidelake.model.frontier", "Frontier"),
-    "Lake": ("tidelake.lake.lake", "Lake"),
-    "arrangement_reference": ("tidelake.lake.reference", "arrangement_reference"),
-    "bottom_n": ("tidelake.arrangement.retention", "bottom_n"),
+    "Lake": ("tidelake.lake.api.lake", "Lake"),
+    "arrangement_reference": ("tidelake.lake.api.reference", "arrangement_reference"),
+    "bottom_n": ("tidelake.arrangement.read.retention", "bottom_n"),
     "errors": ("tidelake.errors", None),
-    "last_n": ("tidelake.arrangement.retention", "last_n"),
-    "open": ("tidelake.lake.lake", "open_lake"),
-    "top_n": ("tidelake.arrangement.retention", "top_n"),
+    "last_n": ("tidelake.arrangement.read.retention", "last_n"),
+    "open": ("tidelake.lake.api.lake", "open_lake"),
+    "top_n": ("tidelake.arrangement.read.retention", "top_n"),
 }
 
 __all__ = [

@@ -7,11 +7,11 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pyarrow as pa
 
-from tidelake.arrangement.batch import FilterPlan, IndexBatch
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.filebuilder import FileBuilder
-from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.memory import MemoryBuilder
+from tidelake.arrangement.batch.batch import FilterPlan, IndexBatch
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.filebuilder import FileBuilder
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.batch.memory import MemoryBuilder
 from tidelake.data.consolidate import consolidate
 from tidelake.data.ingest import normalize
 from tidelake.data.types import schema_from_arrow

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from tests.arrangement.arrangement_model import Best, Model, between
 from tests.arrangement.spine_rig import SetMachine, tiny
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.arrangement.home import Home
-from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import top_n
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.checkpoint.home import Home
+from tidelake.arrangement.merge.spine import AsyncSpine
+from tidelake.arrangement.read.retention import top_n
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Env
 from tidelake.model.time import TimeDomain

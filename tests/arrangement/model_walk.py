@@ -15,10 +15,10 @@ from tests.arrangement.arrangement_model import Best, Model, ModelCursor, betwee
 from tests.arrangement.arrangement_rows import KEYS, layout
 from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.arrangement.home import Home
-from tidelake.arrangement.retention import bottom_n, last_n, top_n
-from tidelake.arrangement.saving import restored
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.checkpoint.home import Home
+from tidelake.arrangement.checkpoint.saving import restored
+from tidelake.arrangement.merge.spine import AsyncSpine
+from tidelake.arrangement.read.retention import bottom_n, last_n, top_n
 from tidelake.env import Env
 from tidelake.testing.oracle import NAN, canonical
 

@@ -9,8 +9,8 @@ import sys
 import pyarrow as pa
 
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.arrangement.checkpoint import CheckpointDirectory
-from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
+from tidelake.arrangement.merge.settings import ArrangementConfig
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("n", pa.int64())])
 TOUCHED = 3

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.arrangement.arrangement_rows import Update, layout, sorted_rows
-from tidelake.arrangement.batch import IndexBatch
-from tidelake.arrangement.levels import LEVELS, Fans
-from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.batch.batch import IndexBatch
+from tidelake.arrangement.merge.levels import LEVELS, Fans
+from tidelake.arrangement.merge.settings import ArrangementConfig
+from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.config import MIB
 from tidelake.data.merge import merge
 from tidelake.env import Clock, Env, IdSource, RandomIds, Spawned, Stop, SystemClock

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from arrangement_rows import COUNTER, file_batch, layout, plain, sorted_rows
 
-from tidelake.arrangement.batch import FilterPlan
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.filebuilder import FileBuilder
-from tidelake.arrangement.fileformat import FORMAT, MAGIC
-from tidelake.arrangement.files import FileBatch, open_batch
-from tidelake.arrangement.keys import Keys
-from tidelake.arrangement.memory import MemoryBuilder
+from tidelake.arrangement.batch.batch import FilterPlan
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.filebuilder import FileBuilder
+from tidelake.arrangement.batch.fileformat import FORMAT, MAGIC
+from tidelake.arrangement.batch.files import FileBatch, open_batch
+from tidelake.arrangement.batch.keys import Keys
+from tidelake.arrangement.batch.memory import MemoryBuilder
 from tidelake.errors import CorruptionError, FormatTooNew, InternalError, StoreUnavailable, UsageError
 
 OF = layout("pair", COUNTER)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tidelake.arrangement.checkpoint import CheckpointDirectory
-from tidelake.arrangement.saved import Checkpoint, SavedBatch
+from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
+from tidelake.arrangement.checkpoint.saved import Checkpoint, SavedBatch
 from tidelake.errors import (
     CorruptionError,
     FormatTooNew,

@@ -10,11 +10,11 @@ from cursor_model import ModelCursor, Values
 from hypothesis import HealthCheck, given, settings
 from test_snapshots import taken
 
-from tidelake.arrangement import filebuilder, memory
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.cursor import Cursor
-from tidelake.arrangement.keys import Keys
-from tidelake.arrangement.snapshot import Snapshot
+from tidelake.arrangement.batch.batch import filebuilder, memory
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.keys import Keys
+from tidelake.arrangement.read.cursor import Cursor
+from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.errors import HistoryCompacted, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tidelake.testing.oracle import canonical
@@ -37,8 +37,8 @@ def _tiny_blocks_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_BLOCK_ROWS", 3)
     monkeypatch.setattr(memory, "_FILTER_ROWS_MIN", 8)
     monkeypatch.setattr(filebuilder, "_BLOCK_ROWS_MAX", 3)
-    monkeypatch.setattr("tidelake.arrangement.keycursor.BUDGET_BYTES_MIN", 1)
-    monkeypatch.setattr("tidelake.arrangement.keycursor.BUDGET_BYTES_MAX", 256)
+    monkeypatch.setattr("tidelake.arrangement.read.keycursor.BUDGET_BYTES_MIN", 1)
+    monkeypatch.setattr("tidelake.arrangement.read.keycursor.BUDGET_BYTES_MAX", 256)
 
 
 def same(value: Values) -> Values:

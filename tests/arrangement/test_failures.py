@@ -6,8 +6,8 @@ import pytest
 
 from tests.arrangement.arrangement_rows import sorted_rows
 from tests.arrangement.spine_rig import LAYOUT, NoThreads, Rig, SetMachine, row, tiny
-from tidelake.arrangement.batch import FilterPlan
-from tidelake.arrangement.snapshot import Snapshot
+from tidelake.arrangement.batch.batch import FilterPlan
+from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.errors import CorruptionError, StoreUnavailable, UsageError
 
 

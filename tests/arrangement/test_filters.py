@@ -9,12 +9,12 @@ import pytest
 from arrangement_rows import KEYS, keys, layout, plain, ranked
 from hypothesis import given, settings
 
-from tidelake.arrangement.batch import FilterPlan
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.filters import Filter, filter_builder, filter_of
-from tidelake.arrangement.hashing import hash_encoded, hash_rows
-from tidelake.arrangement.keys import Keys
-from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.batch.batch import FilterPlan
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.filters import Filter, filter_builder, filter_of
+from tidelake.arrangement.batch.hashing import hash_encoded, hash_rows
+from tidelake.arrangement.batch.keys import Keys
+from tidelake.arrangement.batch.layout import Layout
 from tiers import examples
 
 GOLDEN_ENCODED = [

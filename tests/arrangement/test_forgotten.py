@@ -13,10 +13,10 @@ import pytest
 
 import tidelake
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.env import Counters, Env
 from tidelake.errors import TidelakeWarning
-from tidelake.lake.lake import open_lake
+from tidelake.lake.api.lake import open_lake
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 # From the first row on batches are on disk, and merges are due soon.

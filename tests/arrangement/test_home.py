@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tidelake.arrangement.home import Home
+from tidelake.arrangement.checkpoint.home import Home
 
 CHILD = """
 import sys, time
-from tidelake.arrangement.home import Home
+from tidelake.arrangement.checkpoint.home import Home
 home = Home(sys.argv[1], "child")
 open(home.path + "/rows", "w").close()
 print("ready", flush=True)

@@ -8,7 +8,7 @@ import pytest
 
 import tidelake
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.arrangement.incremental import count_changes, join_changes
+from tidelake.arrangement.follow.incremental import count_changes, join_changes
 from tidelake.errors import InvalidUpdates, UsageError
 from tidelake.testing.oracle import canonical
 

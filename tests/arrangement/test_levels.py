@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelake.arrangement.levels import (
+from tidelake.arrangement.merge.levels import (
     LEVELS,
     WHOLE,
     Fans,
@@ -14,7 +14,7 @@ from tidelake.arrangement.levels import (
     merged_size,
     resting_batches_max,
 )
-from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.merge.settings import ArrangementConfig
 
 FANS = ArrangementConfig().fans
 

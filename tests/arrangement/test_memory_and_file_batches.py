@@ -22,10 +22,9 @@ from arrangement_rows import (
 )
 from hypothesis import HealthCheck, given, settings
 
-from tidelake.arrangement import filebuilder, memory
-from tidelake.arrangement.batch import IndexBatch
-from tidelake.arrangement.keys import Keys
-from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.batch.batch import IndexBatch, filebuilder, memory
+from tidelake.arrangement.batch.keys import Keys
+from tidelake.arrangement.batch.layout import Layout
 from tidelake.data.types import schema_from_arrow
 from tiers import examples
 

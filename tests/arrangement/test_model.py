@@ -7,9 +7,10 @@ import pytest
 
 from tests.arrangement.arrangement_rows import KEYS
 from tests.arrangement.model_walk import Differs, ModelWalk
-from tidelake.arrangement import filebuilder, keycursor, memory, windows
-from tidelake.arrangement.cursor import Cursor
-from tidelake.arrangement.retention import RetentionFilters
+from tidelake.arrangement.batch.batch import filebuilder, memory
+from tidelake.arrangement.read import keycursor, windows
+from tidelake.arrangement.read.cursor import Cursor
+from tidelake.arrangement.read.retention import RetentionFilters
 from tiers import rounds
 
 LIFE = 500

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelake.arrangement.levels import LEVELS, Fans
-from tidelake.arrangement.pressure import Pressure, Shares, pressure, to_disk
-from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.merge.levels import LEVELS, Fans
+from tidelake.arrangement.merge.pressure import Pressure, Shares, pressure, to_disk
+from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.errors import UsageError
 
 LOW, MODERATE, HIGH, CRITICAL = Pressure

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import Ranked, RetentionFilters, bottom_n, last_n, top_n
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.read.retention import Ranked, RetentionFilters, bottom_n, last_n, top_n
 from tidelake.data.consolidate import consolidate
 from tidelake.data.types import schema_from_arrow
 from tidelake.errors import UsageError

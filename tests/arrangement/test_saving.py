@@ -16,11 +16,11 @@ from tests.arrangement.saving_child import contents as child_contents
 from tests.arrangement.saving_child import rows_of
 from tests.arrangement.spine_rig import NoThreads, SetMachine, tiny
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.arrangement.checkpoint import CheckpointDirectory
-from tidelake.arrangement.home import Home
-from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
+from tidelake.arrangement.checkpoint.home import Home
+from tidelake.arrangement.merge.settings import ArrangementConfig
+from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.config import MIB
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Counters, Env

@@ -22,12 +22,13 @@ from arrangement_rows import (
 )
 from hypothesis import HealthCheck, given, settings
 
-from tidelake.arrangement import filebuilder, memory, windows
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.keys import Keys
-from tidelake.arrangement.layout import Layout
-from tidelake.arrangement.retention import RetentionFilters
-from tidelake.arrangement.snapshot import Snapshot
+from tidelake.arrangement.batch.batch import filebuilder, memory
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.keys import Keys
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.read import windows
+from tidelake.arrangement.read.retention import RetentionFilters
+from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.errors import Closed, HistoryCompacted, InvalidUpdates, UsageError
 from tidelake.model.frontier import Frontier
 from tiers import examples

@@ -9,13 +9,13 @@ import pytest
 
 from tests.arrangement.arrangement_rows import sorted_rows
 from tests.arrangement.spine_rig import LAYOUT, Looks, Rig, SetMachine, folded, row, tiny
-from tidelake.arrangement.batch import FilterPlan
-from tidelake.arrangement.levels import LEVELS
-from tidelake.arrangement.memorybudget import MEMORY_BATCH_BYTES_MAX, MemoryBudget, SystemMachine
-from tidelake.arrangement.pressure import Pressure
-from tidelake.arrangement.retention import last_n
-from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.batch.batch import FilterPlan
+from tidelake.arrangement.merge.levels import LEVELS
+from tidelake.arrangement.merge.memorybudget import MEMORY_BATCH_BYTES_MAX, MemoryBudget, SystemMachine
+from tidelake.arrangement.merge.pressure import Pressure
+from tidelake.arrangement.merge.settings import ArrangementConfig
+from tidelake.arrangement.merge.spine import AsyncSpine
+from tidelake.arrangement.read.retention import last_n
 from tidelake.env import RandomIds, SystemClock
 from tidelake.errors import (
     Closed,

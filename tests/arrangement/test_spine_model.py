@@ -15,8 +15,8 @@ import pytest
 
 from tests.arrangement.arrangement_rows import Update
 from tests.arrangement.spine_rig import LAYOUT, Rig, row, tiny
-from tidelake.arrangement.levels import resting_batches_max
-from tidelake.arrangement.retention import last_n
+from tidelake.arrangement.merge.levels import resting_batches_max
+from tidelake.arrangement.read.retention import last_n
 from tidelake.data.consolidate import consolidate
 from tidelake.data.select import select
 from tidelake.errors import StoreUnavailable
@@ -78,7 +78,7 @@ class Walk:
     def one(self) -> Update:
         time = self.frontier + 1 + self.rng.randint(0, 3)
         if self.ranked:
-            # What an N-filter dropped is not to be retracted: see `tidelake.arrangement.retention`.
+            # What an N-filter dropped is not to be retracted: see `tidelake.arrangement.read.retention`.
             return row(self.rng.randrange(KEYS), time, 1, self.rng.choice("abcdefg"))
         return row(self.rng.randrange(KEYS), time, self.rng.choice((1, 1, 2, -1)), self.rng.choice("abc"))
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bench import arrangement_spine as bench
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.merge.spine import AsyncSpine
 
 
 def test_every_tenth_row_takes_one_away_that_was_inserted_before() -> None:

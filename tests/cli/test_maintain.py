@@ -15,7 +15,7 @@ import pytest
 
 import tidelake
 from tidelake.config import Config
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import Workers
 from tied_process import tied
 

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from tidelake.arrangement.batch import FilterPlan
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.filebuilder import FileBuilder
-from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.batch.batch import FilterPlan
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.filebuilder import FileBuilder
+from tidelake.arrangement.batch.layout import Layout
 from tidelake.data.types import schema_from_arrow
 from tidelake.model.time import TimeDomain
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pyrsistent import pmap, pset
 
-from tidelake.arrangement.saved import Checkpoint, Followed, SavedBatch
+from tidelake.arrangement.checkpoint.saved import Checkpoint, Followed, SavedBatch
 from tidelake.config import Config
 from tidelake.model.batch import ColumnStats, HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds

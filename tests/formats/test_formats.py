@@ -27,11 +27,11 @@ from format_values import (
 
 import tidelake
 from tidelake.arrangement.arrangement import Arrangement
-from tidelake.arrangement.cache import BlockCache
-from tidelake.arrangement.checkpoint import CheckpointDirectory
-from tidelake.arrangement.files import open_batch
-from tidelake.arrangement.keys import Keys
-from tidelake.arrangement.saved import Checkpoint
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.files import open_batch
+from tidelake.arrangement.batch.keys import Keys
+from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
+from tidelake.arrangement.checkpoint.saved import Checkpoint
 from tidelake.data import container
 from tidelake.data.inline import decode_inline
 from tidelake.data.part import read_part, verify

@@ -8,7 +8,7 @@ from lakes import SetClock
 
 from tidelake.config import Config
 from tidelake.env import Env
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.model.batch import Run
 from tidelake.shard.history import History
 from tidelake.state import codec

@@ -13,7 +13,7 @@ import pytest
 from lakes import SCHEMA, at, rows
 
 import tidelake
-from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.config import MIB, Config
 from tidelake.errors import (
     Closed,
@@ -24,7 +24,7 @@ from tidelake.errors import (
     TidelakeError,
     UsageError,
 )
-from tidelake.lake.lake import open_lake
+from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
 
 WIDE = pa.schema(
@@ -654,7 +654,7 @@ def test_a_closed_arrangement_says_so_and_holds_nothing_again(collection, arrang
 def test_a_process_that_ends_without_closing_leaves_no_batches(tmp_path):
     program = f"""
 import tidelake
-from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.merge.settings import ArrangementConfig
 from tests.lake.lakes import SCHEMA, at
 config = ArrangementConfig(memory_budget_bytes=1 << 20, large_share=1e-9)
 collection = tidelake.open({str(tmp_path / "lake")!r}).create("c", SCHEMA, key=["id"])

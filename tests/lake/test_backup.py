@@ -22,9 +22,9 @@ from tidelake.errors import (
     StoreUnavailable,
     UsageError,
 )
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
-from tidelake.shard.checking.copy import ShardCopy
+from tidelake.shard.copying.copy import ShardCopy
 from tidelake.state import holds
 from tidelake.state.collection import bury, doom, raise_floor
 from tidelake.state.dropping import drop_shard

@@ -15,7 +15,7 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelake.lake.attempt import Attempt
+from tidelake.lake.groups.attempt import Attempt
 from tidelake.model.frontier import Frontier
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
 from tiers import some

@@ -17,11 +17,11 @@ import tidelake
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import Closed, OutcomeUnknown, StoreUnavailable
-from tidelake.lake.collection import Collection
-from tidelake.lake.distributed import Distributed
-from tidelake.lake.lake import Lake
-from tidelake.lake.readers import CollectionCriticalHold, CollectionReader
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.distributed import Distributed
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.api.readers import CollectionCriticalHold, CollectionReader
+from tidelake.lake.api.writer import Writer
 from tidelake.model.query import AsOf
 from tidelake.shard.reading.tail import Tail
 from tidelake.shard.writing.builder import BatchBuilder

@@ -22,7 +22,7 @@ from tidelake.errors import (
     LeaseExpired,
     OutcomeUnknown,
 )
-from tidelake.lake.lake import Lake, open_lake
+from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.model import names
 from tidelake.shard.history import History
 from tidelake.shard.shard import Shard

@@ -21,7 +21,7 @@ from tidelake.errors import (
     NotYetClosed,
     UsageError,
 )
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.model import names
 from tidelake.model.frontier import Frontier
 from tidelake.shard.checking.parts import named_parts

@@ -13,7 +13,7 @@ from tidelake.data.encode import encode_key
 from tidelake.data.types import schema_from_arrow
 from tidelake.env import Counters, Env
 from tidelake.errors import HistoryCompacted, InvalidUpdates, NotYetClosed, UsageError
-from tidelake.lake.lake import open_lake
+from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
 from tiers import some
 from where_reference import FIELDS, random_rows

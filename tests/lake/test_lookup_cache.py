@@ -19,7 +19,7 @@ from tidelake.data.types import schema_from_arrow, update_schema
 from tidelake.data.unpacked import unpack
 from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
-from tidelake.lake.lake import open_lake
+from tidelake.lake.api.lake import open_lake
 from tidelake.model.query import Changes
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs import cache

@@ -18,8 +18,8 @@ from tidelake.errors import (
     IncompatibleSchema,
     UsageError,
 )
-from tidelake.lake.catalog import Catalog
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.catalog.catalog import Catalog
 from tidelake.shard.upkeep.ending import Removed
 from tidelake.shard.upkeep.maintain import Maintainer
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog

@@ -8,7 +8,7 @@ from damage import DAY_MS, World, part_of, table
 from pyrsistent import pmap
 
 from tidelake.errors import CorruptionError, TidelakeWarning, UsageError
-from tidelake.lake.catalog import SHARD_ID
+from tidelake.lake.catalog.catalog import SHARD_ID
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds

@@ -11,7 +11,7 @@ from tidelake.config import Config
 from tidelake.data.filter import RowFilter
 from tidelake.env import Counters, Env
 from tidelake.errors import UsageError
-from tidelake.lake.lake import open_lake
+from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
 from tidelake.shard.runs import plan

@@ -13,8 +13,8 @@ import tidelake
 from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import LeaseExpired, OutcomeUnknown, ReadOnlyLake, UploadExpired, UsageError
-from tidelake.lake.lake import Lake
-from tidelake.lake.settings import LakeSettings
+from tidelake.lake.api.lake import Lake
+from tidelake.lake.catalog.settings import LakeSettings
 from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep import collector
 from tidelake.state.agreed import AS_MADE

@@ -19,7 +19,7 @@ from tidelake.errors import (
     StoreUnavailable,
     UsageError,
 )
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores

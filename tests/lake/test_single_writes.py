@@ -301,7 +301,7 @@ def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
     transaction = lake.transaction()
     transaction.stage("a", at([5], [9]))
     group, joined = lake._groups.of(transaction._shards)
-    from tidelake.lake.attempt import Attempt
+    from tidelake.lake.groups.attempt import Attempt
 
     transaction._attempt = Attempt("t", group, transaction._shards, joined)
     transaction._attempt.prepare(transaction._rows, None)

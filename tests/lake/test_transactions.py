@@ -26,7 +26,7 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelake.lake.attempt import Attempt
+from tidelake.lake.groups.attempt import Attempt
 from tidelake.model.frontier import Frontier
 from tidelake.state import transactions
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash

@@ -22,7 +22,7 @@ from tidelake.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelake.lake.lake import open_lake
+from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.testing.oracle import canonical

@@ -7,7 +7,7 @@ from lakes import SetClock
 
 from tidelake.config import Config
 from tidelake.env import Counters, Env
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tidelake.config import Config
 from tidelake.env import Counters, Env
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.metered import MeteredBlobStore, MeteredVersionLog
 from tidelake.store.retrying import RetryingBlobStore, RetryingVersionLog

@@ -11,7 +11,7 @@ from shards import QuickClock
 from tidelake.config import Config
 from tidelake.env import Counters, Env
 from tidelake.errors import OutcomeUnknown, StoreUnavailable
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.shard.runs import read

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from simulation.options import Options
 from tidelake.errors import TidelakeError, WriterFenced
-from tidelake.lake.groups import Groups
+from tidelake.lake.groups.groups import Groups
 from tidelake.shard.history import History, advanced
 from tidelake.shard.machine import Machine
 from tidelake.shard.reading import query

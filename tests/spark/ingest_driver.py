@@ -13,7 +13,7 @@ import sys
 import quick
 
 import tidelake
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.writer import Writer
 from tidelake.spark import ingest_change_files
 from tidelake.spark.jobs.ingest import IngestedBatch
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions
 
 import tidelake
 from tidelake.errors import InvalidUpdates, OutcomeUnknown, UsageError, WriterFenced
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink
 from tidelake.spark.writing.exactly_once import is_in, planned_in

@@ -23,7 +23,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.env import Env, SystemClock
 from tidelake.errors import UsageError
-from tidelake.lake.lake import open_lake
+from tidelake.lake.api.lake import open_lake
 from tidelake.spark import release
 from tidelake.spark.columns import frame_schema
 from tidelake.spark.reading.frames import _Read

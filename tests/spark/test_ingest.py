@@ -187,7 +187,7 @@ def test_late_events_are_refused_or_advanced(folder: Folder) -> None:
 
 
 def test_other_writers_of_the_collection_do_no_harm(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidelake.lake.writer import Writer
+    from tidelake.lake.api.writer import Writer
 
     original = Writer.append_uploaded
     closed = iter([4, 11, 21])

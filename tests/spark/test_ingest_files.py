@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.errors import InvalidUpdates, StoreUnavailable, UsageError
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import IngestReport, ingest, ingest_change_files, write
 from tidelake.spark.envelopes import read

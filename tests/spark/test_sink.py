@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 import tidelake
 from tidelake.errors import CollectionDropped, InternalError, UsageError
-from tidelake.lake.distributed import Distributed
+from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.model.names import parts
 from tidelake.shard.spec import stores_of

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 import tidelake
 import tidelake.spark as ts
 from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UsageError
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark import WrittenBatch, sink, stage
 

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.config import Config
 from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError
-from tidelake.lake.distributed import Distributed
+from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.spark import replace, upsert, write
 from tidelake.spark.envelopes.snapshot import Snapshot

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 import tidelake
 from tidelake.errors import InvalidUpdates, UpdateNotBeyondLower, UpperMismatch, UsageError, WriterFenced
-from tidelake.lake.distributed import Distributed
+from tidelake.lake.api.distributed import Distributed
 from tidelake.model.frontier import Frontier
 from tidelake.spark import append, sink, write
 from tidelake.spark.envelopes.append import Append
@@ -252,7 +252,7 @@ def test_a_token_counts_only_once_its_rows_are_in(spark: Any, tmp_path: Path) ->
 def test_of_two_writes_under_one_token_the_later_one_is_in(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidelake.lake.writer import Writer
+    from tidelake.lake.api.writer import Writer
 
     c = make(tmp_path)
     original = Writer.append_uploaded

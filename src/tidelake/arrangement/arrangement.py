@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.arrangement import given
-from tidelake.arrangement.batch import release_all
-from tidelake.arrangement.checkpoint import Saved
+from tidelake.arrangement.batch.batch import release_all
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.checkpoint.checkpoint import Saved
+from tidelake.arrangement.checkpoint.home import Home
+from tidelake.arrangement.checkpoint.saving import Captured, restored, save
 from tidelake.arrangement.forgotten import Holdings, Watch
-from tidelake.arrangement.home import Home
-from tidelake.arrangement.layout import Layout
+from tidelake.arrangement.merge.report import SpineReport
+from tidelake.arrangement.merge.settings import ArrangementConfig
+from tidelake.arrangement.merge.spine import AsyncSpine
 from tidelake.arrangement.overview import Metrics
-from tidelake.arrangement.reading import ArrangementReads
-from tidelake.arrangement.report import SpineReport
-from tidelake.arrangement.retention import Ranked, RetentionFilters
-from tidelake.arrangement.saving import Captured, restored, save
-from tidelake.arrangement.settings import ArrangementConfig
-from tidelake.arrangement.snapshot import Snapshot
-from tidelake.arrangement.spine import AsyncSpine
+from tidelake.arrangement.read.reading import ArrangementReads
+from tidelake.arrangement.read.retention import Ranked, RetentionFilters
+from tidelake.arrangement.read.snapshot import Snapshot
 from tidelake.data.ingest import normalize
 from tidelake.data.types import row_schema, schema_from_arrow
 from tidelake.env import Env
@@ -205,7 +205,7 @@ class Arrangement(ArrangementReads):
 
         Args:
             rule: a condition over key and value columns; or `last_n`, `top_n`, `bottom_n` of
-                `tidelake.arrangement.retention`, which rank the live values of each key at the frontier.
+                `tidelake.arrangement.read.retention`, which rank the live values of each key at the frontier.
 
         Raises:
             UsageError: it is not such a condition, or ranks by columns that do not exist.

@@ -6,11 +6,11 @@ counters.
 
 from dataclasses import asdict, replace
 
-from tidelake.arrangement.cache import ReadCounts
-from tidelake.arrangement.levels import LEVELS, level_of
-from tidelake.arrangement.report import LevelReport, SpineReport
-from tidelake.arrangement.saved import Checkpoint
-from tidelake.arrangement.settings import ArrangementConfig
+from tidelake.arrangement.batch.cache import ReadCounts
+from tidelake.arrangement.checkpoint.saved import Checkpoint
+from tidelake.arrangement.merge.levels import LEVELS, level_of
+from tidelake.arrangement.merge.report import LevelReport, SpineReport
+from tidelake.arrangement.merge.settings import ArrangementConfig
 from tidelake.env import Recorder
 
 Row = dict[str, int | float | str | bool]

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from tidelake.arrangement.checkpoint import CheckpointDirectory
+from tidelake.arrangement.checkpoint.checkpoint import CheckpointDirectory
+from tidelake.arrangement.checkpoint.saved import Checkpoint
+from tidelake.arrangement.merge.report import SpineReport
 from tidelake.arrangement.overview import level_rows, report_of, totals
-from tidelake.arrangement.report import SpineReport
-from tidelake.arrangement.saved import Checkpoint
 from tidelake.cli import jsonlines, output
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 
 
 def show_saved(path: Path, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from tidelake.data.ingest import as_table
 from tidelake.data.json import values
 from tidelake.data.json.block import overlong_decimals
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.time import Time, TimeDomain
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.spans import window as window_of
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.spans import window as window_of
 from tidelake.model.frontier import Frontier
 from tidelake.state.state import ShardState
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidelake.cli import jsonlines, output
-from tidelake.lake.backup import BackupReport
-from tidelake.lake.fsck import FsckReport
-from tidelake.lake.lake import Lake
+from tidelake.lake.admin.backup import BackupReport
+from tidelake.lake.admin.fsck import FsckReport
+from tidelake.lake.api.lake import Lake
 
 
 @contextmanager

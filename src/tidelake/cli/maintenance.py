@@ -9,8 +9,8 @@ import click
 
 from tidelake.cli import jsonlines, output, show
 from tidelake.errors import TidelakeError
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import MergeReport
 from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.state.merging import MergeRequest

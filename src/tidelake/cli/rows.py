@@ -11,7 +11,7 @@ from tidelake.cli.group import JSON, LAKE, LIMIT, NAME, OUT, READ_ONLY, ROWS, ST
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelake.lake.collection import Collection
+    from tidelake.lake.api.collection import Collection
     from tidelake.model.time import Time
     from tidelake.state.append import Appended
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tidelake.cli import jsonlines, output
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model import time as times
 from tidelake.model.time import Time
 from tidelake.shard.upkeep.compactor import MergeShape

@@ -9,7 +9,7 @@ from tidelake import errors
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelake.lake.lake import Lake
+    from tidelake.lake.api.lake import Lake
     from tidelake.spark.jobs.maintain import MaintainReport
 
 

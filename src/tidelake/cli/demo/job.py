@@ -25,7 +25,7 @@ from tidelake.cli.demo.export import COMMITS_PER_FILE
 from tidelake.cli.demo.rows import KEY, SCHEMA
 from tidelake.cli.demo.source import DemoSource, open_source
 from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame
 from tidelake.spark.envelopes.updates import Late, StoreRows, check_late, commit_time

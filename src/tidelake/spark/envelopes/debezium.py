@@ -27,7 +27,7 @@ from pyspark.sql import types as t
 
 from tidelake.data.json.encoding import Encoding, encoding
 from tidelake.errors import InvalidUpdates, UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.spark.tasks import ArrowMap
 from tidelake.spark.uploads import Answer

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelake.errors import InvalidUpdates
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.changes import TIME, ChangeParser

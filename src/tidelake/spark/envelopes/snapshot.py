@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from tidelake.errors import UpdateNotBeyondLower, UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.shard.writing.replacement import Replacement

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.env import Env
 from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF

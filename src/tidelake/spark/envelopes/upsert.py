@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from tidelake.data.events import EventColumns
 from tidelake.errors import InvalidUpdates
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.frontier import Frontier
 from tidelake.shard.writing.upserter import Upserter
 from tidelake.spark.columns import check_frame, convert, quoted

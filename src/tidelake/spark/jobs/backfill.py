@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from tidelake.env import Env
-from tidelake.lake.collection import Collection
-from tidelake.lake.frontiers import FrontierLike
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.named import EnvelopeLike
 from tidelake.spark.writing.append import write

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 
 from tidelake.env import Env
 from tidelake.errors import HistoryCompacted, UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 from tidelake.spark.columns import quoted

@@ -23,7 +23,7 @@ from tidelake.data.json.rows import BadLine, RowReader
 from tidelake.data.json.values import loads
 from tidelake.data.types import UNFIT
 from tidelake.errors import InvalidUpdates, TidelakeError, UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.spark.columns import convert, frame_arrow, frame_schema, quoted
 from tidelake.spark.envelopes.messages import as_bytes, place, shown
 from tidelake.spark.tasks import ArrowMap, one_thread

@@ -26,8 +26,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.errors import TidelakeError, UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.changes import Late, OldRows
 from tidelake.spark.envelopes.debezium import Debezium

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from tidelake.env import Spawned, Stop, SystemClock, ThreadSpawner
 from tidelake.errors import Closed, TidelakeError
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
 from tidelake.shard.upkeep.compactor import Workers
 from tidelake.shard.upkeep.maintain import MaintenanceReport
 from tidelake.spark.jobs.merge import carried_out

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidelake.errors import TidelakeError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.shard.runs.plan import run_merge_task
 from tidelake.shard.upkeep.compactor import MergeReport, Workers
 from tidelake.shard.upkeep.maintain import SET_ASIDE

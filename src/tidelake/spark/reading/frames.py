@@ -16,8 +16,8 @@ from datetime import timedelta
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.lake.collection import Collection
-from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time

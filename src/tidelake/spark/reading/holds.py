@@ -37,8 +37,8 @@ from tidelake.errors import (
     StoreUnavailable,
     TidelakeError,
 )
-from tidelake.lake.collection import Collection
-from tidelake.lake.spans import duration_s
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.spans import duration_s
 from tidelake.shard.lease import extend_states, release_owned, shard_by_id
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tidelake.config import Config
 from tidelake.errors import CollectionDropped
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake, open_lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake, open_lake
 
 # So many collections stay open in a process; others are opened again for each write.
 _KEPT_MAX = 4

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 from tidelake.config import Config
 from tidelake.errors import NotALake, UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake, open_lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.spark.source.kept import Target
 
 

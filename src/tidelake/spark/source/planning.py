@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 
 from tidelake.data.types import row_schema
 from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.frontiers import frontier
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.frontiers import frontier
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF

@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelake.errors import InternalError, UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.tokens import writer_of
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.tokens import writer_of
 from tidelake.model.schema import DIFF
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import named

@@ -30,8 +30,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, InvalidUpdates, UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import Lake, open_lake
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Query, Updates
 from tidelake.model.schema import DIFF

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelake.errors import UpdateNotBeyondLower, UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.shard.writing.shufflespill import ShuffleSpill
 from tidelake.spark.columns import convert
 from tidelake.spark.envelopes.envelope import Compared, Envelope

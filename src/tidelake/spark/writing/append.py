@@ -9,8 +9,8 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.frontiers import FrontierLike, frontier
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import EnvelopeLike, named

@@ -32,11 +32,11 @@ from pyspark.sql import DataFrame
 
 from tidelake.config import Config
 from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.lake import open_lake
-from tidelake.lake.names import check_name
-from tidelake.lake.spans import window
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import open_lake
+from tidelake.lake.api.writer import Writer
+from tidelake.lake.arguments.names import check_name
+from tidelake.lake.arguments.spans import window
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import EnvelopeLike, named

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from tidelake.errors import UsageError
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.shard.overlap import beside
 from tidelake.spark.columns import quoted
 from tidelake.spark.envelopes.envelope import Envelope, Unpacking

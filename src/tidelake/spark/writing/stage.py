@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from tidelake.errors import UpdateNotBeyondLower, UsageError
-from tidelake.lake.collection import Collection
-from tidelake.lake.writer import Writer
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.writer import Writer
 from tidelake.model.frontier import Frontier
 from tidelake.spark.envelopes.envelope import Envelope
 from tidelake.spark.envelopes.named import EnvelopeLike, named

@@ -1,12 +1,12 @@
 """Writes with a token (an idempotency key): repeated under the same token, they are committed once.
 
-`tidelake.lake.tokens` defines tokens.
+`tidelake.lake.arguments.tokens` defines tokens.
 """
 
 from dataclasses import dataclass
 
-from tidelake.lake.collection import Collection
-from tidelake.lake.tokens import writer_of
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.arguments.tokens import writer_of
 from tidelake.spark.writing.commit import Numbered
 from tidelake.state.append import Appended
 

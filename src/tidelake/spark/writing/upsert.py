@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame
 
-from tidelake.lake.collection import Collection
+from tidelake.lake.api.collection import Collection
 from tidelake.model.time import Time
 from tidelake.spark.envelopes.snapshot import Snapshot
 from tidelake.spark.envelopes.updates import Late

@@ -1,0 +1,1 @@
+"""Sorted updates in memory and in files, and how they are searched."""

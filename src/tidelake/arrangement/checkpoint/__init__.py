@@ -1,0 +1,1 @@
+"""Arrangements on disk: what a checkpoint holds, in which order it is written, whose directory it is."""

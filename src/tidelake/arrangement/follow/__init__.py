@@ -1,0 +1,1 @@
+"""Arrangements that follow a collection, and what they are good for: old rows, the results of views."""

@@ -1,0 +1,404 @@
+"""The lower half of a spine: runs its merges in background threads, concurrently with inserts and reads.
+
+Owns the lock of a spine, its background threads, waiting, and the handling of errors. Must not know how rows
+get in, what readers do with batches, nor how merges are chosen.
+
+INVARIANT: the lock is held only for bookkeeping. Rows are merged, and files are written and deleted, outside
+of it. So readers never wait, and inserts wait only in `wait`.
+
+An error ends the merge that it occurred in and leaves its inputs as they were. The error is kept, and merging
+stops until `check` has raised it to a caller. Then merging is tried again; a thread that failed pauses
+before, each time twice as long as the time before.
+
+SUBTLE: a caller that waits also merges, if a merge is due that no thread works on. So no caller waits for
+threads that do not exist, and a spine without threads can be driven by `step` alone.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from weakref import WeakSet
+
+import pyarrow as pa
+
+from tidelake.arrangement.batch.batch import IndexBatch, release_all
+from tidelake.arrangement.merge.merging import MergeRules
+from tidelake.arrangement.merge.pressure import Pressure
+from tidelake.arrangement.merge.schedule import Running, Schedule
+from tidelake.env import Env, Spawned, Stop
+from tidelake.errors import Closed, StoreUnavailable, UsageError
+
+# The longest pause of a thread between two attempts that fail.
+_PAUSE_S_MAX = 60.0
+
+
+class Merger:
+    """The batches of a spine, and the merges among them. Thread-safe.
+
+    Attributes:
+        config: the settings.
+        room: measures memory and disk.
+        contents: a number that changes with every insert and with the frontier, but not with merges.
+        paused: whether merging is paused.
+    """
+
+    def __init__(self, schedule: Schedule, env: Env) -> None:
+        """Begin without threads.
+
+        Args:
+            schedule: chooses merges; the merger is its only user.
+            env: clock, and spawner of threads.
+        """
+        self.config, self.room = schedule.config, schedule.room
+        self.contents = 0
+        self.paused = False
+        self._waits, self._waited_s = 0, 0.0
+        self._env, self._schedule = env, schedule
+        self._changed = threading.Condition()
+        self._threads: list[Spawned] = []
+        self._error: Exception | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        if self.config.process_budget_bytes is not None:
+            with _registering:
+                _SHARING.add(self)
+
+    @property
+    def rules(self) -> MergeRules:
+        """The rules for reads, and for merges that begin now."""
+        return self._schedule.rules
+
+    def adopt(self, batches: Sequence[IndexBatch]) -> bool:
+        """Add batches; returns whether the caller should `wait` before the next insert.
+
+        The merger takes over the caller's use of each batch. If it raises, no batch was added, and the caller
+        still has to release them.
+        """
+        with self._changed:
+            self._check_open()
+            before = self.contents
+            try:
+                for batch in batches:
+                    self._schedule.put(batch)
+                self.contents += 1
+                self._schedule.measure()
+                self._wake()
+            except BaseException:
+                # No thread has seen them: the lock is held.
+                self._schedule.withdraw(batches)
+                self.contents = before
+                raise
+            crowded = self._crowded()
+        self._tell_others()
+        return crowded
+
+    def change_rules(self, change: Callable[[MergeRules], MergeRules]) -> None:
+        """Change the rules for reads, and for merges that begin from now on.
+
+        Args:
+            change: makes the new rules from the current ones; may raise.
+        """
+        with self._changed:
+            self._check_open()
+            rules = change(self.rules)
+            self.contents += rules.frontier != self.rules.frontier
+            self._schedule.rules = rules
+
+    def held(self) -> tuple[list[IndexBatch], MergeRules]:
+        """All batches, which the caller must release, and the frontier and filters of the same moment.
+
+        Raises:
+            Closed: the spine was closed.
+            TidelakeError: a background merge failed before.
+        """
+        self.check()
+        with self._changed:
+            self._check_open()
+            batches = self._schedule.batches
+            for batch in batches:
+                batch.acquire()
+            return batches, self.rules
+
+    def check(self) -> None:
+        """Raise the last error of a background merge, once; merging then goes on."""
+        with self._changed:
+            self._check_open()
+            error, self._error = self._error, None
+            if error is not None:
+                self._wake()
+        if error is not None:
+            raise error
+
+    def _on_disk(self, size: int) -> bool:
+        """Whether a new batch of `size` bytes is kept on disk."""
+        with self._changed:
+            self._check_open()
+            return self.room.on_disk(size, self._schedule.measure())
+
+    def wait(self) -> None:
+        """Wait while there are too many batches, or memory is about to run out and merges can help.
+
+        Also returns when a merge fails; `check` then raises the error.
+        """
+        with self._changed:
+            if not self._crowded():
+                return
+        began = self._env.clock.monotonic_s()
+        self._merge_until(lambda: not self._crowded())
+        with self._changed:
+            self._waits += 1
+            self._waited_s += self._env.clock.monotonic_s() - began
+
+    def compact(self) -> None:
+        """Ask for all batches to be merged into one; returns at once. Requests coalesce.
+
+        Raises:
+            TidelakeError: a background merge failed before. The request was not made.
+        """
+        self.check()
+        self._sweep()
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether there is at most one batch, no merge is running, and no `compact` request is pending.
+
+        Raises:
+            StoreUnavailable: the disk has no room for the compaction that was requested.
+            TidelakeError: a background merge failed before; it is tried again.
+        """
+        self.check()
+        schedule = self._schedule
+        with self._changed:
+            if schedule.sweeping and not self.paused and schedule.stuck:
+                raise _no_room()
+            return schedule.count <= 1 and not schedule.running and not schedule.sweeping
+
+    def consolidate(self) -> None:
+        """Merge all batches into one, and wait until it is done; the calling thread merges too.
+
+        Raises:
+            UsageError: merging is paused, or was paused before it was done.
+            StoreUnavailable: the disk has no room for it.
+            TidelakeError: a merge failed.
+        """
+        if self.paused:
+            raise UsageError("merging is paused: resume it before you consolidate")
+        done = self._sweep()
+        self._merge_until(lambda: self._schedule.sweeps >= done)
+        self.check()
+        if self._schedule.sweeps < done:
+            raise UsageError("merging was paused before all batches were merged into one: resume it")
+
+    def step(self) -> bool:
+        """Do one step of one merge in the calling thread; returns whether a merge was due."""
+        with self._changed:
+            running = self._claim()
+        if running is None:
+            return False
+        self._carry_out(running)
+        return True
+
+    def pause(self) -> None:
+        """Begin no more steps, and wait until running steps have ended."""
+        with self._changed:
+            self._check_open()
+            self.paused = True
+            # Wakes inserts that wait: they do not wait while merging is paused.
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._schedule.busy and self.paused))
+
+    def resume(self) -> None:
+        """Merge again after `pause`."""
+        with self._changed:
+            self._check_open()
+            self.paused = False
+            self._wake()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no merge is due or running."""
+        with self._changed:
+            return not self._schedule.due() and not self._schedule.running
+
+    def close(self) -> None:
+        """Stop merging, abandon unfinished merges, and release all batches. May be repeated."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._schedule.busy)
+            batches = self._schedule.batches
+            running, self._schedule.running = self._schedule.running, {}
+        for thread in self._threads:
+            thread.stop()
+        for merge in running.values():
+            merge.merge.abandon()
+            release_all(merge.others)
+        release_all(batches)
+
+    # The background threads
+
+    def _work(self, stop: Stop) -> None:
+        pause_s = 0.0
+        while not stop.wait(pause_s):
+            try:
+                went_well = self._step_or_rest()
+            except Exception as error:
+                went_well = False
+                self._fail(error)
+            pause_s = 0 if went_well else min(max(2 * pause_s, self.config.idle_s), _PAUSE_S_MAX)
+
+    def _step_or_rest(self) -> bool:
+        """Do one step, or sleep if none is due; returns False if the step failed."""
+        with self._changed:
+            # Other parts of the process may have allocated memory meanwhile.
+            self._schedule.measure()
+            running = self._claim()
+            if running is None and not self._closed:
+                self._changed.wait(self.config.idle_s)
+        return running is None or self._carry_out(running)
+
+    # Waiting, and the steps of merges
+
+    def _sweep(self) -> int:
+        """Request that all current batches are merged into one; see `Schedule.sweep`."""
+        with self._changed:
+            self._check_open()
+            done = self._schedule.sweep()
+            self._wake()
+            return done
+
+    def _merge_until(self, reached: Callable[[], bool]) -> None:
+        """Merge, or wait for threads that do, until a condition holds or a merge fails."""
+        while True:
+            try:
+                with self._changed:
+                    if reached() or self._closed or self._error is not None:
+                        return
+                    running = self._claim()
+                    if running is None:
+                        if not self._schedule.busy:
+                            self._tell_if_stuck()
+                            return
+                        self._changed.wait(self.config.idle_s)
+                if running is not None:
+                    self._carry_out(running)
+            except Exception as error:
+                # Not raised here: the insert of the caller has succeeded.
+                self._fail(error)
+                return
+
+    def _carry_out(self, running: Running) -> bool:
+        """Do one step, outside of the lock; returns False if it failed."""
+        began = self._env.clock.monotonic_s()
+        result: IndexBatch | None = None
+        try:
+            ended = running.merge.step(running.ration)
+            if ended:
+                result = running.merge.finish()
+        except BaseException as error:
+            self._give_up(running, error)
+            if not isinstance(error, Exception):
+                raise
+            return False
+        running.steps += 1
+        running.seconds += self._env.clock.monotonic_s() - began
+        try:
+            with self._changed:
+                running.busy = False
+                if ended:
+                    self._schedule.end(running, result)
+                self._changed.notify_all()
+                self._schedule.measure()
+                pressure = self.room.level
+            self._tell_others()
+        finally:
+            if ended:
+                release_all(running.others)
+                release_all(running.task.inputs)
+        if pressure >= Pressure.HIGH or (ended and pressure > Pressure.LOW):
+            pa.default_memory_pool().release_unused()
+        return True
+
+    def _tell_others(self) -> None:
+        """Let mergers that share the process budget measure too: an idle one may hold most of the memory."""
+        if self.config.process_budget_bytes is None or self.room.level < Pressure.HIGH:
+            return
+        for other in _sharing(self):
+            try:
+                with other._changed:
+                    other._measure()
+            except Exception as error:
+                other._fail(error)
+
+    def _give_up(self, running: Running, error: BaseException) -> None:
+        with self._changed:
+            self._schedule.give_up(running)
+            if isinstance(error, Exception):
+                self._error = error
+            self._changed.notify_all()
+        running.merge.abandon()
+        release_all(running.others)
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    # Callers of the following methods hold the lock.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the arrangement was closed: open it again")
+
+    def _measure(self) -> int:
+        """Measure the pressure, and wake threads that it concerns; returns the used bytes."""
+        used = self._schedule.measure()
+        if not self._closed:
+            self._wake()
+        return used
+
+    def _claim(self) -> Running | None:
+        """The merge that the caller works on next."""
+        if self.paused or self._closed or self._error is not None:
+            return None
+        return self._schedule.claim()
+
+    def _crowded(self) -> bool:
+        """Whether inserts have to wait."""
+        if self.paused or self._closed or self._error is not None:
+            return False
+        return self._schedule.crowded
+
+    def _tell_if_stuck(self) -> None:
+        if not self.paused and self._schedule.due():
+            self._error = _no_room()
+
+    def _wake(self) -> None:
+        """Wake the threads; start them when a merge is due for the first time."""
+        if not self._threads and self._schedule.due():
+            for i in range(self.config.merge_workers):
+                self._threads.append(self._env.spawner.spawn(f"tidelake-merger-{i}", self._work))
+        self._changed.notify_all()
+
+
+def _sharing(merger: Merger) -> list[Merger]:
+    """The other mergers that share the budget of this process."""
+    with _registering:
+        return [
+            other
+            for other in _SHARING
+            if other is not merger and other.room.machine is merger.room.machine and other._pid == os.getpid()
+        ]
+
+
+# The open mergers with a budget for the process.
+_SHARING: WeakSet[Merger] = WeakSet()
+_registering = threading.Lock()
+
+
+def _no_room() -> StoreUnavailable:
+    return StoreUnavailable(
+        "the disk has no room for the output of a merge: free space, or lower disk_reserve_bytes", True
+    )

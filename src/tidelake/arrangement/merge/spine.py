@@ -1,0 +1,253 @@
+"""The spine: an indexed multiset of updates, merged in the background while it is written and read.
+
+Owns how updates become batches, the frontier and the filters; `Merger`, the class below it, owns the batches
+and their merges. Must not know where updates come from.
+
+INVARIANT: the batches of a snapshot are, in sum, all updates inserted before it, with times before the
+frontier folded into it and without the rows that filters dropped, whatever merges or spills meanwhile.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.arrangement.batch.batch import Builder, FilterPlan
+from tidelake.arrangement.batch.cache import BlockCache
+from tidelake.arrangement.batch.filebuilder import FileBuilder
+from tidelake.arrangement.batch.layout import Layout
+from tidelake.arrangement.batch.memory import MemoryBuilder
+from tidelake.arrangement.merge.memorybudget import SYSTEM_MACHINE, MemoryBudget, SystemResources
+from tidelake.arrangement.merge.merger import Merger
+from tidelake.arrangement.merge.merging import MergeRules
+from tidelake.arrangement.merge.report import SpineReport
+from tidelake.arrangement.merge.schedule import Schedule
+from tidelake.arrangement.merge.settings import ArrangementConfig
+from tidelake.arrangement.read.retention import Ranked, RetentionFilters
+from tidelake.data.consolidate import consolidate
+from tidelake.env import Env
+from tidelake.errors import UsageError
+from tidelake.model.frontier import Frontier
+
+# Temporary directories of closed spines whose files are still read; removed at exit.
+_IN_USE: list[tempfile.TemporaryDirectory[str]] = []
+
+
+class AsyncSpine(Merger):
+    """Batches by level, merged in the background. Thread-safe; to be closed.
+
+    Attributes:
+        layout: layout of the rows.
+        directory: directory of batch files.
+        cache: cache of their blocks.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: ArrangementConfig | None = None,
+        *,
+        directory: str | None = None,
+        env: Env | None = None,
+        machine: SystemResources | None = None,
+        cache: BlockCache | None = None,
+        frontier: Frontier | None = None,
+        retention: RetentionFilters | None = None,
+    ) -> None:
+        """An empty spine; threads start with the first merge that is due.
+
+        Args:
+            layout: layout of the rows.
+            config: the settings.
+            directory: an existing directory for batch files. None: a temporary one, removed by `close`.
+            env: clock, ids of batches, and spawner of threads.
+            machine: measures memory and disk.
+            cache: a cache of blocks to share with another spine; None for a new one.
+            frontier: initial frontier; None for the least time.
+            retention: initial filters; None for none.
+        """
+        config = config if config is not None else ArrangementConfig()
+        if not isinstance(config, ArrangementConfig):
+            raise UsageError(f"config={config!r} must be a tidelake.ArrangementConfig")
+        world = env if env is not None else Env()
+        self.layout = layout
+        self._ids = world.ids
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tidelake-")
+            directory = self._temporary.name
+        self.directory = directory
+        self.cache = cache if cache is not None else BlockCache(config.cache_bytes_held)
+        rules = MergeRules(
+            layout,
+            frontier if frontier is not None else Frontier.of(layout.domain.minimum),
+            retention if retention is not None else RetentionFilters(layout),
+        )
+        room = MemoryBudget(config, machine if machine is not None else SYSTEM_MACHINE, directory)
+        super().__init__(Schedule(config, room, rules, self._make, self.cache), world)
+
+    # Writing
+
+    def insert(self, updates: pa.Table | pa.RecordBatch) -> None:
+        """Insert updates, and wait if there are too many batches or memory runs out.
+
+        Args:
+            updates: canonical rows of `layout.arrow`, in any order, with duplicates.
+
+        Raises:
+            InvalidUpdates: a sum of diffs overflows int64. Nothing was inserted.
+            StoreUnavailable: the disk refused the write. Nothing was inserted.
+            TidelakeError: a background merge failed before. Nothing was inserted.
+        """
+        if self.insert_nowait(updates):
+            self.wait()
+
+    def insert_nowait(self, updates: pa.Table | pa.RecordBatch) -> bool:
+        """Insert without waiting; returns whether the caller should `wait` before the next insert."""
+        table = updates if isinstance(updates, pa.Table) else pa.Table.from_batches([updates])
+        rows = consolidate(table, self.layout.schema, self.layout.domain).to_batches()
+        rows = [batch for batch in rows if batch.num_rows]
+        if not rows:
+            self.check()
+            return False
+        lower, upper = (
+            self.layout.encoded_at(rows[0], 0),
+            self.layout.encoded_at(rows[-1], rows[-1].num_rows - 1),
+        )
+        plan = FilterPlan(sum(batch.num_rows for batch in rows), lower, upper)
+        return self.load(rows, plan)
+
+    def load(self, rows: Iterable[pa.RecordBatch], plan: FilterPlan) -> bool:
+        """Insert updates that are sorted and consolidated already, as one batch, in bounded memory.
+
+        The batch begins in memory, and moves to disk when it becomes too large.
+
+        Args:
+            rows: record batches of `layout.arrow`, each greater than the one before.
+            plan: what is known about all rows.
+
+        Returns:
+            Whether the caller should `wait` before the next insert.
+
+        Raises:
+            InternalError: rows are not in order. Nothing was inserted.
+            StoreUnavailable: as `insert`.
+            TidelakeError: as `insert`.
+        """
+        self.check()
+        builder, size_bytes = self._make(plan, False), 0
+        try:
+            for batch in rows:
+                size_bytes += batch.nbytes
+                if isinstance(builder, MemoryBuilder) and self._on_disk(size_bytes):
+                    held = builder.taken()
+                    builder = self._make(plan, True)
+                    for earlier in held:
+                        builder.add(earlier)
+                    del held
+                builder.add(batch)
+            built = builder.finish()
+        except BaseException:
+            builder.abandon()
+            raise
+        if built is None:
+            return False
+        try:
+            return self.adopt([built])
+        except BaseException:
+            built.release()
+            raise
+
+    # Frontier and filters
+
+    @property
+    def frontier(self) -> Frontier:
+        """Reads as of times at or after the frontier are exact."""
+        return self.rules.frontier
+
+    def set_frontier(self, frontier: Frontier) -> None:
+        """Let merges that begin from now on fold times before a frontier into it.
+
+        Raises:
+            UsageError: it is before the current frontier.
+        """
+
+        def moved(rules: MergeRules) -> MergeRules:
+            if not rules.frontier <= frontier:
+                raise UsageError(f"the frontier is at {rules.frontier} and cannot go back to {frontier}")
+            return replace(rules, frontier=frontier)
+
+        self.change_rules(moved)
+
+    @property
+    def retention(self) -> RetentionFilters:
+        """The filters."""
+        return self.rules.retention
+
+    def retain_keys(self, predicate: pc.Expression) -> None:
+        """Keep only keys that satisfy a condition; see `Arrangement.retain_keys`.
+
+        Raises:
+            UsageError: it is not a condition over key columns.
+        """
+        self._retain(lambda retention: retention.with_keys(predicate))
+
+    def retain_values(self, rule: pc.Expression | Ranked) -> None:
+        """Keep only values that satisfy a condition or rank; see `Arrangement.retain_values`.
+
+        Args:
+            rule: a condition over key and value columns, `last_n`, `top_n` or `bottom_n`.
+
+        Raises:
+            UsageError: it is not such a condition, or ranks by columns that do not exist.
+        """
+        self._retain(lambda retention: retention.with_values(rule))
+
+    def _retain(self, change: Callable[[RetentionFilters], RetentionFilters]) -> None:
+        self.change_rules(lambda rules: replace(rules, retention=change(rules.retention)))
+
+    # Life
+
+    def report(self) -> SpineReport:
+        """Batches, merges, memory and waits at this moment; merges use the new pressure."""
+        schedule = self._schedule
+        with self._changed:
+            self._check_open()
+            used = self._measure()
+            batches = schedule.batches
+            return SpineReport(
+                levels=schedule.levels(),
+                bytes_in_memory=sum(batch.size_bytes for batch in batches if not batch.on_disk),
+                bytes_on_disk=sum(batch.size_bytes for batch in batches if batch.on_disk),
+                used_bytes=used,
+                pressure=self.room.level.name.lower(),
+                waits=self._waits,
+                waited_s=self._waited_s,
+                sweeping=schedule.sweeping,
+                paused=self.paused,
+                reads=self.cache.counts,
+            )
+
+    def close(self) -> None:
+        """Stop merging and release everything. May be repeated."""
+        super().close()
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None and os.listdir(temporary.name):
+            _IN_USE.append(temporary)
+        elif temporary is not None:
+            temporary.cleanup()
+
+    def __enter__(self) -> "AsyncSpine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make(self, plan: FilterPlan, on_disk: bool) -> Builder:
+        id_ = self._ids.fresh()
+        if on_disk:
+            return FileBuilder(self.layout, self.directory, id_, plan, self.cache)
+        return MemoryBuilder(self.layout, id_, plan, self.cache.counts)

@@ -1,0 +1,99 @@
+"""Reads of an arrangement; each one takes a snapshot of the current contents.
+
+Owns the interface that users call; `tidelake.arrangement.read.snapshot` does the work.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from tidelake.arrangement.read.cursor import Cursor
+from tidelake.arrangement.read.snapshot import Snapshot
+from tidelake.model.time import Time
+
+
+class ArrangementReads(ABC):
+    """The reads of an arrangement, by its snapshots."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """The current contents, for several reads that must agree. Close it after use."""
+
+    def fetch(
+        self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of some keys, sorted by key and value, each with its multiplicity in `_diff`.
+
+        Args:
+            keys: a table in any Arrow form with the key columns; may have duplicates.
+            as_of: the time; default: all updates.
+            columns: the columns to return, before `_diff`; default: all.
+
+        Returns:
+            A table; keys without rows are left out. Filters exclude most batches that do not have a key. Of
+            the other batches on disk, each block that may hold a key and is not cached is read once.
+
+        Raises:
+            InvalidUpdates: it is not a table of keys; names the column and the row.
+            HistoryCompacted: `as_of` is before the frontier.
+            CorruptionError: a file is damaged; names it.
+        """
+        with self.snapshot() as snapshot:
+            return snapshot.fetch(keys, as_of, columns)
+
+    def range(
+        self,
+        lower: tuple[object, ...] | None = None,
+        upper: tuple[object, ...] | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        as_of: Time | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of the keys in `[lower, upper)`, ascending, or with `reverse` descending.
+
+        Args:
+            lower: values of all key columns, or of the first ones; default: from the least key on.
+            upper: the same, exclusive; default: to the greatest key.
+            limit: the greatest number of rows; default: all.
+            reverse: whether rows come in descending order, the last ones first.
+            as_of: as `fetch`, and so are the errors.
+            columns: as `fetch`.
+        """
+        with self.snapshot() as snapshot:
+            return snapshot.range(lower, upper, limit=limit, reverse=reverse, as_of=as_of, columns=columns)
+
+    def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+        """A uniform random sample of `n` keys that have rows, sorted; all keys if there are fewer.
+
+        Args:
+            n: number of keys.
+            seed: with equal contents and batches, the same seed gives the same keys; default: random.
+            as_of: as `fetch`.
+        """
+        with self.snapshot() as snapshot:
+            return snapshot.sample_keys(n, seed, as_of)
+
+    def partition_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
+        """At most n - 1 keys, ascending, that split all keys into n ranges of about equal size; sampled."""
+        with self.snapshot() as snapshot:
+            return snapshot.partition_keys(n, seed, as_of)
+
+    def key_count(self, as_of: Time | None = None) -> int:
+        """The number of keys that have rows. Reads everything."""
+        with self.snapshot() as snapshot:
+            return snapshot.key_count(as_of)
+
+    @contextmanager
+    def cursor(self, as_of: Time | None = None) -> Iterator[Cursor]:
+        """A context with a cursor over a snapshot, at the first key."""
+        with self.snapshot() as snapshot:
+            yield snapshot.cursor(as_of)
+
+    def __len__(self) -> int:
+        """The number of updates in all batches, including those that cancel out or that a filter hides."""
+        with self.snapshot() as snapshot:
+            return len(snapshot)

@@ -1,0 +1,69 @@
+"""How a change of the lake's settings reaches every shard.
+
+One compare-and-set of the catalog makes the change. Then it is written to every shard. A shard can be missed:
+it was being created, or the process that wrote the change died. The next process that opens such a shard
+writes the settings to it (`Shards.agree`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tidelake.errors import (
+    CollectionNotFound,
+    CorruptionError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelakeError,
+)
+from tidelake.lake.catalog.catalog import SHARD_ID, Catalog
+from tidelake.lake.catalog.settings import LakeSettings, asked
+from tidelake.shard.shard import Shard
+
+
+class Agreeing:
+    """Reads and changes the settings of one lake.
+
+    Args:
+        catalog: the catalog of the lake.
+        keys: lists the ids of all shards.
+        opened: opens a shard by its id, and lets it adopt the settings of the lake.
+    """
+
+    def __init__(
+        self, catalog: Catalog, keys: Callable[[], Iterable[str]], opened: Callable[[str], Shard]
+    ) -> None:
+        self._catalog, self._keys, self._opened = catalog, keys, opened
+
+    def settings(self, wanted: Mapping[str, object]) -> LakeSettings:
+        """Change the given settings, if any, and return all of them. See `Lake.settings`."""
+        values = asked(wanted)
+        agreed = self._catalog.change_agreed(values) if values else self._catalog.agreed()
+        untold = self.finish() if values else []
+        if untold:
+            raise OutcomeUnknown(
+                f"the settings of the lake are changed, but {len(untold)} collections could not be updated: "
+                f"they use the old ones until they are opened again, or until the next call: {untold[0]}"
+            )
+        return LakeSettings.of(agreed)
+
+    def finish(self) -> list[TidelakeError]:
+        """Write the newest settings to all shards, if that is not done yet.
+
+        Returns:
+            One error for each shard that could not be written to.
+        """
+        agreed = self._catalog.known_agreed()
+        if agreed.told:
+            return []
+        failed: list[TidelakeError] = []
+        for shard_id in sorted(self._keys()):
+            if shard_id == SHARD_ID:
+                continue
+            try:
+                self._opened(shard_id)
+            except CollectionNotFound:
+                continue  # It is gone or being dropped: no setting is used for it any more.
+            except (StoreUnavailable, OutcomeUnknown, CorruptionError) as error:
+                failed.append(error)
+        if not failed:
+            self._catalog.told(agreed.revision)
+        return failed

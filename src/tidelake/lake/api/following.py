@@ -1,0 +1,187 @@
+"""Following a collection: its contents, then every update, one step for each interval of closed times.
+
+Owns the arguments, and where a subscription begins. `tidelake.shard.reading.reader` makes the steps;
+`tidelake.shard.reading.tail` makes steps that can be repeated.
+
+INVARIANT: a step holds all updates of its interval of times, and the intervals follow each other without gap
+or overlap.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.lake.api.handle import CollectionHandle
+from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.spans import duration_s, patience
+from tidelake.lake.arguments.wanted import wanted
+from tidelake.model.frontier import Frontier
+from tidelake.model.query import AsOf
+from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.reading import query
+from tidelake.shard.reading.reader import Following, Reader, Step
+from tidelake.shard.reading.tail import Tail
+
+
+def following(
+    domain: TimeDomain,
+    timeout_s: object,
+    until: FrontierLike | None,
+    columns: Sequence[str] | None,
+    where: str | None,
+) -> Following:
+    """The arguments of `listen` and `subscribe`, checked."""
+    end = Frontier() if until is None else frontier(until, domain, "until")
+    return Following(patience(timeout_s), end, wanted(columns, where))
+
+
+class Follows(CollectionHandle):
+    """A handle that follows."""
+
+    def listen(
+        self,
+        as_of: Time | None = None,
+        *,
+        lower: FrontierLike | None = None,
+        until: FrontierLike | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Iterator[Step]:
+        """Yield the updates after `as_of`, or from `lower` on, each once, in steps; see `Reader.listen`.
+
+        Keeps a hold from the first step to the last. Stops after `timeout_s` without a step (default: never).
+
+        Args:
+            as_of: begin after this time: neither the contents at it nor the updates at it are yielded.
+            lower: begin at this frontier, with the updates at it; instead of `as_of`.
+            until: end at this frontier: all updates before it are yielded. Default: when the collection is
+                closed.
+            columns: as for `Collection.snapshot`.
+            where: as for `Collection.snapshot`.
+            timeout_s: how long to wait for each step.
+
+        Raises:
+            HistoryCompacted: the times of updates after `as_of` are no longer known. Nothing was written.
+        """
+        how = following(self.domain, timeout_s, until, columns, where)
+        if (as_of is None) == (lower is None):
+            raise UsageError("say where to begin: give either as_of=... or lower=...")
+        told: object = None
+        if lower is not None:
+            told = start = self._frontier(lower, "lower")
+        else:
+            told = at = self.domain.check(as_of, "as_of")
+            start = Frontier.past(at)
+        since = self._shard.alive().since
+        if since != Frontier.of(self.domain.minimum) and not since.keeps_times_from(start):
+            raise HistoryCompacted(told, since) if lower is None else query.updates_folded(start, since)
+        return self._listened(start, how, told)
+
+    def _listened(self, start: Frontier, how: Following, told: object) -> Iterator[Step]:
+        hold = start.just_before().join(self.since)
+        with Reader(self._shard, f"listen to {self.name}", hold) as reader:
+            yield from reader.follow(start, how, told)
+
+    def subscribe(
+        self,
+        as_of: Time | None = None,
+        *,
+        until: FrontierLike | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Iterator[Step]:
+        """Yield the contents at `as_of` as a first step, then every later update once, as `listen` does.
+
+        The updates of all steps so far add up to the contents at the last time that they closed. No update
+        between the contents and the following steps is lost or repeated, because one hold covers both. It is
+        opened with the first step.
+
+        Args:
+            as_of: time of the contents; default: the last closed time. If no time is closed yet, there are no
+                contents, and the steps begin with the first time.
+            until: as for `listen`.
+            columns: as for `listen`.
+            where: as for `listen`.
+            timeout_s: how long to wait for each step, and for `as_of` to be closed.
+
+        Returns:
+            Steps. The first one covers all times up to `as_of`; its rows are at time `as_of`.
+
+        Raises:
+            HistoryCompacted: `as_of` is before `since`. Nothing was written.
+            NotYetClosed: it is still open after `timeout_s`.
+            UsageError: no `as_of` is given, and times are tuples or all are closed.
+        """
+        how = following(self.domain, timeout_s, until, columns, where)
+        if as_of is None:
+            return self._subscribed(None, how)
+        at = AsOf(self.domain.check(as_of, "as_of"))
+        query.check_since(at, self._shard.alive())
+        return self._subscribed(at, how)
+
+    def _subscribed(self, given: AsOf | None, how: Following) -> Iterator[Step]:
+        purpose = f"subscription to {self.name}"
+        while True:
+            at = self._last() if given is None else given
+            lower = Frontier.of(self.domain.minimum) if at is None else Frontier.past(at.time)
+            # With tuples, telling later times apart needs more history than the contents do.
+            hold = lower.just_before() if at is None else lower.just_before().meet(Frontier.of(at.time))
+            try:
+                reader = Reader(self._shard, purpose, hold)
+                break
+            except HistoryCompacted:
+                # Others appended and moved `since` in between: the last closed time is a later one now.
+                if given is not None:
+                    raise
+        with reader:
+            if at is not None:
+                patience_s = float("inf") if how.timeout_s is None else how.timeout_s
+                contents = reader.stream(at, patience_s, how.wanted)
+                yield Step(Frontier.of(self.domain.minimum), lower, contents)
+            yield from reader.follow(lower, how)
+
+    def _last(self) -> AsOf | None:
+        """The query for the contents at the last closed time; None while no time is closed."""
+        if self.domain.total_order and self._shard.alive().upper == Frontier.of(self.domain.minimum):
+            return None
+        return AsOf(self.last_time())
+
+    def tail(
+        self,
+        hold: str | None = None,
+        *,
+        hold_for: timedelta | float = timedelta(days=1),
+        poll_s: float = 0.5,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        schema_id: int | None = None,
+    ) -> Tail:
+        """Follow the collection in steps that can be repeated, across processes; for stream processors.
+
+        No store call. See `tidelake.shard.reading.tail`.
+
+        Args:
+            hold: the id of its hold, to resume an earlier tail; default: a fresh one.
+            hold_for: how long history is kept for it while no process follows; a timedelta, or seconds.
+            poll_s: shortest pause between two reads of the log.
+            columns: as for `Collection.snapshot`.
+            where: as for `Collection.snapshot`.
+            schema_id: as for `Collection.snapshot`.
+
+        Raises:
+            UsageError: times are tuples, or an argument is not valid.
+        """
+        lasts_s = duration_s(hold_for, "hold_for")
+        if lasts_s < 1:
+            raise UsageError(f"hold_for={hold_for!r} must be at least a second")
+        return Tail(
+            self._shard,
+            hold or self._shard.env.ids.fresh(),
+            f"stream of {self.name}",
+            hold_for_s=lasts_s,
+            poll_s=duration_s(poll_s, "poll_s"),
+            wanted=wanted(columns, where),
+            schema_id=schema_id,
+        )

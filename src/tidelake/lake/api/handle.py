@@ -1,0 +1,113 @@
+"""The base of a collection's handle: its shard, its name, its schema and its times."""
+
+import pyarrow as pa
+
+from tidelake.data.types import row_schema, update_schema
+from tidelake.errors import NotYetClosed, UsageError
+from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.model import time as times
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.shard import Shard
+from tidelake.state.state import ShardState, WriterRecord
+
+
+class CollectionHandle:
+    """A handle on one collection.
+
+    Attributes:
+        name: the name under which it was opened; used in messages.
+    """
+
+    def __init__(self, name: str, shard: Shard) -> None:
+        self.name = name
+        self._shard = shard
+        shard.title = name
+
+    @property
+    def id(self) -> str:
+        """The id of its shard. No other collection ever has the same."""
+        return self._shard.spec.shard_id
+
+    @property
+    def domain(self) -> TimeDomain:
+        """The unit of its times."""
+        return self._shard.spec.domain
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Key columns, then value columns, of the newest schema that this handle has seen."""
+        return row_schema(self._shard.spec.schema)
+
+    @property
+    def update_schema(self) -> pa.Schema:
+        """The columns of an update: key, value, `_time` (or `_time_0`, ...) and `_diff`."""
+        return update_schema(self._shard.spec.schema, self.domain)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Names of the key columns."""
+        return tuple(column.name for column in self._shard.spec.schema.key)
+
+    @property
+    def since(self) -> Frontier:
+        """The frontier before which reads are refused, since history there may be compacted. One log scan."""
+        return self._shard.state().since
+
+    @property
+    def upper(self) -> Frontier:
+        """Every time strictly before it is closed. One log scan; two for a collection in a group."""
+        return self._shard.version().upper
+
+    def state(self) -> ShardState:
+        """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""
+        return self._shard.state()
+
+    def writers(self) -> dict[str, WriterRecord]:
+        """The records of named writers and of tokens. One log scan; two for a collection in a group."""
+        return dict(self._shard.version(with_writers=True).state.writers)
+
+    def group(self) -> ShardState | None:
+        """The newest state of its group, which lists its collections; None: it is in none. Two log scans."""
+        return self._shard.grouped()
+
+    def last_time(self) -> Time:
+        """The last closed time. One log scan; two for a collection in a group.
+
+        Raises:
+            UsageError: there is no single last time: times are tuples, or all are closed.
+            NotYetClosed: no time is closed yet.
+        """
+        return self._last_before(self._shard.version().upper)
+
+    def last_staged(self) -> Time:
+        """The last time that is closed or has a staged update. Costs as `last_time`.
+
+        Raises:
+            UsageError: there is no single last time: times are tuples, or all are closed.
+            NotYetClosed: no time is closed, and nothing is staged.
+        """
+        return self._last_staged_in(self._shard.version().state)
+
+    def _last_staged_in(self, state: ShardState) -> Time:
+        # Rows that await a transaction's decision do not count.
+        lasts = [part.seen_times[1] for one in state.staged for part in one.batch.parts()]
+        if not lasts or not self.domain.total_order:
+            return self._last_before(state.upper)
+        if not state.upper.less_equal(self.domain.minimum):
+            lasts.append(self._last_before(state.upper))
+        return max(lasts, key=times.parts)
+
+    def _last_before(self, upper: Frontier) -> Time:
+        if not self.domain.total_order or upper.closed:
+            raise UsageError(
+                f"collection {self.name!r} has no single last time (upper={upper}): give as_of=..."
+            )
+        if upper.less_equal(self.domain.minimum):
+            # Do not wait: a caller that gives no time wants what is there now, and nothing is.
+            raise NotYetClosed(self.domain.minimum, upper.elements[0], 0)
+        last: Time = upper.just_before().elements[0]
+        return last
+
+    def _frontier(self, value: FrontierLike, name: str) -> Frontier:
+        return frontier(value, self.domain, name)

@@ -1,0 +1,137 @@
+"""Administration of one collection: history, holds, merges and garbage collection."""
+
+from datetime import timedelta
+from functools import partial
+
+from tidelake.errors import UsageError
+from tidelake.lake.api.handle import CollectionHandle
+from tidelake.lake.api.readers import CollectionCriticalHold
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.names import check_name, check_token
+from tidelake.lake.arguments.spans import duration_s, window
+from tidelake.lake.groups.groups import Groups
+from tidelake.model.frontier import Frontier
+from tidelake.shard.reading.critical import CriticalHold
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import MergeReport, MergeShape, Workers
+from tidelake.shard.upkeep.maintain import Maintainer, MaintenanceReport, Watch
+from tidelake.state import holds
+from tidelake.state.state import Retention, ShardState
+
+
+class Keeping(CollectionHandle):
+    """The part of a collection's handle that administers it."""
+
+    def critical_hold(
+        self, name: str, token: str = "", since: FrontierLike | None = None
+    ) -> CollectionCriticalHold:
+        """Open the critical hold of this name; if there is none, make one with the given token.
+
+        A critical hold keeps history until it is dropped, also when its owner sleeps or dies. Its owner moves
+        it with `compare_and_downgrade_since`; a new owner takes it over with the same call.
+
+        Args:
+            name: name of the hold.
+            token: token of its owner; any text of at most 255 bytes.
+            since: history from here on is held, if the hold is new; default: the current `since`.
+        """
+        check_name(name, "name of a critical hold")
+        check_token(token, name)
+        start = None if since is None else self._frontier(since, "since")
+        return CollectionCriticalHold(CriticalHold(self._shard, name, token, start), self.domain)
+
+    def retain(self, window_: int | timedelta | None) -> None:
+        """Let `since` follow `upper` at a distance; None: no longer. Holds still keep it back.
+
+        `since` moves with every commit, and with maintenance if there are no commits. One log write.
+
+        Args:
+            window_: how much history to keep, in the unit of the times; for clock times also a timedelta.
+
+        Raises:
+            UsageError: the window is not valid, or times are tuples, which have no length.
+        """
+        wanted = Retention(window(window_, self.domain))
+        self._shard.run(partial(holds.set_retention, retention=wanted))
+
+    def advance_since(self, since: FrontierLike) -> Frontier:
+        """Allow merges to compact history before `since`. One log scan and one log write.
+
+        Readers' holds may keep it back; it follows when they move on or close.
+
+        Returns:
+            The current `since`.
+
+        Raises:
+            UsageError: no closed time would be left to read; nothing changed.
+        """
+        wanted, state = self._frontier(since, "since"), self._shard.settle().state
+        if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
+            raise UsageError(
+                f"since={wanted} is past the upper {state.upper} of collection {self.name!r} or at it: "
+                f"nothing could be read; give at most {state.upper.just_before()}"
+            )
+        both = state.retained.join(wanted)
+        if both != state.retained and not holds.readable(both, state.upper):
+            raise UsageError(
+                f"since={wanted} and {state.retained}, before which history of collection {self.name!r} may "
+                f"go already, together mean {both}, past the upper {state.upper}: nothing could be read; "
+                "close times at or after that first, or give a closed time that is at or after both"
+            )
+        return self._shard.advance_since(wanted)
+
+    def merge(self, workers: Workers | None = None) -> MergeReport:
+        """Merge all batches into one sorted run, with times advanced to `since`, in bounded memory.
+
+        Args:
+            workers: carry out the merges; default: this process.
+        """
+        before = self.state()
+        report = Maintainer(self._shard, workers).merge_all()
+        return MergeReport(report.merges > 0, _shape(before), _shape(self.state()))
+
+    def maintain(
+        self,
+        *,
+        thorough: bool = True,
+        seconds: float | None = None,
+        workers: Workers | None = None,
+        watch: Watch | None = None,
+    ) -> MaintenanceReport:
+        """Carry out the merges that the collection needs, so that reads stay cheap and space is bounded.
+
+        Ends with `collect`, and with maintenance of its group if it is in one. Afterwards the number of runs
+        is logarithmic in the number of updates, and there are at most twice as many stored updates as live
+        ones, or one run. See docs/correctness.md for the exact promises.
+
+        Args:
+            thorough: also merge small runs, and remove every retraction that `since` has passed; False: only
+                the merges that pay off while the collection is being written to.
+            seconds: begin no merge after so long; default: no limit.
+            workers: carry out the merges; default: this process.
+            watch: called before each merge.
+        """
+        budget_s = None if seconds is None else duration_s(seconds, "seconds")
+        report = Maintainer(self._shard, workers, watch).run(thorough=thorough, seconds=budget_s)
+        Groups.beside(self._shard).maintain(self._shard)
+        return report
+
+    def collect(self, *, thorough: bool = False) -> CollectReport:
+        """Delete what the collection no longer needs and no hold keeps: objects first, then log entries.
+
+        Objects that merges replaced are deleted `garbage_age_s` later, unless a reader pins them. Objects
+        that failed appends and merges left are deleted when they are older than `upload_age_s`. Safe to
+        repeat, to stop at any point, and to run in several processes at once. Part of `maintain`.
+
+        Args:
+            thorough: list the store now to find the remains of failed writes; False: list it only if that was
+                not done for long.
+
+        Raises:
+            StoreUnavailable, OutcomeUnknown: something could not be deleted; the next call deletes it.
+        """
+        return Collector(self._shard).run(thorough=thorough)
+
+
+def _shape(state: ShardState) -> MergeShape:
+    return MergeShape.of([member.batch for member in state.spine])

@@ -1,0 +1,313 @@
+"""Operations of a lake by name: create, open, list, rename, fork and drop collections."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from tidelake.data.types import schema_from_arrow
+from tidelake.errors import (
+    CollectionDropped,
+    CollectionInUse,
+    CollectionNotFound,
+    CorruptionError,
+    TidelakeError,
+    TidelakeWarning,
+    UsageError,
+)
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lakehandle import LakeHandle
+from tidelake.lake.arguments.names import check_name, check_text
+from tidelake.lake.catalog.creating import create_collection
+from tidelake.lake.catalog.forking import fork_collection, fork_version
+from tidelake.lake.catalog.leftovers import DAMAGED
+from tidelake.lake.catalog.renaming import check_renames, renamed
+from tidelake.model.time import Time, TimeDomain
+from tidelake.shard.checking.mend import Mending
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.ending import Ending
+
+
+class Naming(LakeHandle):
+    """The part of a lake's handle that works with collections by name."""
+
+    def create(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str],
+        value: Sequence[str] | None = None,
+        time: str = "counter",
+        allow_recreate: bool = False,
+    ) -> Collection:
+        """Make a collection, or open it if it exists with an equal schema and time.
+
+        The number of store calls does not depend on the number of collections.
+
+        Args:
+            name: any text up to 255 bytes without control characters.
+            schema: the key and value columns; a key column that is not nullable refuses nulls.
+            key: the key columns; rows are sorted by them, in this order.
+            value: the value columns; default: all others.
+            time: `"counter"`, `"ms"`, `"us"` (since 1970 UTC) or `"tuple(n)"`.
+            allow_recreate: if a collection of this name was dropped or renamed, make a new, empty one.
+
+        Raises:
+            IncompatibleSchema: it exists with another schema or time; names both.
+            CollectionExists: a collection of this name was dropped or renamed, and `allow_recreate` is False.
+            CollectionDropped: this process slept for too long between two steps: call again, with
+                `allow_recreate` if others have seen the name meanwhile.
+        """
+        self._guard.check()
+        check_name(name, "collection name")
+        wanted, domain = schema_from_arrow(schema, key, value), TimeDomain.parse(time)
+        spec = ShardSpec(self.url, self._env.ids.fresh(), domain, 0, {0: wanted}, self._config)
+        made = create_collection(
+            name, spec, self._catalog, self._shards, self._leftovers, allow_recreate=allow_recreate
+        )
+        return Collection(name, made)
+
+    def collection(self, name: str) -> Collection:
+        """Open a collection. The number of store calls does not depend on the number of collections.
+
+        Raises:
+            CollectionNotFound: there is no such collection; suggests the nearest names.
+            CollectionDropped: it is being dropped.
+        """
+        return Collection(name, self._shards.named(name))
+
+    def __getitem__(self, name: str) -> Collection:
+        """`lake[name]` is `lake.collection(name)`: it makes nothing.
+
+        Raises:
+            CollectionNotFound: a `KeyError`: there is none of that name; names the nearest ones.
+            CollectionDropped: it is being dropped; a `KeyError` too.
+        """
+        return self.collection(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether `list` has the name. Needs as many store calls in a lake of many collections as of few."""
+        self._guard.check()
+        return isinstance(name, str) and self._catalog.look([name]).shards.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of all collections, ascending, as `list` gives them."""
+        return iter(self.list())
+
+    def same_collection(self, id_: str, name: str) -> Collection:
+        """Open a collection by its id, also if it was renamed: for jobs of several processes.
+
+        Args:
+            id_: the `Collection.id` of the collection, from a handle opened before.
+            name: the name that it had then, for messages.
+
+        Raises:
+            CollectionDropped: it was dropped since.
+        """
+        self._guard.check()
+        return Collection(name, self._shards.led_to(name, id_))
+
+    def id_of(self, name: str) -> str:
+        """The id of the collection that has this name now, for `same_collection`. Cheaper than opening it.
+
+        Raises:
+            CollectionNotFound: there is no such collection; suggests the nearest names.
+        """
+        return self._shards.id_of(name)
+
+    def list(self) -> list[str]:
+        """The names of all collections, ascending."""
+        self._guard.check()
+        return sorted(name for name, shard in self._catalog.read().shards.items() if shard is not None)
+
+    def collections(
+        self, damaged: Callable[[str, TidelakeError], object] | None = None
+    ) -> Iterator[Collection]:
+        """Open all collections, one after the other, in the order of names.
+
+        Leaves out collections that are dropped or renamed before their turn.
+
+        Args:
+            damaged: called with the name and the error of each collection that cannot be opened; it is left
+                out. Default: issue a `TidelakeWarning`.
+        """
+        for name in self.list():
+            try:
+                opened = self.collection(name)
+            except CollectionNotFound:
+                continue
+            except DAMAGED as error:
+                if damaged is not None:
+                    damaged(name, error)
+                else:
+                    message = f"collection {name!r} cannot be opened, and is left out: {error}"
+                    warnings.warn(TidelakeWarning(message), stacklevel=2)
+                continue
+            yield opened
+
+    def names(self) -> dict[str, str]:
+        """The names of all collections, by id."""
+        self._guard.check()
+        shards = self._catalog.read().shards
+        return {shard_id: name for name, shard_id in sorted(shards.items()) if shard_id is not None}
+
+    def rename(self, old: str, new: str, *, allow_recreate: bool = False) -> Collection:
+        """Give a collection another name; returns it opened under the new one. See `rename_all`."""
+        self.rename_all({old: new}, allow_recreate=allow_recreate)
+        return self.collection(new)
+
+    def swap(self, a: str, b: str) -> None:
+        """Exchange the names of two collections at once: each name then opens the other collection.
+
+        Errors as for `rename_all`.
+        """
+        self.rename_all({a: b, b: a})
+
+    def rename_all(self, names: Mapping[str, str], *, allow_recreate: bool = False) -> None:
+        """Give several collections other names, all at once or none.
+
+        Open handles, readers, writers and running jobs continue with the same collections, under the names
+        that they were opened with. An old name that no collection takes is kept like the name of a dropped
+        collection: a job that still uses it gets an error that says so. A few store calls.
+
+        Args:
+            names: new names by old ones; a new name may be an old name of another collection in it.
+            allow_recreate: also allow names of collections that were dropped or renamed.
+
+        Raises:
+            CollectionNotFound: there is no collection of an old name; suggests the nearest names.
+            CollectionDropped: a collection is being dropped.
+            CollectionExists: a new name is taken, or was taken once and `allow_recreate` is False.
+        """
+        self._guard.check()
+        wanted = check_renames(names)
+        while True:
+            listing = self._catalog.look([*wanted, *wanted.values()])
+            for old in wanted:
+                shard_id = listing.shards.get(old)
+                if shard_id is None:
+                    raise self._shards.not_found(old)
+                if self._leftovers.ending(shard_id).is_tombstone():
+                    raise CollectionDropped(old)
+            changed = renamed(listing.shards, wanted, allow_recreate=allow_recreate)
+            if not changed or self._catalog.set_all(listing, changed):
+                return
+
+    def fork(
+        self,
+        source: str,
+        name: str,
+        as_of: Time | None = None,
+        *,
+        to_seqno: int | None = None,
+        allow_recreate: bool = False,
+    ) -> Collection:
+        """Make a collection that starts with the contents of another one, now or earlier; nothing is copied.
+
+        The fork has the same contents at all readable times up to its upper, the same schemas and the same
+        retention, but none of the source's writers and holds. Other processes see it only when it is
+        complete. The source keeps the shared parts until merges of the fork have replaced them (`merge`
+        replaces all) and maintenance of the fork has noticed that. Either one may be dropped at any time:
+        parts that the other one needs stay. Costs a few store calls, whatever the size.
+
+        Args:
+            source: name of the collection to fork.
+            name: name of the fork.
+            as_of: the last closed time of the fork, which continues just after it; default: the last closed
+                time of the source.
+            to_seqno: instead of `as_of`: the seqno of a version that the source's log still has; `fsck` names
+                them. For a damaged source, which is only read: its parts are copied, and so are writers and
+                critical holds, as by a backup.
+            allow_recreate: also allow a name of a collection that was dropped or renamed.
+
+        Raises:
+            CollectionNotFound: there is no such source.
+            CollectionExists: the name is taken, or was taken once and `allow_recreate` is False. Nothing was
+                made.
+            HistoryCompacted: `as_of` lies before `since` of the source: its contents then are not known.
+            NotYetClosed: `as_of` is still open.
+            UsageError: the log has no such version, or a part of it was collected since.
+            CorruptionError: the version breaks a rule, or a part of it is damaged. Nothing was made.
+            ForkExpired: this process slept for too long between two steps. Nothing is left of the fork.
+            CollectionDropped: the source was dropped; or this process slept before it confirmed the fork, and
+                another one collected it.
+        """
+        self._guard.check()
+        check_name(name, "collection name")
+        if to_seqno is not None:
+            if as_of is not None or not isinstance(to_seqno, int):
+                raise UsageError(f"to_seqno={to_seqno!r}: give a version, or as_of=..., and not both")
+            shard_id = fork_version(
+                name,
+                shard_id=self._shards.id_of(source),
+                title=source,
+                seqno=to_seqno,
+                stores=self._stores,
+                catalog=self._catalog,
+                leftovers=self._leftovers,
+                env=self._env,
+                config=self._config,
+                allow_recreate=allow_recreate,
+            )
+            return Collection(name, self._shards.led_to(name, shard_id))
+        origin = self._shards.named(source)
+        time = None if as_of is None else origin.spec.domain.check(as_of, "as_of")
+        origin.title = source
+        shard_id = fork_collection(
+            origin, name, self._catalog, self._leftovers, time, allow_recreate=allow_recreate
+        )
+        return Collection(name, self._shards.led_to(name, shard_id))
+
+    def drop(self, name: str, *, force: bool = False) -> bool:
+        """Drop a collection, and delete all its objects; False if it was dropped before.
+
+        An interrupted drop (a crash, a store that failed) is finished by the next call, by upkeep or by
+        `collect`. From the first write of a drop on, the collection cannot be read or written: such calls,
+        and reads in progress, raise `CollectionDropped`. The call drops the collection that has the name when
+        it begins, also if that is renamed meanwhile. Parts that forks need stay until the forks no longer
+        need them; then `collect` or upkeep deletes them.
+
+        Args:
+            name: name of the collection. It is not reused by accident: see `create`.
+            force: drop it although others hold it: their holds end.
+
+        Raises:
+            CollectionNotFound: there never was such a collection.
+            CollectionInUse: others hold it, and `force` is False; names them. Nothing was written.
+        """
+        self._guard.check()
+        check_text(name)
+        listing = self._catalog.look([name])
+        if name not in listing.shards:
+            raise self._shards.not_found(name)
+        shard_id = listing.shards[name]
+        if shard_id is None:
+            # An earlier drop may have been interrupted: finish it.
+            self._leftovers.tombstones()
+            return False
+        ending = self._leftovers.ending(shard_id)
+        try:
+            if not self._ended(ending, force=force):
+                self._catalog.unname(shard_id, name)
+                return True
+        except CollectionInUse as error:
+            raise CollectionInUse(name, error.holders) from error
+        is_done = self._catalog.unname(shard_id, name)
+        ending.remove()
+        return is_done
+
+    def _ended(self, ending: Ending, *, force: bool) -> bool:
+        """Make a shard a tombstone; repair it first if it is damaged. False if nothing of it can be read."""
+        try:
+            ending.drop(force=force)
+        except CorruptionError as error:
+            if not Mending(ending.shard_id, self._stores, self._env).bring_back():
+                message = (
+                    f"the name is free, and what was stored stays, since forks may need it: {error}; "
+                    "tidelake fsck tells of it"
+                )
+                warnings.warn(TidelakeWarning(message), stacklevel=3)
+                return False
+            ending.drop(force=force)
+        return True

@@ -1,0 +1,157 @@
+"""Reads of a collection: contents, look-ups, changes, and plans of reads for other processes.
+
+Owns the arguments; `tidelake.shard.reading` finds the rows.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelake.data.ingest import as_table
+from tidelake.errors import HistoryCompacted, UsageError
+from tidelake.lake.api.handle import CollectionHandle
+from tidelake.lake.api.intervals import IntervalReads
+from tidelake.lake.api.readers import CollectionReader
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.names import check_name
+from tidelake.lake.arguments.spans import patience
+from tidelake.lake.arguments.wanted import wanted
+from tidelake.model.query import AsOf, Query
+from tidelake.model.schema import DIFF
+from tidelake.model.selection import ReadOptions
+from tidelake.model.time import Time
+from tidelake.shard.reading import query
+from tidelake.shard.reading.lookup import lookup
+from tidelake.shard.reading.reader import Reader
+
+R = TypeVar("R")
+
+
+class Reads(CollectionHandle, IntervalReads):
+    """The part of a collection's handle that reads."""
+
+    def snapshot(
+        self,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+        schema_id: int | None = None,
+        staged: bool = False,
+    ) -> pa.RecordBatchReader:
+        """The exact contents at `as_of` (default: the last closed time), with multiplicities in `_diff`.
+
+        Rows come sorted by key, then value; nulls last. Waits for the time to be closed. The parts are kept
+        as long as the stream is read or referenced; only a long read writes a hold for that.
+
+        Rows have the columns of the newest schema, also if another one was in force at `as_of`. With
+        `schema_id` they have the columns of that schema: columns added since are left out, columns dropped
+        since are null.
+
+        Args:
+            as_of: the time.
+            columns: the columns to return, in this order, before the times and `_diff`; default: all. Rows
+                that are equal in them stay apart, each with its own multiplicity.
+            where: an SQL condition on the rows, such as `price > 10 AND name LIKE 'a%'`: see "Some rows and
+                columns" in docs/guide.md. Parts that cannot match are not read.
+            timeout_s: how long to wait for the time to be closed.
+            schema_id: read under the schema of this id.
+            staged: do not wait. For times that are still open, the contents include the updates that were
+                staged before the call. Default of `as_of` is then `last_staged`.
+
+        Raises:
+            UsageError: there is no such column, or the condition is not supported; says what to write.
+            IncompatibleSchema: since that schema, a column was widened or became nullable.
+            HistoryCompacted: `as_of` is before `since`.
+            NotYetClosed: `as_of` is still open after `timeout_s` (default: the setting `wait_timeout_s`). At
+                once if no `as_of` is given and no time is closed yet.
+        """
+        patience_s = patience(timeout_s)
+        asked_for = wanted(columns, where)
+
+        def ask(asked: Query) -> pa.RecordBatchReader:
+            return query.stream(
+                self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for, staged=staged
+            )
+
+        return self._asked(as_of, ask, staged=staged)
+
+    def negative_rows(self) -> int:
+        """The number of distinct rows with a negative multiplicity at the last closed time.
+
+        Such rows were removed more often than they were added. Costs a read of the contents, or none if
+        nothing was ever removed; 0 if no time is closed.
+
+        Raises:
+            UsageError: times are tuples, which have no last time.
+        """
+        if not self.domain.total_order:
+            raise UsageError(f"of {self.domain} no time is the last: count rows of a snapshot with _diff < 0")
+        state = self._shard.version().state
+        if state.upper == state.minimum or not any(part.negative_rows for part in state.parts()):
+            return 0
+        counted = (pc.sum(pc.less(batch.column(DIFF), 0)).as_py() for batch in self.snapshot())
+        return sum(count or 0 for count in counted)
+
+    def lookup(
+        self,
+        keys: object,
+        as_of: Time | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        timeout_s: float | None = None,
+        staged: bool = False,
+    ) -> pa.Table:
+        """The rows of some keys at `as_of` (default: the last closed time), as `snapshot` returns them.
+
+        Args:
+            keys: a table in any Arrow form with the key columns; keys may repeat.
+            as_of: the time.
+            columns: as for `snapshot`, like the other arguments and errors.
+            where: as for `snapshot`.
+            timeout_s: how long to wait for the time to be closed.
+            staged: as for `snapshot`.
+
+        Returns:
+            A table in memory, sorted by key, then value, with multiplicities in `_diff`. Keys without rows
+            are absent. One log scan; for each part that may hold one of the keys an `open`, a read or two of
+            its footer, and reads of the row groups that may hold one.
+
+        Raises:
+            InvalidUpdates: the table does not hold valid keys; names the column and the row.
+        """
+        patience_s, asked_for, given = patience(timeout_s), wanted(columns, where), as_table(keys)
+
+        def ask(asked: AsOf) -> pa.Table:
+            return lookup(self._shard, given, asked, patience_s, wanted=asked_for, staged=staged)
+
+        return self._asked(as_of, ask, staged=staged)
+
+    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
+        if as_of is not None:
+            return ask(AsOf(self.domain.check(as_of, "as_of")))
+        while True:
+            try:
+                return ask(AsOf(self.last_staged() if staged else self.last_time()))
+            except HistoryCompacted:
+                # Others appended and moved `since` in between: the last closed time is a later one now.
+                continue
+
+    def _read(
+        self, asked: Query, patience_s: float | None, rows: ReadOptions, *, staged: bool
+    ) -> pa.RecordBatchReader:
+        return query.stream(self._shard, asked, patience_s, wanted=rows, staged=staged)
+
+    def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
+        """Open a reader. It holds history from `since` on (default: the current one) until it is closed.
+
+        The hold of a process that dies expires after `lease_s`. One log write.
+        """
+        check_name(purpose, "purpose of a reader")
+        start = None if since is None else self._frontier(since, "since")
+        reader = Reader(self._shard, purpose, start)
+        return CollectionReader(reader, self.domain, self.last_time, self._last_staged_in)

@@ -1,0 +1,116 @@
+"""Writes to several collections of a lake at one instant."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from tidelake.errors import TidelakeError, UploadExpired, UpperMismatch, UsageError
+from tidelake.lake.api.lakehandle import LakeHandle
+from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.names import check_name
+from tidelake.lake.groups.transactions import Committed, Transaction
+from tidelake.model.time import TimeDomain
+
+T = TypeVar("T")
+# Times of any collection in a group are whole numbers.
+_NUMBERS = TimeDomain("counter")
+
+
+class WritesTogether(LakeHandle):
+    """The part of a lake's handle that writes to several collections."""
+
+    def transaction(
+        self,
+        *,
+        time: int | None = None,
+        lower: FrontierLike | None = None,
+        upper: FrontierLike | None = None,
+        token: str | None = None,
+    ) -> Transaction:
+        """Write to several collections at one instant: all of it is committed, or nothing.
+
+        From then on the collections form a group: their times are closed together, so that a collection
+        without updates advances too, at no cost. Writes to a single one work as before. See `leave`.
+
+        Args:
+            time: time of all rows; default: the first time that is open in all of the collections and, for
+                clock times, not before the wall clock. Rows may have their own times instead.
+            lower: commit only if the group's upper equals this; otherwise `UpperMismatch`.
+            upper: close all times before it; default: just past the last row.
+            token: any text of at most 249 bytes. A transaction that is repeated under the same token is
+                committed once. The group remembers it for the lake's `token_age_s`, by default 30 days.
+        """
+        self._guard.check()
+        if token is not None:
+            check_name(token, "token")
+        return Transaction(
+            self._groups,
+            self._shards.named,
+            self._env.ids.fresh,
+            time=None if time is None else int(_NUMBERS.check(time, "time")),  # type: ignore[arg-type]
+            lower=None if lower is None else frontier(lower, _NUMBERS, "lower"),
+            upper=None if upper is None else frontier(upper, _NUMBERS, "upper"),
+            token=token,
+        )
+
+    def write(
+        self,
+        updates: Mapping[str, object],
+        *,
+        time: int | None = None,
+        upper: FrontierLike | None = None,
+        token: str | None = None,
+    ) -> Committed:
+        """Append to several collections at one instant: `transaction` in one call.
+
+        Args:
+            updates: by name of the collection: a table or stream as for `Collection.append`, a `Batch`, the
+                bytes of a worker's upload, or a list of batches and uploads; see `Transaction.write`.
+            time: as for `transaction`, like the other arguments and errors.
+            upper: as for `transaction`.
+            token: as for `transaction`.
+        """
+        transaction = self.transaction(time=time, upper=upper, token=token)
+        for name, rows in _by_name(updates, "updates").items():
+            transaction.write(name, rows)
+        return _committed(transaction)
+
+    def stage(self, updates: Mapping[str, object], *, token: str | None = None) -> Committed:
+        """Stage updates of several collections at one instant, all or nothing; see `Collection.stage`."""
+        transaction = self.transaction(token=token)
+        for name, rows in _by_name(updates, "updates").items():
+            transaction.stage(name, rows)
+        return _committed(transaction)
+
+    def seal(self, uppers: Mapping[str, FrontierLike]) -> Committed:
+        """Close times of several collections at one instant, each up to its own frontier.
+
+        A frontier that is passed already changes nothing.
+        """
+        transaction = self.transaction()
+        for name, upper in _by_name(uppers, "uppers").items():
+            transaction.seal(name, upper)
+        return transaction.commit()
+
+    def leave(self, name: str) -> bool:
+        """Remove a collection from its group: it is then written to alone. False if it is in no group.
+
+        Committed transactions stay in it; undecided ones are no longer committed to it.
+        """
+        return self._groups.leave(self._shards.named(name))
+
+
+def _committed(transaction: Transaction) -> Committed:
+    """Commit a transaction that the caller cannot commit again: after a conflict, remove its staged rows."""
+    try:
+        return transaction.commit()
+    except (UpperMismatch, UploadExpired, UsageError):
+        with suppress(TidelakeError):
+            transaction.abort()
+        raise
+
+
+def _by_name(given: Mapping[str, T], what: str) -> Mapping[str, T]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} is a {type(given).__name__}: give a dict by name of the collection")
+    return given

@@ -1,0 +1,182 @@
+"""Upkeep: a background thread that maintains the collections of a lake.
+
+Started explicitly and stopped with the lake. It takes over merges from appends, and maintains collections
+that get no more appends. Must not know how a merge is done.
+
+INVARIANT: a failure ends only one look at one collection; it is counted and kept in `last_error`, and the
+next look tries again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from tidelake.env import Env, Stop
+from tidelake.errors import Closed, CollectionNotFound, TidelakeError
+from tidelake.lake.api.collection import Collection
+from tidelake.model.frontier import Frontier
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.maintain import MaintenanceReport
+from tidelake.state.commands import NoOp
+from tidelake.state.holds import end_expired_holds
+
+# A collection is idle when it has not been written to for 10 times its rewrite time, at a million rows a
+# second. So a collection that gets an update now and then is not rewritten for each of them.
+_IDLE_SHARE, _ROWS_PER_S = 10, 1_000_000
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The result of the last look at a collection.
+
+    Attributes:
+        seqno: seqno of its state afterwards.
+        written: its upper and since; a change means that it was written to.
+        since_s: when `written` was first seen with this value.
+        until_s: until then it needs no look if it is not written to; None: it needs one.
+    """
+
+    seqno: int
+    written: tuple[Frontier, Frontier]
+    since_s: float
+    until_s: float | None
+
+
+Seen = Callable[[str, MaintenanceReport], None]
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """Work for the lake as a whole, done from time to time, and the pause between two calls in seconds."""
+
+    work: Callable[[], object]
+    pause_s: Callable[[], float]
+
+
+class Upkeep:
+    """Maintains collections until it is stopped. Use as a context manager, or call `stop`.
+
+    Attributes:
+        failures: number of looks that ended with an error.
+        last_error: the newest of these errors; None if there was none.
+        merges: number of merges applied.
+        collected: totals of what was deleted.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        names: Callable[[], Sequence[str]],
+        opened: Callable[[str], Collection],
+        interval_s: float,
+        seen: Seen | None = None,
+        *,
+        tidy: Tidy | None = None,
+    ) -> None:
+        self.failures = 0
+        self.last_error: TidelakeError | None = None
+        self.merges = 0
+        self.collected = CollectReport()
+        self._env, self._names, self._opened = env, names, opened
+        self._interval_s, self._seen = interval_s, seen
+        self._tidy, self._tidied_s = tidy, env.clock.monotonic_s()
+        self._collections: dict[str, Collection] = {}
+        self._left: dict[str, _Left] = {}
+        self._spawned = env.spawner.spawn("tidelake-upkeep", self._run)
+
+    def stop(self) -> None:
+        """Stop, after the current merge. May be repeated."""
+        self._spawned.stop()
+
+    def __enter__(self) -> "Upkeep":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self, stop: Stop) -> None:
+        try:
+            while not stop.wait(0):
+                for name in self._listed():
+                    if stop.wait(0):
+                        return
+                    self._look(name, stop)
+                self._tidy_up()
+                if stop.wait(self._interval_s):
+                    return
+        except Closed:
+            # The lake was closed: there is nothing left to maintain.
+            return
+
+    def _listed(self) -> Sequence[str]:
+        try:
+            return self._names()
+        except Closed:
+            raise
+        except TidelakeError as error:
+            self._failed(error)
+            return ()
+
+    def _look(self, name: str, stop: Stop) -> None:
+        try:
+            self._maintain(name, stop)
+        except Closed:
+            raise
+        except CollectionNotFound:
+            self._collections.pop(name, None)
+        except TidelakeError as error:
+            self._failed(error)
+
+    def _tidy_up(self) -> None:
+        now_s = self._env.clock.monotonic_s()
+        if self._tidy is None:
+            return
+        try:
+            if now_s - self._tidied_s >= self._tidy.pause_s():
+                self._tidied_s = now_s
+                self._tidy.work()
+        except Closed:
+            raise
+        except TidelakeError as error:
+            self._failed(error)
+
+    def _maintain(self, name: str, stop: Stop) -> None:
+        collection = self._collections.get(name)
+        if collection is None:
+            collection = self._collections[name] = self._opened(name)
+        state, now_s = collection.state(), self._env.clock.monotonic_s()
+        written, left = (state.upper, state.since), self._left.get(name)
+        overdue = not isinstance(end_expired_holds(state, self._env.clock.now_ms()), NoOp)
+        if state.dropped:
+            self._collections.pop(name, None)
+            return
+        resting = left is not None and left.until_s is not None and now_s < left.until_s
+        if left is not None and resting and left.seqno == state.seqno and not overdue:
+            return
+        still = left is not None and left.written == written
+        since_s = left.since_s if left is not None and still else now_s
+        wait_s = _IDLE_SHARE * state.spine.totals.rows // _ROWS_PER_S
+        idle = still and now_s - since_s >= wait_s
+        seconds = None if idle else self._interval_s
+        report = collection.maintain(thorough=idle, seconds=seconds, watch=lambda _: _check(stop))
+        self.merges += report.merges
+        self.collected = self.collected.plus(report.collected)
+        # At rest only if nothing was written during this look: otherwise the next look has work to do.
+        seqno = collection.state().seqno
+        finished = idle and report.complete and seqno == state.seqno
+        until_s = now_s + Collector(collection._shard).pause_s() if finished else None
+        self._left[name] = _Left(seqno, written, since_s, until_s)
+        if self._seen is not None:
+            self._seen(name, report)
+
+    def _failed(self, error: TidelakeError) -> None:
+        self.failures += 1
+        self.last_error = error
+        self._env.recorder.count("lake.upkeep.failed")
+
+
+def _check(stop: Stop) -> None:
+    if stop.wait(0):
+        raise Closed("upkeep was stopped")

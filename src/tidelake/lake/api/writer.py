@@ -1,0 +1,215 @@
+"""Named writers: numbered appends, each committed exactly once.
+
+A writer has a name, an epoch and a sequence number. The shard stores the last number in the same commit that
+adds the data. A process that opens the name again reads that number, and fences the earlier holder.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tidelake.data.events import EventColumns
+from tidelake.errors import UsageError
+from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.arguments.names import check_name
+from tidelake.model.frontier import Frontier
+from tidelake.model.time import Time
+from tidelake.shard.shard import Shard
+from tidelake.shard.writing import append, batches, stage, upsert
+from tidelake.shard.writing.append import REFUSALS
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.single import open_writer
+from tidelake.state.append import Appended, IdempotencyKey
+from tidelake.state.staging import Seen
+
+R = TypeVar("R")
+
+
+class Writer:
+    """One epoch of a named writer. Not thread-safe: sequence numbers need one order.
+
+    Attributes:
+        name: name of the writer.
+        owner: the owner of the sequence numbers, such as a streaming query's id; may be empty.
+        epoch: epoch of this handle; a later `Writer` of the same name has a higher one, unless it resumes.
+        last_sequence: number of the last committed append of this name; None before the first, -1 if this
+            owner took the name over and has not written yet.
+        last_content: the `content` of that append.
+    """
+
+    def __init__(
+        self, shard: Shard, name: str, owner: str = "", take_over: bool = False, resume: bool = False
+    ) -> None:
+        self._shard = shard
+        self.name = check_name(name, "writer name")
+        if owner != "":
+            check_name(owner, f"owner of writer {name!r}")
+        self.owner = owner
+        record = open_writer(shard, name, owner, take_over=take_over, resume=resume)
+        self.epoch = record.epoch
+        self.last_sequence = record.sequence
+        self.last_content = record.content
+        self._unsure: int | None = None
+
+    def append(
+        self, updates: object, *, upper: FrontierLike | None = None, sequence: int | None = None
+    ) -> Appended:
+        """Append as number `sequence` (default: the next). If it is committed already, nothing is written.
+
+        `updates` (also a batch) and `upper` as for `Collection.append`.
+
+        Raises:
+            WriterFenced: a later epoch of this name is open.
+            UsageError: the outcome of an earlier number is unknown, and no number is given now.
+        """
+        if isinstance(updates, Batch):
+            if upper is not None:
+                raise UsageError("a batch has its own upper: append it without, or by append_batches")
+            return self._numbered(
+                sequence, lambda idempotency: batches.append_batch(self._shard, updates, idempotency)
+            )
+        end = None if upper is None else self._frontier(upper, "upper")
+        return self._numbered(
+            sequence, lambda idempotency: append.append_rows(self._shard, updates, end, idempotency)
+        )
+
+    def compare_and_append(
+        self, updates: object, lower: FrontierLike, upper: FrontierLike, *, sequence: int | None = None
+    ) -> Appended:
+        """Append all updates of `[lower, upper)` as number `sequence`, iff the upper equals `lower`.
+
+        If the number is committed already, nothing is written, whatever the upper is. Errors as for `append`,
+        and `UpperMismatch`.
+        """
+        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        return self._numbered(
+            sequence,
+            lambda idempotency: append.compare_and_append(self._shard, updates, start, end, idempotency),
+        )
+
+    def stage(self, updates: object, *, sequence: int | None = None) -> bool:
+        """`Collection.stage` as number `sequence`; False if nothing was stored. Errors as for `append`."""
+        return self._numbered(sequence, lambda idempotency: stage.stage(self._shard, updates, idempotency))
+
+    def stage_uploaded(
+        self,
+        uploads: Sequence[bytes],
+        *,
+        seal: FrontierLike | None = None,
+        sequence: int | None = None,
+        content: str = "",
+    ) -> bool:
+        """Stage uploads of workers as number `sequence`; `content` as for `append_uploaded`.
+
+        With `seal`, the same commit closes all times before that frontier, if it is later than the upper.
+        """
+        end = None if seal is None else self._frontier(seal, "seal")
+        return self._numbered(
+            sequence,
+            lambda idempotency: stage.stage_uploaded(self._shard, uploads, idempotency, end),
+            content,
+        )
+
+    def seal(self, upper: FrontierLike, *, sequence: int | None = None) -> Appended:
+        """`Collection.seal` as number `sequence`. If it is committed already, nothing is written."""
+        end = self._frontier(upper, "upper")
+        return self._numbered(sequence, lambda idempotency: stage.seal(self._shard, end, idempotency))
+
+    def upsert(
+        self,
+        table: object,
+        *,
+        time: Time | None = None,
+        order_by: str | None = None,
+        delete_column: str | None = None,
+        sequence: int | None = None,
+    ) -> Appended:
+        """`Collection.upsert` as number `sequence`. If it is committed already, nothing is written."""
+        at, columns = self._time(time), EventColumns(order_by, delete_column)
+        return self._numbered(
+            sequence, lambda idempotency: upsert.upsert(self._shard, table, columns, at, idempotency)
+        )
+
+    def replace(self, table: object, *, time: Time | None = None, sequence: int | None = None) -> Appended:
+        """`Collection.replace` as number `sequence`. If it is committed already, nothing is written."""
+        at = self._time(time)
+        return self._numbered(
+            sequence, lambda idempotency: upsert.replace(self._shard, table, at, idempotency)
+        )
+
+    def append_batches(
+        self,
+        offered: Sequence[Batch],
+        *,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        sequence: int | None = None,
+        content: str = "",
+    ) -> Appended:
+        """Append batches as number `sequence`; see `Distributed.append_batches`.
+
+        If the number is committed already, the batches count as used. Their parts stay, since they may be the
+        committed ones.
+        """
+        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        return self._numbered(
+            sequence,
+            lambda idempotency: batches.append_batches(self._shard, offered, start, end, idempotency),
+            content,
+        )
+
+    def append_uploaded(
+        self,
+        uploads: Sequence[bytes],
+        *,
+        lower: FrontierLike,
+        upper: FrontierLike,
+        sequence: int | None = None,
+        content: str = "",
+        advance: bool = False,
+        read_at: int | None = None,
+    ) -> Appended:
+        """Append uploads of workers as number `sequence`; see `Distributed.append_uploaded`.
+
+        `content` describes the input of the data. The same number with another content is refused.
+        """
+        start, end = self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        seen = None if read_at is None else Seen(read_at)
+        return self._numbered(
+            sequence,
+            lambda idempotency: batches.append_uploaded(
+                self._shard, uploads, start, end, idempotency, advance=advance, seen=seen
+            ),
+            content,
+        )
+
+    def _time(self, value: Time | None) -> Time | None:
+        return None if value is None else self._shard.spec.domain.check(value, "time")
+
+    def _frontier(self, value: FrontierLike, name: str) -> Frontier:
+        return frontier(value, self._shard.spec.domain, name)
+
+    def _numbered(self, sequence: int | None, attempt: Callable[[IdempotencyKey], R], content: str = "") -> R:
+        number = self._next() if sequence is None else sequence
+        if number < 0:
+            raise UsageError(f"sequence={number} must not be negative")
+        try:
+            answer = attempt(IdempotencyKey(self.name, self.epoch, number, content))
+        except (*REFUSALS, UsageError):
+            raise
+        except BaseException:
+            # It may be committed. Other rows under this number would then count as committed too.
+            self._unsure = number if self._unsure is None else max(number, self._unsure)
+            raise
+        if self._unsure is not None and self._unsure <= number:
+            self._unsure = None
+        if self.last_sequence is None or self.last_sequence < number:
+            self.last_sequence, self.last_content = number, content
+        return answer
+
+    def _next(self) -> int:
+        if self._unsure is not None:
+            raise UsageError(
+                f"the outcome of append {self._unsure} of writer {self.name!r} is unknown: give the same "
+                f"rows again with sequence={self._unsure}, or open the writer again to learn it"
+            )
+        return 0 if self.last_sequence is None else self.last_sequence + 1

@@ -1,0 +1,216 @@
+"""Writes of a collection: appends, batches made elsewhere, upserts, full dumps and named writers.
+
+Owns the arguments; `tidelake.shard.writing` makes the commits.
+"""
+
+from typing import TYPE_CHECKING
+
+from tidelake.data.events import EventColumns
+from tidelake.errors import UsageError
+from tidelake.lake.api.handle import CollectionHandle
+from tidelake.lake.api.writer import Writer
+from tidelake.lake.arguments.frontiers import FrontierLike
+from tidelake.lake.arguments.tokens import writer_of, written
+from tidelake.model.time import Time
+from tidelake.shard.writing import append, batches, stage, upsert
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.builder import BatchBuilder
+from tidelake.shard.writing.upserter import OldRows
+from tidelake.state.append import Appended
+
+if TYPE_CHECKING:
+    from tidelake.arrangement.follow.follow import FollowedArrangement
+
+
+class Writes(CollectionHandle):
+    """The part of a collection's handle that writes."""
+
+    def append(
+        self, updates: object, *, lower: FrontierLike | None = None, upper: FrontierLike | None = None
+    ) -> Appended:
+        """Append updates: a `_diff` of `+1` adds a row, `-1` removes it.
+
+        Args:
+            updates: any Arrow table or stream (also pandas, polars, DuckDB) with the key and value
+                columns. Without `_time` all rows get one time, chosen at the commit; without `_diff`
+                all are `+1`. Or a `Batch`, for several writers that all write the same data, possibly cut
+                differently: only its times that are still open are written; if none is, the call succeeds.
+            lower: with `upper`, for several writers that all write the same data: only the times that are
+                still open are written; if none is, the call succeeds.
+            upper: close all times before it; default: just past the last time.
+
+        Returns:
+            The times written, and the new upper. One `put` for each part and one log write. A batch costs
+            only the log write and is then used up; if another writer was first (`already`), its parts are
+            deleted.
+
+        Raises:
+            InvalidUpdates: the table does not fit; names the column and the row.
+            UpdateNotBeyondLower: a time is already closed.
+            UpperMismatch: the collection's upper has not reached `lower`, or the lower of the batch.
+            BatchConsumed: the batch was used before.
+        """
+        if isinstance(updates, Batch):
+            if lower is not None or upper is not None:
+                raise UsageError(
+                    "a batch has its own bounds: append it without, or by distributed.append_batches"
+                )
+            return batches.append_batch(self._shard, updates)
+        if lower is None:
+            end = None if upper is None else self._frontier(upper, "upper")
+            return append.append_rows(self._shard, updates, end)
+        if upper is None:
+            raise UsageError(f"lower={lower} needs an upper: give upper=...")
+        return append.append_up_to(
+            self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        )
+
+    def compare_and_append(self, updates: object, lower: FrontierLike, upper: FrontierLike) -> Appended:
+        """Append all updates of `[lower, upper)` iff the collection's upper equals `lower`.
+
+        Raises:
+            UpperMismatch: it does not; carries the current one. Nothing was written.
+        """
+        return append.compare_and_append(
+            self._shard, updates, self._frontier(lower, "lower"), self._frontier(upper, "upper")
+        )
+
+    def stage(self, updates: object, *, token: str | None = None) -> bool:
+        """Store updates durably at times that are still open; they appear when these times are closed.
+
+        Times may be any at or after the upper, in any order, from any number of writers: stages do not
+        conflict. Readers see the updates as soon as their times are closed, by `seal` or by any append;
+        `staged=True` shows them before. To take updates back, stage the same rows with the opposite `_diff`.
+
+        Args:
+            updates: as for `append`, with times.
+            token: a text that identifies this call, such as `"orders 2026-01-31"`. A call whose token is
+                committed already succeeds without writing, so that a job that is run again stages once. A
+                record of it (about 100 bytes) stays in the collection's state for the lake's `token_age_s`
+                (30 days); after that, the same token is a new call.
+
+        Returns:
+            False if nothing had to be stored: the token is committed, or there are no rows. One log scan, one
+            `put` for each part that is not tiny, and one log write; a token costs another log scan and write.
+
+        Raises:
+            InvalidUpdates: the table does not fit; names the column and the row.
+            UpdateNotBeyondLower: a time is closed; names the first one. Nothing is stored.
+            UpperMismatch: all times are closed for good.
+            WriterFenced: another process that began later is writing under the same token.
+        """
+        if token is None:
+            return stage.stage(self._shard, updates)
+        if written(self._shard, token) is not None:
+            return False
+        return self.writer(writer_of(token)).stage(updates, sequence=0)
+
+    def seal(self, upper: FrontierLike) -> Appended:
+        """Close all times before `upper`. If they are closed already, nothing changes.
+
+        From then on every reader sees the updates that are staged for these times. Times without updates cost
+        nothing.
+
+        Returns:
+            The times closed by this call, and the new upper (`already`: they were closed before). One log
+            write, however much is staged. Staged batches that also hold later times are split afterwards, by
+            maintenance, and to a small part here: see the setting `merge_budget_s`.
+        """
+        return stage.seal(self._shard, self._frontier(upper, "upper"))
+
+    def builder(self, lower: FrontierLike | None = None, *, sorted: bool = False) -> BatchBuilder:  # noqa: A002
+        """A builder that takes more updates than fit into memory, and makes a batch to append.
+
+        Args:
+            lower: all times must be at or after it; default: the current upper.
+            sorted: the updates come sorted by key, value and time; see `BatchBuilder`.
+        """
+        shard = self._shard
+        # Read the state also if `lower` is given: names of uploads contain its seqno, and old ones expire.
+        upper = shard.version().upper
+        start = upper if lower is None else self._frontier(lower, "lower")
+        return BatchBuilder(shard.spec, shard.stores.blobs, shard.env, start, sorted=sorted)
+
+    def upsert(
+        self,
+        table: object,
+        *,
+        time: Time | None = None,
+        order_by: str | None = None,
+        delete_column: str | None = None,
+        state: "FollowedArrangement | None" = None,
+    ) -> Appended:
+        """Replace the rows of the table's keys with the table's rows; rows of other keys stay.
+
+        All old rows of a key are removed, whatever their multiplicity, and the new row is added once. An
+        event that changes nothing writes nothing. If another process commits meanwhile, old rows are looked
+        up again; there is no limit to that, since each time another append has succeeded.
+
+        Args:
+            table: in any Arrow form, with the key and value columns. With `_time` each row is an event at its
+                time: events of one key apply in the order of times, and at one time the last one wins.
+            time: time of all events; default: chosen at the commit, as for `append`.
+            order_by: a column of the collection, or only of the table. Of the events of one key and time, the
+                one with the greatest value wins; among equals the later row. If it is a column of the
+                collection, an event older than the stored row is late and changes nothing.
+            delete_column: a bool column that is true where the key is removed; default: a row removes its key
+                if all its value columns except `order_by` are null.
+            state: an arrangement of the collection, with all rows and columns: old rows are looked up in it,
+                and no stored part is opened. It catches up first.
+
+        Returns:
+            The times written, and the new upper. One log scan, for each part that may hold one of the keys an
+            `open` and some reads, one `put` for each new part and one log write; no log write if nothing
+            changes and no time was given.
+
+        Raises:
+            InvalidUpdates: the table does not fit; names the column and the row.
+            UpdateNotBeyondLower: a time is already closed.
+            UsageError: times are tuples, or there is no such column.
+        """
+        at = None if time is None else self.domain.check(time, "time")
+        old_rows = None if state is None else self._old_rows(state)
+        columns = EventColumns(order_by, delete_column)
+        return upsert.upsert(self._shard, table, columns, at, old_rows=old_rows)
+
+    def replace(self, table: object, *, time: Time | None = None) -> Appended:
+        """Replace the contents with the rows of a table (a full dump); only differences are stored.
+
+        Whole rows and their multiplicities are compared, so that it is right for any collection. If another
+        process commits meanwhile, the contents are compared again, as by `upsert`, and its rows are replaced
+        too.
+
+        Args:
+            table: in any Arrow form, with the key and value columns; without `_diff` each row counts once.
+            time: time of the change; default: chosen at the commit.
+
+        Returns:
+            The times written, and the new upper. Reads all contents; then one `put` for each new part and one
+            log write; no log write if nothing changes and no time was given.
+
+        Raises:
+            InvalidUpdates, UpdateNotBeyondLower, UsageError: as for `upsert`.
+        """
+        at = None if time is None else self.domain.check(time, "time")
+        return upsert.replace(self._shard, table, at)
+
+    def writer(self, name: str, *, owner: str = "", take_over: bool = False, resume: bool = False) -> Writer:
+        """Open a named writer: its appends are numbered, and each is committed at most once.
+
+        Opening fences every earlier handle of the same name. One log write.
+
+        Args:
+            name: name of the writer.
+            owner: the owner of the numbers; a name that has another owner is refused.
+            take_over: take the name from another owner.
+            resume: if the name has this owner already, continue beside its other handles and fence none: for
+                owners whose processes write the same rows under the same numbers, in order. No log write
+                then.
+        """
+        return Writer(self._shard, name, owner, take_over, resume)
+
+    def _old_rows(self, state: "FollowedArrangement") -> OldRows:
+        # Imported here, as in `arrange`: few users need it, and the import takes time.
+        from tidelake.arrangement.follow.oldrows import old_rows_in
+
+        return old_rows_in(state, lambda: self._shard.spec, self.name)

@@ -1,0 +1,1 @@
+"""What users hand in, as the values that the layers below take."""

@@ -1,0 +1,29 @@
+"""Writes with a token (an idempotency key): repeated under the same token, they are committed once.
+
+Owns how a token becomes a named writer: each token has its own writer, which only writes number 0. So the
+token and the data are in one compare-and-set, and two processes with the same token fence each other.
+`tidelake.state.tokens` says how long a token is remembered.
+"""
+
+from tidelake.lake.arguments.names import check_name
+from tidelake.shard.shard import Shard
+from tidelake.shard.writing.single import writer_record
+from tidelake.state.state import WriterRecord
+from tidelake.state.tokens import PREFIX
+
+_BYTES_MAX = 255 - len(PREFIX)
+
+
+def writer_of(token: str) -> str:
+    """The name of the writer of a token.
+
+    Raises:
+        UsageError: it is empty, too long or has control characters.
+    """
+    return PREFIX + check_name(token, "token", bytes_max=_BYTES_MAX)
+
+
+def written(shard: Shard, token: str) -> WriterRecord | None:
+    """The record of a committed write under a token; None if there is none. One log scan; in a group two."""
+    record = writer_record(shard, writer_of(token))
+    return None if record is None or record.sequence is None else record

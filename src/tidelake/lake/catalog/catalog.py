@@ -1,0 +1,290 @@
+"""The list of collections, which is itself a collection.
+
+Key `name`, value `shard`; time is a counter. A name that was dropped or renamed stays, with a null shard, so
+that it is not reused by accident. An intent (an operation on several collections that was decided and is not
+finished) also has a row, under a key that cannot be a name. Every change, also of several names, is one
+compare-and-append at the upper that was read.
+
+INVARIANT: at no time do two names lead to one shard.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+
+from tidelake.config import Config
+from tidelake.data.literal import beginning, encoded_text
+from tidelake.data.types import schema_from_arrow
+from tidelake.env import Env
+from tidelake.errors import (
+    BlobNotFound,
+    Closed,
+    CollectionNotFound,
+    CorruptionError,
+    HistoryCompacted,
+    LeaseExpired,
+    OutcomeUnknown,
+    ReadOnlyLake,
+    StoreUnavailable,
+    UpperMismatch,
+)
+from tidelake.lake.catalog.settings import check_agreed
+from tidelake.model.frontier import Frontier
+from tidelake.model.predicate import PAST, leaf
+from tidelake.model.query import AsOf
+from tidelake.model.selection import Selection
+from tidelake.model.time import TimeDomain
+from tidelake.shard.lease import explained
+from tidelake.shard.machine import GroupCommit
+from tidelake.shard.reading.query import stream
+from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
+from tidelake.shard.upkeep.collector import Collector, CollectReport
+from tidelake.shard.upkeep.compactor import Compactor
+from tidelake.shard.upkeep.maintain import Maintainer
+from tidelake.shard.writing.append import compare_and_append
+from tidelake.state import agreeing
+from tidelake.state.agreed import Agreed
+from tidelake.state.space import has_tail, must_merge_all
+from tidelake.store.url import Stores
+
+SHARD_ID = "catalog"
+_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("shard", pa.string())])
+_STORED = schema_from_arrow(_SCHEMA, ["name"], None)
+_NAME_ID = _STORED.key[0].id
+# Names of collections have no control characters, so no name begins like this.
+_INTENT = "\0intent/"
+_MERGE_ABOVE_RUNS = 16
+# All runs are merged when more than one row in eight lies outside the largest run. So each name is rewritten
+# a bounded number of times while the list grows tenfold, and a change costs no more in a long list.
+_TAIL = 8
+# Small row groups: opening one name reads one row group of each stored run.
+_ROW_GROUP_ROWS_MAX = 256
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The catalog at its upper.
+
+    Attributes:
+        upper: the time of the next change.
+        shards: shard id by name, of the names that were asked for, or of all; None for a name that was
+            dropped, or given up by a rename.
+        intents: decided but unfinished operations, by id; empty if they were not asked for.
+    """
+
+    upper: int
+    shards: dict[str, str | None]
+    intents: dict[str, str] = field(default_factory=dict)
+
+
+class Catalog:
+    """Reads and changes the list of collections; `group_commit` combines concurrent commands on it."""
+
+    def __init__(
+        self, stores: Stores, env: Env, url: str, config: Config, group_commit: GroupCommit | None = None
+    ) -> None:
+        self._stores, self._env, self._url = stores, env, url
+        self._config = replace(
+            config, row_group_rows=min(config.row_group_rows, _ROW_GROUP_ROWS_MAX), merge_whole_rows=0
+        )
+        self._group_commits = group_commit
+        self._opened: Shard | None = None
+
+    @property
+    def _shard(self) -> Shard:
+        """The catalog's shard, opened on first use, so that a lake with a damaged catalog can be checked."""
+        if self._opened is None:
+            # No `cached_property`: before Python 3.12 it has one lock for all catalogs of a process, held
+            # during store calls. If two threads open the shard at once, either handle will do.
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> Shard:
+        opened = self._there() or self._made()
+        check_agreed(self._config, opened.known().agreed)
+        return opened
+
+    def _there(self) -> Shard | None:
+        try:
+            return Shard.open(
+                self._stores, self._env, self._url, SHARD_ID, self._config, group_commit=self._group_commits
+            )
+        except CollectionNotFound:
+            return None
+
+    def _made(self) -> Shard:
+        self._check_new()
+        spec = ShardSpec(self._url, SHARD_ID, TimeDomain("counter"), 0, {0: _STORED}, self._config)
+        return Shard.create(self._stores, self._env, spec, group_commit=self._group_commits)
+
+    def _check_new(self) -> None:
+        """Check that the catalog is not lost: it is made before the first shard.
+
+        Raises:
+            CorruptionError: there are shards, which a new catalog would hide.
+        """
+        log = self._stores.log
+        shards = sum(1 for key in log.keys() if key != SHARD_ID)  # noqa: SIM118 - it is no dict
+        # Look for the catalog again: others may be creating it and the first shards right now.
+        if shards and log.head(SHARD_ID) is None:
+            raise CorruptionError(SHARD_ID, f"it is missing, and {shards} shards have lost their names")
+
+    def read(self) -> Listing:
+        """Read all names. Costs a scan of the log, and a few reads for each part of the catalog."""
+        return self._listing(Selection())
+
+    def look(self, names: Iterable[str], *, intents: bool = False) -> Listing:
+        """Read the given names, as far as they exist. Costs a scan of the log, and a row group of each run.
+
+        There are few runs, however many names there are. With `intents` also reads the intents.
+        """
+        wanted = [encoded_text(name.encode(errors="surrogatepass")) for name in names]
+        ranges = [(name, name + PAST) for name in wanted] + [beginning(_INTENT)] * intents
+        return self._listing(Selection(where=leaf(_NAME_ID, ranges)))
+
+    def _listing(self, wanted: Selection) -> Listing:
+        while True:
+            try:
+                upper = self._shard.state().upper.elements[0]
+            except ReadOnlyLake:
+                upper = 0  # There is no catalog yet, and a read-only lake cannot make one.
+            if not isinstance(upper, int) or upper == 0:
+                return Listing(0, {})
+            try:
+                rows = stream(self._shard, AsOf(upper - 1), 0, brief=True, wanted=wanted).read_all()
+            except HistoryCompacted:
+                continue  # Others changed and compacted the catalog in between: read it as it is now.
+            except BlobNotFound as error:
+                why = explained(self._shard, error.name)
+                if not isinstance(why, LeaseExpired):
+                    raise why from error
+                continue  # Others also deleted the parts that they had merged.
+            found = dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True))
+            intents = {key: found.pop(key) for key in [*found] if key.startswith(_INTENT)}
+            return Listing(upper, found, intents)
+
+    def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
+        """Give a name another shard (None: dropped); False if the catalog has changed since `listing`."""
+        return self.set_all(listing, {name: shard_id})
+
+    def set_all(self, listing: Listing, changed: Mapping[str, str | None]) -> bool:
+        """Give several names other shards at once; False if the catalog has changed since `listing`.
+
+        Args:
+            listing: covers all of these names.
+            changed: shard id by name; None: dropped or renamed. May be empty: then only the upper moves.
+        """
+        rows = [(name, listing.shards[name], -1) for name in changed if name in listing.shards]
+        rows += [(name, shard_id, 1) for name, shard_id in changed.items()]
+        return self._change(listing, rows)
+
+    def intend(self, listing: Listing, id_: str, what: str) -> bool:
+        """Record an operation as decided, to be done next; False if the catalog changed since `listing`."""
+        return self._change(listing, [(_INTENT + id_, what, 1)])
+
+    def done(self, key: str) -> None:
+        """Remove an intent that is done, unless another process has removed it."""
+        while True:
+            listing = self.look([], intents=True)
+            what = listing.intents.get(key)
+            if what is None or self._change(listing, [(key, what, -1)]):
+                return
+
+    def _change(self, listing: Listing, rows: Sequence[tuple[str, str | None, int]]) -> bool:
+        """Add and take away names with their shards; False if the catalog has changed since `listing`."""
+        names, shards, diffs = zip(*rows, strict=True) if rows else ((), (), ())
+        table = pa.table(
+            {
+                "name": pa.array(names, pa.string()),
+                "shard": pa.array(shards, pa.string()),
+                "_time": pa.array([listing.upper] * len(rows), pa.int64()),
+                "_diff": pa.array(diffs, pa.int64()),
+            }
+        )
+        try:
+            compare_and_append(self._shard, table, Frontier.of(listing.upper), Frontier.of(listing.upper + 1))
+        except UpperMismatch:
+            return False
+        self._tidy()
+        return True
+
+    def agreed(self) -> Agreed:
+        """The settings of the lake. One log scan."""
+        return self._shard.state().agreed
+
+    def known_agreed(self) -> Agreed:
+        """The settings of the lake, as of the newest known state. Only the first call makes store calls."""
+        return self._shard.known().agreed
+
+    def change_agreed(self, values: Mapping[str, int]) -> Agreed:
+        """Change settings of the lake; see `tidelake.state.agreeing`. One log write."""
+        return self._shard.run(partial(agreeing.change, values=values))
+
+    def told(self, revision: int) -> None:
+        """Note that all shards have adopted a revision of the settings. One log write, the first time."""
+        self._shard.run(partial(agreeing.told, revision=revision))
+
+    def unname(self, shard_id: str, name: str) -> bool:
+        """Remove the name of a dropped shard, also if it was renamed meanwhile; False if it has no name.
+
+        Args:
+            shard_id: id of the shard.
+            name: the name that it had a moment ago.
+        """
+        while True:
+            listing = self.look([name])
+            if listing.shards.get(name) != shard_id:
+                listing = self.read()
+            now = next((known for known, of in listing.shards.items() if of == shard_id), None)
+            if now is None:
+                return False
+            if self.set(listing, now, None):
+                return True
+
+    def rule_out(self, shard_id: str) -> None:
+        """Make sure that no name leads to a tombstone, and that none can be given to it any more.
+
+        SUBTLE: a process that names a shard first reads the catalog, then checks that the shard is alive. If
+        it checked before the tombstone, it read the catalog earlier still; this moves the catalog's upper, so
+        its change is refused. Reads all names.
+        """
+        while True:
+            listing = self.read()
+            changed = dict.fromkeys(name for name, of in listing.shards.items() if of == shard_id)
+            if self.set_all(listing, changed):
+                return
+
+    def collect(self) -> CollectReport:
+        """Delete what the catalog no longer needs; see `Collection.collect`.
+
+        Also ends the merge claims of processes that died: the next merge may be many changes away.
+        """
+        Compactor(self._shard).end_expired()
+        return Collector(self._shard).run()
+
+    def _tidy(self) -> None:
+        """Keep reads cheap: compact the history of the names, and keep their runs few."""
+        try:
+            state = self._shard.state()
+            if state.spine.totals.runs > _MERGE_ABOVE_RUNS:
+                self._shard.advance_since(state.upper.just_before())
+                self._merge()
+                Collector(self._shard).run_if_due()
+        except (StoreUnavailable, OutcomeUnknown, Closed):
+            # The change itself is committed. The next change tries again.
+            self._shard.env.recorder.count("catalog.tidy.failed")
+
+    def _merge(self) -> None:
+        """Merge small runs into larger ones, and all of them when `_TAIL` or `since` says so."""
+        maintainer = Maintainer(self._shard)
+        maintainer.relieve(0)
+        state = self._shard.known()
+        if (
+            state.spine.totals.runs > _MERGE_ABOVE_RUNS
+            or has_tail(state.spine, _TAIL)
+            or must_merge_all(state.spine, state.since)
+        ):
+            maintainer.merge_all()

@@ -1,0 +1,1 @@
+"""Collections whose times are closed together, and the transactions that write several of them."""

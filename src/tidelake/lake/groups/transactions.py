@@ -1,0 +1,400 @@
+"""Transactions: writes and seals of several collections that are committed at one instant, or not at all.
+
+Owns the user's side of a transaction; `tidelake.state.transactions` decides it.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from types import TracebackType
+from typing import Literal
+
+import pyarrow as pa
+
+from tidelake.data.consolidate import copied
+from tidelake.data.events import EventColumns
+from tidelake.data.ingest import as_table
+from tidelake.errors import (
+    AlreadyTaken,
+    CollectionNotFound,
+    LeftGroup,
+    TidelakeError,
+    TransactionExpired,
+    UpdateNotBeyondLower,
+    UploadExpired,
+    UpperMismatch,
+    UsageError,
+)
+from tidelake.lake.arguments.frontiers import FrontierLike, frontier
+from tidelake.lake.groups.attempt import Attempt
+from tidelake.lake.groups.groups import Groups
+from tidelake.model import names
+from tidelake.model.frontier import Frontier
+from tidelake.shard.shard import Shard
+from tidelake.shard.writing.append import past_last
+from tidelake.shard.writing.batch import Batch
+from tidelake.shard.writing.batches import check_once
+from tidelake.shard.writing.transaction import Given, Offered, RowChanges, check_fits, has_times, offered_of
+from tidelake.state.append import IdempotencyKey
+from tidelake.state.commands import open_writer
+from tidelake.state.tokens import PREFIX
+
+# When a group has so many decisions, the next commit applies them to the collections.
+_DECISIONS_MAX = 16
+_ALONE = "{name!r} is upserted or replaced by the transaction: it gets no other rows, use another transaction"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a transaction did.
+
+    Attributes:
+        upper: times before it are closed in all of the collections; after a write, in the whole group.
+        already: nothing had to be written: it was committed before this call, or it was empty.
+        uppers: the upper of each collection, by name.
+    """
+
+    upper: Frontier
+    already: bool = False
+    uppers: Mapping[str, Frontier] = field(default_factory=dict)
+
+
+class Transaction:
+    """Collects writes; `commit`, or the end of the `with` block, commits them together.
+
+    Nothing is stored before that, and nothing at all if the block raises. After a conflict the rows are
+    stored already: `commit(time=...)` tries again with them at a later time, `abort` gives them up. If
+        neither
+    is called, they are removed when they are older than the setting `upload_age_s`.
+
+    A commit uses up its batches. If it certainly failed, the caller may use them again, and may offer uploads
+    of workers again. Both stay staged until then, or until they are older than `upload_age_s`.
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        open_: Callable[[str], Shard],
+        new_id: Callable[[], str],
+        *,
+        time: int | None = None,
+        lower: Frontier | None = None,
+        upper: Frontier | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._groups, self._open = groups, open_
+        self._new_id = new_id
+        self._time, self._lower, self._upper, self._token = time, lower, upper, token
+        self._shards: dict[str, Shard] = {}
+        self._rows: list[tuple[str, Given]] = []
+        self._held: list[Batch] = []
+        self._offered = self._left = False
+        self._seals: dict[str, Frontier] = {}
+        self._kind: Literal["write", "stage"] | None = None
+        self._attempt: Attempt | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and not self._ended:
+            self.commit()
+
+    def write(self, name: str, updates: object) -> None:
+        """Add updates of a collection. They get the time of the transaction, unless they have `_time`.
+
+        Args:
+            name: name of the collection.
+            updates: a table or stream as for `Collection.append`; or a `Batch`, the bytes that an `uploader`
+                of the collection returned, or a list of these, which have their own times. If no `upper` is
+                given, the times before a batch's upper are closed as well.
+
+        Raises:
+            UsageError: a batch or upload is for another collection, or is given twice.
+        """
+        self._add("write", name, updates)
+
+    def upsert(
+        self, name: str, table: object, *, order_by: str | None = None, delete_column: str | None = None
+    ) -> None:
+        """Replace the rows of the table's keys with its rows; other keys stay. See `Collection.upsert`.
+
+        Old rows are looked up at the commit, and again, without limit, each time others write to the
+        collection before the commit is decided. The transaction can write nothing else to this collection.
+
+        Args:
+            name: name of the collection.
+            table: key and value columns. Without `_time` all rows are at the transaction's time.
+            order_by: as for `Collection.upsert`.
+            delete_column: as for `Collection.upsert`.
+
+        Raises:
+            UsageError: the collection gets other rows already.
+        """
+        self._add_changes(name, table, EventColumns(order_by, delete_column))
+
+    def replace(self, name: str, table: object) -> None:
+        """Replace the contents with the rows of a table, at the time of the transaction.
+
+        The old contents are read at the commit, and again after others write, as by `upsert`.
+
+        Args:
+            name: name of the collection.
+            table: key and value columns.
+
+        Raises:
+            UsageError: the collection gets other rows already.
+        """
+        self._add_changes(name, table, None)
+
+    def stage(self, name: str, updates: object) -> None:
+        """Stage updates at open times, which stay open. The updates need `_time`."""
+        self._add("stage", name, updates)
+
+    def seal(self, name: str, upper: FrontierLike) -> None:
+        """Close the times of one collection before a frontier."""
+        self._check_open()
+        shard = self._shard(name)
+        self._seals[name] = frontier(upper, shard.spec.domain, f"upper of {name!r}")
+
+    def commit(self, time: int | None = None) -> Committed:
+        """Commit the transaction. One log write for each collection that gets rows, and one that decides.
+
+        Args:
+            time: time of all rows, instead of the one that the transaction was begun with.
+
+        Raises:
+            UpperMismatch: the time is closed; carries the current frontier. Nothing is committed; commit
+                again with a later `time`, which stores nothing twice.
+            UpdateNotBeyondLower: rows have their own times, and one of these is closed. Nothing is committed.
+            OutcomeUnknown: it may be committed. Commit again: that commits it once.
+            TransactionExpired: it took longer than the setting `upload_age_s`. Nothing is committed.
+            BatchConsumed: a batch was used before. Nothing is committed.
+            AlreadyTaken: an upload or batch, or a copy of it, was committed before. The rest is not.
+            UploadExpired: an upload is too old, or its collection left the group. Nothing is committed.
+            UsageError: the collections cannot be in one group, or the arguments contradict each other.
+        """
+        with self._lock:
+            self._check_open()
+            wanted = self._time if time is None else time
+            # Check before anything is joined or stored, so that a wrong call changes nothing.
+            self._check_times(wanted)
+            self._time = wanted
+            done = None
+            try:
+                self._take()
+                while self._shards and done is None:
+                    done = self._tried()
+            except BaseException:
+                self._give_back()
+                raise
+            self._ended = True
+        return done or Committed(Frontier.of(0), already=True)
+
+    def abort(self) -> None:
+        """Give the transaction up: it is never committed, and its staged rows are removed. May be repeated.
+
+        Raises:
+            UsageError: it is committed already.
+            OutcomeUnknown: it may be committed: an earlier commit ended with `OutcomeUnknown`, and the group
+                that recorded its outcome is gone by now.
+        """
+        with self._lock:
+            attempt, self._ended = self._attempt, True
+            if attempt is not None and not attempt.abort():
+                raise UsageError("the transaction is committed: it cannot be given up any more")
+            self._attempt = None
+            self._give_back()
+
+    def _take(self) -> None:
+        """Take the batches from the caller, except those that an earlier commit has taken and still holds."""
+        for _, given in self._rows:
+            for batch in given.batches if isinstance(given, Offered) else ():
+                if not any(batch is one for one in self._held):
+                    batch.take("written")
+                    self._held.append(batch)
+
+    def _give_back(self) -> None:
+        """Give the batches back to the caller, unless they may be committed."""
+        if self._attempt is not None and self._attempt.asked:
+            return
+        for batch in self._held:
+            batch.give_back(offered=self._offered)
+        self._held.clear()
+
+    def _tried(self) -> Committed | None:
+        """Continue the current attempt, or begin one. None: call again, which begins another attempt."""
+        if self._attempt is None:
+            for name, given in self._rows:
+                check_fits(self._shards[name], given)
+            group, joined = self._groups.of(self._shards)
+            self._attempt = Attempt.begun(self._new_id(), group, self._shards, joined, self._rows)
+        attempt = self._attempt
+        try:
+            done = self._carried_out(attempt)
+        except (LeftGroup, TransactionExpired) as error:
+            if attempt.asked:
+                raise attempt.forgotten() from error
+            attempt.give_up()
+            self._attempt = None
+            self._left = self._left or isinstance(error, LeftGroup)
+            # It is certainly not committed, so another attempt may begin, unless this one was too slow
+            # itself.
+            if attempt.is_old and isinstance(error, TransactionExpired):
+                raise
+            return None
+        except (UpperMismatch, UpdateNotBeyondLower) as error:
+            if not self._depends():
+                raise
+            if attempt.abort():
+                # The contents may have changed: begin again with what is there now.
+                self._attempt = None
+                if self._is_final(attempt, error):
+                    raise
+            return None
+        except AlreadyTaken as error:
+            if self._token is not None and self._idempotency(attempt.group) is None:
+                # Another process with the same token was faster, and committed the upload.
+                return self._committed(attempt, attempt.group.known().upper, already=True)
+            raise self._told(error) from error
+        except TidelakeError:
+            if attempt.doubtful:
+                # It is unknown which rows are staged, so this attempt is never decided.
+                self._attempt = None
+            raise
+        if done.already and self._token is not None:
+            # Another process with the same token was faster: remove the rows staged here.
+            with suppress(TidelakeError):
+                attempt.abort()
+        if len(attempt.group.known().decisions) >= _DECISIONS_MAX:
+            self._groups.tidy_beside(attempt.group)
+        return done
+
+    def _depends(self) -> bool:
+        """Whether a write depends on contents (an upsert or a replace)."""
+        return any(isinstance(given, RowChanges) for _, given in self._rows)
+
+    def _is_final(self, attempt: Attempt, error: UpperMismatch | UpdateNotBeyondLower) -> bool:
+        """Whether a refusal is due to the caller's arguments, so that another attempt cannot succeed."""
+        current = error.current if isinstance(error, UpperMismatch) else None
+        if isinstance(current, Frontier) and current.closed:
+            return True
+        if attempt.is_staged(self._rows):
+            return self._lower is not None and attempt.group.known().upper != self._lower
+        return self._time is not None or self._own_times()
+
+    def _own_times(self) -> bool:
+        return any(has_times(self._shards[name], given) for name, given in self._rows)
+
+    def _told(self, error: AlreadyTaken) -> TidelakeError:
+        """The error to raise: `UploadExpired` if the upload was lost when its collection left the group."""
+        if not self._left:
+            return error
+        seqnos = [shard.known().seqno for shard in self._shards.values()]
+        return UploadExpired(error.name, names.uploaded_at(error.name) or 0, max(seqnos))
+
+    def _carried_out(self, attempt: Attempt) -> Committed:
+        idempotency = self._idempotency(attempt.group)
+        if idempotency is None and self._token is not None:
+            return self._committed(attempt, attempt.group.known().upper, already=True)
+        own_times, time = self._own_times(), self._time
+        if time is None and not own_times and self._depends():
+            # Upserts and replaces are computed for one time, so choose it now.
+            attempt.at = time = attempt.floor() if attempt.at is None else attempt.at
+        self._offered = True
+        attempt.prepare(self._rows, time)
+        written = attempt.times
+        upper = self._upper
+        if upper is None and not written and self._time is not None:
+            upper = past_last(self._time)
+        if upper is None and self._kind == "write" and own_times and written is not None:
+            upper = past_last(written[1])
+        if self._upper is None and self._kind == "write":
+            for _, given in self._rows:
+                if isinstance(given, Offered):
+                    upper = given.upper if upper is None else upper.join(given.upper)
+        done = attempt.decide(
+            self._seals, time, own_times=own_times, upper=upper, lower=self._lower, idempotency=idempotency
+        )
+        return self._committed(attempt, done.upper, already=done.already)
+
+    def _committed(self, attempt: Attempt, upper: Frontier, *, already: bool) -> Committed:
+        uppers = attempt.uppers()
+        # Stages and seals act on each collection by itself; a write closes the times of the whole group.
+        shown = upper if self._kind == "write" else reduce(Frontier.meet, uppers.values())
+        return Committed(shown, already, uppers)
+
+    def _check_times(self, time: int | None) -> None:
+        timed = {has_times(self._shards[name], given) for name, given in self._rows}
+        if len(timed) > 1:
+            raise UsageError("some rows of the transaction have _time, others do not: give all of them times")
+        if self._kind == "stage" and False in timed:
+            raise UsageError("staged rows need _time")
+        if True in timed and time is not None:
+            raise UsageError(f"time={time}, but the rows have times of their own: leave one of them out")
+
+    def _idempotency(self, group: Shard) -> IdempotencyKey | None:
+        """The claim that makes the token's transaction commit once; None: no token, or it is committed."""
+        if self._token is None:
+            return None
+        name = PREFIX + self._token
+        # A collection that left another group still has the records of transactions of that group.
+        for shard in (group, *self._shards.values()):
+            record = shard.known().writers.get(name)
+            if record is not None and record.sequence is not None:
+                return None
+        try:
+            record = group.run(partial(open_writer, name=name, resume=True))
+        except CollectionNotFound as error:
+            # The group ended when its last collection left.
+            raise LeftGroup(min(self._shards)) from error
+        return IdempotencyKey(name, record.epoch, 0) if record.sequence is None else None
+
+    def _add(self, kind: Literal["write", "stage"], name: str, updates: object) -> None:
+        self._check_open()
+        if self._kind not in (None, kind):
+            raise UsageError("a transaction either writes or stages: use two")
+        if any(isinstance(given, RowChanges) for other, given in self._rows if other == name):
+            raise UsageError(_ALONE.format(name=name))
+        offered = offered_of(self._shard(name), updates)
+        if offered is not None:
+            before = [part for _, given in self._rows if isinstance(given, Offered) for part in given.parts]
+            check_once([part.name for part in (*before, *offered.parts)], "an upload")
+            self._kind = kind
+            self._rows.append((name, offered))
+            return
+        self._kind = kind
+        self._rows.append((name, _kept(updates)))
+
+    def _add_changes(self, name: str, table: object, columns: EventColumns | None) -> None:
+        self._check_open()
+        if self._kind == "stage":
+            raise UsageError("a transaction either writes or stages: use two")
+        if any(other == name for other, _ in self._rows):
+            raise UsageError(_ALONE.format(name=name))
+        shard = self._shard(name)
+        if columns is not None:
+            columns.check(shard.spec.schema, shard.spec.domain)
+        self._rows.append((name, RowChanges(_kept(table), columns)))
+        self._kind = "write"
+
+    def _shard(self, name: str) -> Shard:
+        if name not in self._shards:
+            self._shards[name] = self._open(name)
+        return self._shards[name]
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise UsageError("the transaction has ended: begin another one")
+
+
+def _kept(updates: object) -> pa.Table:
+    """Copy the rows: the caller may change his arrays before the commit."""
+    given = as_table(updates)
+    return pa.Table.from_batches(list(map(copied, given.to_batches())), given.schema)

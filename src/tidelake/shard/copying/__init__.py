@@ -1,0 +1,1 @@
+"""Copies of a whole shard: to another lake, and as a fork."""
