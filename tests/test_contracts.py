@@ -24,9 +24,16 @@ BREAKS = {
         ("shard/reading/violation.py", "import tidelake.shard.writing.append"),
         ("shard/upkeep/violation.py", "import tidelake.shard.reading.query"),
     ],
-    "arrangement": [("arrangement/violation.py", "")],
+    "arrangement": [
+        ("arrangement/violation.py", ""),
+        ("arrangement/batch/violation.py", "import tidelake.arrangement.read.view"),
+    ],
+    "lake": [
+        ("lake/violation.py", ""),
+        ("lake/catalog/violation.py", "import tidelake.lake.groups.attempt"),
+    ],
     "arrangement-core": [
-        ("arrangement/violation.py", "import tidelake.shard.shard"),
+        ("arrangement/read/violation.py", "import tidelake.shard.shard"),
     ],
     "spark": [
         ("spark/violation.py", ""),

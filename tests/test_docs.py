@@ -13,7 +13,7 @@ import pytest
 
 from run_page import blocks, run
 from tests.spark import quick
-from tidelake.arrangement.checkpoint.checkpoint import saved
+from tidelake.arrangement.checkpoint import saved
 from tidelake.cli.main import cli
 from tidelake.data import events
 from tidelake.model import batch, bounds, schema, time

@@ -216,7 +216,7 @@ def test_history_of_several_collections_goes_at_once(run, users):
     for words, said in (
         (("users=0", "a=b=1970-01-02"), "'users' goes back"),
         (("users=1", "missing=1"), "no collection 'missing'"),
-        (("users",), "no COLLECTION=TIME"),
+        (("users",), "not COLLECTION=TIME"),
         (("users=1", "users=2"), "twice"),
         (("users=x",), "not a time"),
     ):

@@ -65,7 +65,7 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Look:
+class LogView:
     """A state of a shard, and the decisions of its group to read it with.
 
     Attributes:
@@ -129,7 +129,7 @@ class Shard:
             env: the clock, ids and recorder of this process.
             spec: id, schema, unit of time and settings of the shard.
             renewer: renews the leases of readers; default: a new one.
-            together: shared with other handles on the shard, whose commands are then committed together.
+            group_commit: shared with other handles on the shard, whose commands are then committed together.
             agreed: the settings that all shards of the lake share; default: those of the spec, for the first
                 shard of a lake.
 
@@ -290,7 +290,7 @@ class Shard:
         """The version of a state in which every decision of its group is applied. No store call."""
         return Version(state, self._spec.at(state))
 
-    def look(self, take: Callable[[], ShardState] | None = None) -> Look:
+    def look(self, take: Callable[[], ShardState] | None = None) -> LogView:
         """The newest state, and the decisions of its group to read it with. Costs and `take` as `version`.
 
         Raises:
@@ -303,9 +303,9 @@ class Shard:
             group, view = self._seen_group()
             state = self.alive() if take is None else take()
             if not state.group:
-                return Look(state)
+                return LogView(state)
             if view is not None and not view.is_older(state.group, state.joined):
-                return Look(state, view, group)
+                return LogView(state, view, group)
             if view is not None and stay == (state.group, state.joined):
                 raise _lost(state, view.seqno)
             # The collection joined this group after the group was read: read the group again.

@@ -444,8 +444,8 @@ def settled(record: WriterRecord | None, idempotency: IdempotencyKey) -> NoOp[Ap
     if record.epoch > idempotency.epoch:
         return Refused(WriterFenced(idempotency.writer, idempotency.epoch, record.epoch))
     if record.sequence == idempotency.sequence and record.content != idempotency.content and record.content:
-        message = f"{other_content(idempotency.writer, idempotency.sequence)}; the upper after it was {record.upper}"
-        return Refused(UsageError(message))
+        said = other_content(idempotency.writer, idempotency.sequence)
+        return Refused(UsageError(f"{said}; the upper after it was {record.upper}"))
     if record.sequence is not None and idempotency.sequence <= record.sequence:
         return NoOp(Appended(record.upper, record.upper, already=True))
     return None

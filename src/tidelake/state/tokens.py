@@ -1,8 +1,9 @@
 """Records of tokens by the day on which a write under them last began, so that they can be forgotten.
 
-A token is a writer that writes number 0 and nothing else (`tidelake.lake.arguments.tokens`). Such a writer is never
-resumed, so its record is needed only while a job may be run again: `token_age_ms` in the lake's settings. A
-writer with such a name that has written another number is no token, and is kept like any other named writer.
+A token is a writer that writes number 0 and nothing else (`tidelake.lake.arguments.tokens`). Such a writer is
+never resumed, so its record is needed only while a job may be run again: `token_age_ms` in the lake's
+settings. A writer with such a name that has written another number is no token, and is kept like any other
+named writer.
 
 A state keeps the names of its tokens by day. Those of a day that is old enough go in portions, so no step
 looks at all records.

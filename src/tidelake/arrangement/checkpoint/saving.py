@@ -1,7 +1,7 @@
 """Saves an arrangement as a checkpoint, and restores it.
 
-Owns what is captured, and how batches in memory get into files; `tidelake.arrangement.checkpoint.checkpoint` owns the
-directory and the order of writes.
+Owns what is captured, and how batches in memory get into files. The directory and the order of writes are
+those of `tidelake.arrangement.checkpoint.checkpoint`.
 """
 
 import os

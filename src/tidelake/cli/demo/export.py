@@ -11,10 +11,10 @@ A line is one of
   (Spark's `from_json` reads it as a struct with all fields null, not as a null struct.);
 - a heartbeat, `op` `h` with both sides null, for a commit that changes nothing: it moves time forward.
 
-A row is `{"path", "blob", "size", "lines", "mode", "author", "committed"}` (see `rows.PathRow`), `committed` as
-`2024-01-02T03:04:05Z`. A source is `{"version": "1", "connector": "git", "ts_ms", "lsn", "commit"}`: `lsn` is
-the commit's index, the time of the change; both `ts_ms` are the commit time, so an export repeats byte for
-byte.
+A row is `{"path", "blob", "size", "lines", "mode", "author", "committed"}` (see `rows.PathRow`),
+`committed` as `2024-01-02T03:04:05Z`. A source is `{"version": "1", "connector": "git", "ts_ms", "lsn",
+"commit"}`: `lsn` is the commit's index, the time of the change; both `ts_ms` are the commit time, so an
+export repeats byte for byte.
 Everything is ASCII (`\uNNNN`): no character of a path can end a line for any reader.
 
 Files are `changes-<index of the first commit, 9 digits>.jsonl`, one or more whole commits each, lines in

@@ -283,12 +283,12 @@ def _expanded(found: pa.Table) -> pa.Table:
     return found.take(repeats)
 
 
-def _sides(found: pa.Table, sign: int) -> list[truth.Compared]:
+def _sides(found: pa.Table, sign: int) -> list[truth.TruthSide]:
     """The rows of a change with one sign. A path may occur once for each sign."""
     kept = found.filter(pc.equal(pc.sign(found["_diff"]), sign))
     sides = [
-        truth.Compared(*values)
-        for values in zip(*(kept[n].to_pylist() for n in truth.Compared._fields), strict=True)
+        truth.TruthSide(*values)
+        for values in zip(*(kept[n].to_pylist() for n in truth.TruthSide._fields), strict=True)
     ]
     double = [path for path, n in Counter(side.path for side in sides).items() if n > 1]
     if double:

@@ -39,7 +39,7 @@ class DiffEntry(NamedTuple):
     new_blob: str
 
 
-class Compared(NamedTuple):
+class TruthSide(NamedTuple):
     """The columns of a row that a difference compares."""
 
     path: str
@@ -92,7 +92,7 @@ def diff(git: Git, a: str, b: str) -> frozenset[DiffEntry]:
     return frozenset(entries)
 
 
-def diff_of(removed: Iterable[Compared], added: Iterable[Compared]) -> frozenset[DiffEntry]:
+def diff_of(removed: Iterable[TruthSide], added: Iterable[TruthSide]) -> frozenset[DiffEntry]:
     """Netted changes in the form of `diff`.
 
     A path on both sides with one mode and one blob is left out: only its author or commit time
@@ -108,8 +108,8 @@ def diff_of(removed: Iterable[Compared], added: Iterable[Compared]) -> frozenset
         before, after = old.get(path), new.get(path)
         if before == after:
             continue
-        zeros = "0" * len((before or after or Compared(path, "", "")).blob)
-        a, b = before or Compared(path, "000000", zeros), after or Compared(path, "000000", zeros)
+        zeros = "0" * len((before or after or TruthSide(path, "", "")).blob)
+        a, b = before or TruthSide(path, "000000", zeros), after or TruthSide(path, "000000", zeros)
         if before is None or after is None:
             status = "A" if before is None else "D"
         else:

@@ -34,7 +34,7 @@ from tidelake.model import names
 from tidelake.model.batch import Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.shard.requests import Done
-from tidelake.shard.shard import Look, Shard
+from tidelake.shard.shard import LogView, Shard
 from tidelake.shard.upkeep.parting import free, part
 from tidelake.state import append as appending
 from tidelake.state import commands, transactions
@@ -254,7 +254,7 @@ def writer_record(shard: Shard, name: str) -> WriterRecord | None:
     return known_writer(look.group, look.state, name)
 
 
-def _is_member(shard: Shard, look: Look) -> bool:
+def _is_member(shard: Shard, look: LogView) -> bool:
     """Whether the collection and its group know of each other; if not, take the collection out of it."""
     state, view = look.state, look.view
     if view is None or not state.group:
@@ -268,7 +268,7 @@ def _is_member(shard: Shard, look: Look) -> bool:
     return False
 
 
-def _base_state(look: Look, idempotency: IdempotencyKey | None, runs: tuple[Run, ...] = ()) -> ShardState:
+def _base_state(look: LogView, idempotency: IdempotencyKey | None, runs: tuple[Run, ...] = ()) -> ShardState:
     """The state to compute a write on: as readers see it, without the staged rows of its earlier attempts."""
     seen = transactions.seen_through(look.state, look.view)
     seen = transactions.without(seen, transactions.waiting_for(seen, runs))
@@ -289,7 +289,7 @@ class _Attempt(Generic[R]):
         self._given_up: frozenset[str] = frozenset()
         self._is_staged = False
 
-    def tried(self, look: Look) -> Done[R] | None:
+    def tried(self, look: LogView) -> Done[R] | None:
         """Try the write on a state of collection and group; None: compute it again on a newer one."""
         write, view, group = self._write, look.view, look.group
         if view is None or group is None or self._has_given_up_others(look, group):
@@ -337,7 +337,7 @@ class _Attempt(Generic[R]):
             return error
         return UploadExpired(error.name, names.uploaded_at(error.name) or 0, self._shard.known().seqno)
 
-    def _has_given_up_others(self, look: Look, group: ShardState) -> bool:
+    def _has_given_up_others(self, look: LogView, group: ShardState) -> bool:
         """Make sure that no earlier attempt with the same runs can be committed; False if there is none.
 
         SUBTLE: such an attempt may still be running, so expire it in the group.
@@ -411,7 +411,7 @@ class _Attempt(Generic[R]):
         self._is_staged = False
 
 
-def _wanted(found: Addition[R], seen: ShardState, look: Look, awaited: Awaited, write: Write[R]) -> Single:
+def _wanted(found: Addition[R], seen: ShardState, look: LogView, awaited: Awaited, write: Write[R]) -> Single:
     """The question to the group: whether the write may be committed."""
     firsts = [part.seen_times[0] for run in found.runs for part in run.parts]
     first = min(firsts) if firsts and found.stays_open else found.floats

@@ -1,6 +1,7 @@
 """One collection's share of a transaction: uploads its rows and stages them until the group decides.
 
-`tidelake.lake.groups.groups` makes the decision; `tidelake.state.transactions` has the commands and their promises.
+`tidelake.lake.groups.groups` makes the decision; the commands and their promises are in
+`tidelake.state.transactions`.
 """
 
 from collections.abc import Callable, Sequence
