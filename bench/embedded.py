@@ -21,7 +21,7 @@ from tidelake.data.types import row_schema
 from tidelake.model.query import Fold
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.runs.plan import cut, decode_run, run_merge_task
-from tidelake.shard.runs.read import RunSource
+from tidelake.shard.runs.read import Source
 from tidelake.state.codec import encode_record
 
 
@@ -57,7 +57,7 @@ def copy(paths: list[str], out: Path) -> None:
 def merge_tasks(c: tidelake.Collection, parallelism: int) -> list[bytes]:
     """The tasks of a merge of everything, times advanced to `since`; at most `parallelism` of them."""
     state = c.state()
-    needed = [RunSource.of(run, item.batch) for item in state.spine for run in item.batch.runs]
+    needed = [Source.of(run, item.batch) for item in state.spine for run in item.batch.runs]
     tasks = cut(c._shard.spec, c._shard.stores.blobs, needed, Fold(state.since), parallelism)
     return [encode_record("task", task) for task in tasks]
 

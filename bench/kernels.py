@@ -29,7 +29,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Fold
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.runs.plan import Task, decode_run, run_merge_task
-from tidelake.shard.runs.read import KeyRange, RunSource
+from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.codec import encode_record
@@ -68,7 +68,7 @@ class Stored:
         self.spec = ShardSpec(folder.as_uri(), "0" * 32, DOMAIN, 0, {0: shape.schema}, Config())
         keys = max(1, rows * 3 // 2)
         runs = (self._run(rows // count, seed, keys) for seed in range(count))
-        self.sources = [RunSource(run, _BOUNDS.lower, _BOUNDS.upper) for run in runs]
+        self.sources = [Source(run, _BOUNDS.lower, _BOUNDS.upper) for run in runs]
         self.paths = [str(folder / "blobs" / p.name) for s in self.sources for p in s.run.parts]
         self.rows = sum(source.run.rows for source in self.sources)
         fold = Task.of(self.spec, self.sources, KeyRange(), Fold(Frontier.of(TIMES)))

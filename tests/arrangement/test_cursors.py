@@ -10,7 +10,7 @@ from cursor_model import ModelCursor, Values
 from hypothesis import HealthCheck, given, settings
 from test_snapshots import taken
 
-from tidelake.arrangement.batch.batch import filebuilder, memory
+from tidelake.arrangement.batch import filebuilder, memory
 from tidelake.arrangement.batch.cache import BlockCache
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.read.cursor import Cursor

@@ -22,7 +22,8 @@ from arrangement_rows import (
 )
 from hypothesis import HealthCheck, given, settings
 
-from tidelake.arrangement.batch.batch import IndexBatch, filebuilder, memory
+from tidelake.arrangement.batch import filebuilder, memory
+from tidelake.arrangement.batch.batch import IndexBatch
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout
 from tidelake.data.types import schema_from_arrow

@@ -7,7 +7,7 @@ import pytest
 
 from tests.arrangement.arrangement_rows import KEYS
 from tests.arrangement.model_walk import Differs, ModelWalk
-from tidelake.arrangement.batch.batch import filebuilder, memory
+from tidelake.arrangement.batch import filebuilder, memory
 from tidelake.arrangement.read import keycursor, windows
 from tidelake.arrangement.read.cursor import Cursor
 from tidelake.arrangement.read.retention import RetentionFilters

@@ -22,7 +22,7 @@ from arrangement_rows import (
 )
 from hypothesis import HealthCheck, given, settings
 
-from tidelake.arrangement.batch.batch import filebuilder, memory
+from tidelake.arrangement.batch import filebuilder, memory
 from tidelake.arrangement.batch.cache import BlockCache
 from tidelake.arrangement.batch.keys import Keys
 from tidelake.arrangement.batch.layout import Layout

@@ -69,8 +69,8 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(typed, schema=SCHEMA)
 
 
-def sides(rows: list[dict[str, Any]]) -> set[truth.Compared]:
-    return {truth.Compared(row["path"], row["mode"], row["blob"]) for row in rows}
+def sides(rows: list[dict[str, Any]]) -> set[truth.TruthSide]:
+    return {truth.TruthSide(row["path"], row["mode"], row["blob"]) for row in rows}
 
 
 def check_against_git(source: RepositorySource, directory: Path, *, samples: int = 5) -> None:

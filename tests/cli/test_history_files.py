@@ -36,7 +36,7 @@ def check_source(source: DemoSource, directory: Path) -> None:
         assert compared.equal, compared.examples
         assert source.sample(sha).schema == SCHEMA
     shas = [source.commits[index].sha for index in source.pair]
-    a, b = ({truth.Compared(r["path"], r["mode"], r["blob"]) for r in states[sha]} for sha in shas)
+    a, b = ({truth.TruthSide(r["path"], r["mode"], r["blob"]) for r in states[sha]} for sha in shas)
     assert truth.diff_of(a - b, b - a) == source.diff(*shas)
 
 

@@ -17,7 +17,7 @@ from tidelake.model.query import AsOf, Changes, Fold, Updates
 from tidelake.model.schema import Column, DataType, Field, Schema, SchemaVersion
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import Task
-from tidelake.shard.runs.read import KeyRange, RunSource
+from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.batch import SentBatch
 from tidelake.shard.writing.uploader import Uploader
@@ -285,7 +285,7 @@ NEWEST_STATES["tokens"] = replace(
 )
 
 SPEC = ShardSpec("file:///lake", SHARD, DOMAIN, 1, {0: SCHEMA, 1: LATER_SCHEMA}, Config(), 13)
-NEEDED = [RunSource(Run((part(1), INLINE), True), F(0), F(5)), RunSource(Run((REWRITTEN,)), F(5), Frontier())]
+NEEDED = [Source(Run((part(1), INLINE), True), F(0), F(5)), Source(Run((REWRITTEN,)), F(5), Frontier())]
 QUERIES = {
     "as-of": AsOf(7),
     "changes": Changes(3, 7),

@@ -249,7 +249,7 @@ def test_a_command_that_was_begun_is_finished_and_answered_before_the_lake_is_cl
     assert slow.reached.wait(60)
     # One that waits in the line of the same shard was let in, too.
     waiting, waited = thread(lambda: c.append(rows(2)))
-    while c._shard.together.commits._line.count() < 2:
+    while c._shard.group_commit.commits._line.count() < 2:
         pass
     closing, closed = thread(lake.close)
     while not lake._guard._shut:

@@ -15,7 +15,7 @@ from tidelake.lake.api.lake import Lake
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.shard.runs import read
-from tidelake.shard.runs.read import RunSource
+from tidelake.shard.runs.read import Source
 from tidelake.store.url import Stores, open_stores
 from tidelake.testing import tables
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
@@ -192,7 +192,7 @@ class Maintained:
         shard = self.c._shard
         for member in state.spine:
             for run in member.batch.runs:
-                needed = [RunSource.of(run, member.batch)]
+                needed = [Source.of(run, member.batch)]
                 for batch in read.rows(shard.spec, shard.stores.blobs, needed, Fold(state.minimum)):
                     for row, time, diff in tables.updates(batch, self.domain):
                         yield tuple(canonical(value) for value in row), time, diff

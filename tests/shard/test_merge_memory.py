@@ -20,7 +20,7 @@ from tidelake.model.query import Fold
 from tidelake.model.time import TimeDomain
 from tidelake.shard.allocator import lean_memory
 from tidelake.shard.runs.plan import Task, run_merge_task
-from tidelake.shard.runs.read import KeyRange, RunSource
+from tidelake.shard.runs.read import KeyRange, Source
 from tidelake.shard.runs.upload import write_run
 from tidelake.shard.spec import ShardSpec
 from tidelake.state.codec import encode_record
@@ -79,7 +79,7 @@ def merged(tmp_path, *, runs, input_mib, bound_mib, width):
         cuts = [*range(0, count, 2048), count]
         batches = (rows(seed, a, b, runs, width) for a, b in pairwise(cuts))
         run = write_run(spec, blobs, Env(), batches)
-        sources.append(RunSource(run, Frontier.of(0), Frontier.of(2)))
+        sources.append(Source(run, Frontier.of(0), Frontier.of(2)))
     task = Task.of(spec, sources, KeyRange(), Fold(Frontier.of(2)))
     (tmp_path / "task").write_bytes(encode_record("task", task))
     done = subprocess.run(
@@ -138,7 +138,7 @@ def task_over(blobs, count, runs=3):
     """A merge of several runs of `count` rows each, too many to be read whole."""
     spec = ShardSpec("memory://x", "0" * 32, DOMAIN, 0, {0: SCHEMA}, Config(fold_rows=1))
     made = [write_run(spec, blobs, Env(), [rows(seed, 0, count, runs, 32)]) for seed in range(runs)]
-    sources = [RunSource(run, Frontier.of(0), Frontier.of(2)) for run in made]
+    sources = [Source(run, Frontier.of(0), Frontier.of(2)) for run in made]
     return Task.of(spec, sources, KeyRange(), Fold(Frontier.of(2)))
 
 

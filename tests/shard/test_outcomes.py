@@ -34,7 +34,7 @@ from tidelake.errors import (
 from tidelake.model.query import Fold
 from tidelake.shard.history import History
 from tidelake.shard.runs.plan import between, decode_run, run_merge_task
-from tidelake.shard.runs.read import RunSource
+from tidelake.shard.runs.read import Source
 from tidelake.shard.upkeep.compactor import Workers
 from tidelake.shard.upkeep.maintain import settled
 from tidelake.state import maintenance
@@ -443,7 +443,7 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
     state = fresh.state()
     found = everything(state.spine, settled(fresh._shard))
     runs = [run for member in state.spine for run in member.batch.runs]
-    needed = [RunSource.of(run, member.batch) for member in state.spine for run in member.batch.runs]
+    needed = [Source.of(run, member.batch) for member in state.spine for run in member.batch.runs]
     (task,) = between(fresh._shard.spec, needed, Fold(state.since), ())
     output = decode_run(run_merge_task(encode_record("task", task), place.stores.blobs))
     assert digest(runs) == found.inputs

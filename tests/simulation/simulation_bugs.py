@@ -73,8 +73,8 @@ def fence_with_a_hole():
     """An older epoch of a writer goes on writing."""
     settled = append_command.settled
 
-    def unfenced(record, claim):
-        outcome = settled(record, claim)
+    def unfenced(record, idempotency):
+        outcome = settled(record, idempotency)
         fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
         return None if fenced else outcome
 
@@ -193,8 +193,8 @@ def no_witness():
 def numbers_that_are_forgotten_by_stages():
     """A stage whose number is in is staged again."""
 
-    def stage(state, now_ms, runs, checked, claim=None, **more):
+    def stage(state, now_ms, runs, checked, idempotency=None, **more):
         return append_command_stage(state, now_ms, runs, checked, None, **more)
 
     append_command_stage = append_command.stage
-    return replaced(append_command, stage=stage, claimed=lambda state, now_ms, claim: NoOp(None))
+    return replaced(append_command, stage=stage, already_in=lambda state, now_ms, idempotency: NoOp(None))

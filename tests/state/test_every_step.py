@@ -40,6 +40,7 @@ from tidelake.state.agreed import NAMES, Agreed
 from tidelake.state.append import Addition, AtCommit, Exactly, IdempotencyKey, UpTo
 from tidelake.state.commands import Commit
 from tidelake.state.edits import Delta, Edits, apply, stepped
+from tidelake.state.grouped import GroupView
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.merging import MergeRequest, MergeResult, requests
 from tidelake.state.spine import SpineId
@@ -126,7 +127,7 @@ class World:
         runs = (Run((self.fresh(at, at),)),) if written else self.runs(at, max(at, end - 1))
         seen = Seen(max(0, self.state.seqno - rng.randint(0, 2))) if rng.random() < 0.2 else None
         more = {"offered": self.offered(runs), "seen": seen, "as_now": rng.random() < 0.2}
-        return partial(appends.append, runs=runs, when=when, claim=self.claim(), **more)
+        return partial(appends.append, runs=runs, when=when, idempotency=self.claim(), **more)
 
     def stage(self):
         runs = self.runs(self.at, self.at + 8)
@@ -134,7 +135,12 @@ class World:
         offered = self.offered(runs)
         checked = self.checked(runs)
         return partial(
-            appends.stage, runs=runs, checked=checked, claim=self.claim(), seal_to=seal_to, offered=offered
+            appends.stage,
+            runs=runs,
+            checked=checked,
+            idempotency=self.claim(),
+            seal_to=seal_to,
+            offered=offered,
         )
 
     def checked(self, runs):
@@ -347,7 +353,7 @@ class World:
         leaving = rng.random() < 0.3
         times = {f"t{n}": rng.choice((None, self.at + 3)) for n in range(2)}
         upper = F(self.at + rng.randint(0, 5))
-        view = transactions.View(GROUP, 10**6, upper, state.joined, leaving, times)
+        view = GroupView(GROUP, 10**6, upper, state.joined, leaving, times)
         return partial(transactions.settle, view=view, leave={} if leaving else None)
 
     def catch_up(self):
@@ -376,11 +382,11 @@ class World:
     def decide(self):
         share = Share(self.admitted("n"), F(0), (0, 0) if self.rng.random() < 0.7 else None)
         wanted = Intent(f"d{self.rng.randint(0, 9)}", self.state.seqno, {"n": share})
-        return partial(transactions.decide, wanted=wanted, claim=self.claim())
+        return partial(transactions.decide, wanted=wanted, idempotency=self.claim())
 
     def stage_single(self):
         state, at = self.state, self.at
-        view = transactions.View(GROUP, 10**6, F(at), state.joined)
+        view = GroupView(GROUP, 10**6, F(at), state.joined)
         runs = self.runs(at, at + 4) or (Run((self.fresh(at, at + 4),)),)
         bounds = Bounds(F(at), F(at + self.rng.randint(0, 5)), state.minimum)
         found = Addition(True, runs, bounds, stays_open=self.rng.random() < 0.5)
@@ -406,7 +412,7 @@ class World:
             end=F(self.at + rng.randint(0, 3)),
             has_rows=rng.random() < 0.7,
             floats=rng.random() < 0.3,
-            claim=self.claim(),
+            idempotency=self.claim(),
             applied=frozenset(sorted(state.decisions)[:1]),
         )
         return partial(single.decide_single, wanted=wanted)

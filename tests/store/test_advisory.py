@@ -13,8 +13,8 @@ from tidelake.testing.files import SimulatedDisk
 
 HOLDER = """
 import sys, time
-from tidelake.store.advisory import FileTurns
-with FileTurns(sys.argv[1]).take("a/b", "merge") as is_ours:
+from tidelake.store.advisory import FileAdvisoryLocks
+with FileAdvisoryLocks(sys.argv[1]).take("a/b", "merge") as is_ours:
     print(is_ours, flush=True)
     time.sleep(600)
 """

@@ -19,7 +19,7 @@ from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import Lease, explained
 from tidelake.shard.runs.plan import ReadPlan, plan_read
 from tidelake.shard.runs.read import rows, shown, sources
-from tidelake.shard.runs.scope import RunSource, Scope, matching
+from tidelake.shard.runs.scope import Scope, Source, matching
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
@@ -169,7 +169,7 @@ def answers(state: ShardState, query: Query) -> bool:
     return _closed(query)[0](state)
 
 
-def any_stored(needed: list[RunSource]) -> bool:
+def any_stored(needed: list[Source]) -> bool:
     """Whether the store is needed at all: inline parts are in the state itself."""
     return any(part.inline is None for source in needed for part in source.run.parts)
 

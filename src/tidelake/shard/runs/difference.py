@@ -16,7 +16,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Updates
 from tidelake.model.time import Time
 from tidelake.shard.runs.read import rows
-from tidelake.shard.runs.scope import KeyRange, RunSource
+from tidelake.shard.runs.scope import KeyRange, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -24,7 +24,7 @@ from tidelake.store.protocols import BlobStore
 def differences(
     spec: ShardSpec,
     blobs: BlobStore,
-    old: list[RunSource],
+    old: list[Source],
     new: Iterable[pa.RecordBatch],
     *,
     at: Time,

@@ -19,7 +19,7 @@ from tidelake.model.batch import Part
 from tidelake.model.query import Query
 from tidelake.shard.overlap import prefetch_all
 from tidelake.shard.runs.cache import cache_of, identity, worth_keeping
-from tidelake.shard.runs.scope import RunSource, Scope
+from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.runs.stream import chunk_limits, streams, whole
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
@@ -30,7 +30,7 @@ _GATHERED_SHARE = 8
 
 
 def gathered(
-    spec: ShardSpec, blobs: BlobStore, runs: list[RunSource], query: Query, scope: Scope
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope
 ) -> Generator[pa.RecordBatch]:
     """The answer to a query over the keys of a scope."""
     cache = cache_of(spec)
@@ -38,8 +38,8 @@ def gathered(
     def is_here(part: Part) -> bool:
         return part.inline is not None or (cache is not None and cache.has(identity(spec, part)))
 
-    here: list[RunSource] = []
-    others: list[RunSource] = []
+    here: list[Source] = []
+    others: list[Source] = []
     for source in runs:
         (here if all(map(is_here, source.run.parts)) else others).append(source)
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def _drain(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield held.popleft()
 
 
-def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[RunSource]) -> None:
+def catch_up(spec: ShardSpec, blobs: BlobStore, needed: Iterable[Source]) -> None:
     """Unpack new parts of a shard, if most of it is in the look-up cache of this process.
 
     Otherwise the next look-ups unpack them. Costs an `open` and some reads for each new part.

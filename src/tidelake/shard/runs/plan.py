@@ -25,7 +25,7 @@ from tidelake.shard.lease import explained_by
 from tidelake.shard.overlap import prefetch
 from tidelake.shard.records import decoded
 from tidelake.shard.runs.read import rows, shown
-from tidelake.shard.runs.scope import KeyRange, RunSource, Scope
+from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
 from tidelake.shard.runs.stored import AsStored, divided
 from tidelake.shard.runs.upload import write_run
@@ -54,7 +54,7 @@ class Task:
     """
 
     spec: ShardSpec
-    needed: tuple[RunSource, ...]
+    needed: tuple[Source, ...]
     keys: KeyRange
     as_of: AsOf | None = None
     changes: Changes | None = None
@@ -62,7 +62,7 @@ class Task:
     fold: Fold | None = None
 
     @classmethod
-    def of(cls, spec: ShardSpec, needed: Iterable[RunSource], keys: KeyRange, query: Query) -> "Task":
+    def of(cls, spec: ShardSpec, needed: Iterable[Source], keys: KeyRange, query: Query) -> "Task":
         """A task for a query."""
         task = cls(spec, tuple(needed), keys)
         match query:
@@ -122,7 +122,7 @@ class ReadPlan:
 def plan_read(
     spec: ShardSpec,
     blobs: BlobStore,
-    needed: list[RunSource],
+    needed: list[Source],
     query: Query,
     parallelism: int,
     *,
@@ -154,8 +154,8 @@ def plan_read(
 
 
 def _as_stored(
-    spec: ShardSpec, blobs: BlobStore, needed: list[RunSource], query: Query, selection: Selection
-) -> tuple[AsStored | None, list[RunSource]]:
+    spec: ShardSpec, blobs: BlobStore, needed: list[Source], query: Query, selection: Selection
+) -> tuple[AsStored | None, list[Source]]:
     # Only tasks skip rows by a predicate.
     if selection.where is not None or not isinstance(query, AsOf):
         return None, needed
@@ -220,7 +220,7 @@ def decode_run(data: bytes) -> Run:
 def cut(
     spec: ShardSpec,
     blobs: BlobStore,
-    needed: list[RunSource],
+    needed: list[Source],
     query: Query,
     parallelism: int,
     *,
@@ -230,7 +230,7 @@ def cut(
     return between(spec, needed, query, cut_keys(spec, blobs, needed, parallelism, within))
 
 
-def between(spec: ShardSpec, needed: list[RunSource], query: Query, cuts: Iterable[bytes]) -> list[Task]:
+def between(spec: ShardSpec, needed: list[Source], query: Query, cuts: Iterable[bytes]) -> list[Task]:
     """The tasks of the key ranges that `cuts` separate: one more than there are cuts."""
     edges: list[bytes | None] = [None, *cuts, None]
     ranges = [KeyRange(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
@@ -240,7 +240,7 @@ def between(spec: ShardSpec, needed: list[RunSource], query: Query, cuts: Iterab
 def cut_keys(
     spec: ShardSpec,
     blobs: BlobStore,
-    needed: list[RunSource],
+    needed: list[Source],
     parallelism: int,
     within: KeyRange | None = None,
 ) -> tuple[bytes, ...]:
@@ -253,7 +253,7 @@ def cut_keys(
     return tuple(quantiles(group_keys(blobs, needed, within or KeyRange()), count)) if count > 1 else ()
 
 
-def _within(needed: list[RunSource], keys: KeyRange) -> Iterator[RunSource]:
+def _within(needed: list[Source], keys: KeyRange) -> Iterator[Source]:
     for source in needed:
         parts = tuple(part for part in source.run.parts if keys.may_hold(part))
         if parts:

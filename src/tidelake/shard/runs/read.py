@@ -25,12 +25,12 @@ from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
 from tidelake.shard.overlap import prefetch, prefetch_all
 from tidelake.shard.runs.gather import gathered
-from tidelake.shard.runs.scope import KeyRange, RunSource, Scope, matching
+from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
-__all__ = ["KeyRange", "RunSource", "rows", "shown", "sources"]
+__all__ = ["KeyRange", "Source", "rows", "shown", "sources"]
 
 # Each thread keeps its own memory, so more threads cost more than they gain.
 _READERS_MAX = 2
@@ -42,14 +42,14 @@ _FOLD_BYTES_MAX = 128 * 1024 * 1024
 _ALL = Selection()
 
 
-def sources(batches: Iterable[HollowBatch], query: Query) -> list[RunSource]:
+def sources(batches: Iterable[HollowBatch], query: Query) -> list[Source]:
     """The runs that a query needs, without the parts whose times it cannot see."""
-    found: list[RunSource] = []
+    found: list[Source] = []
     for batch in batches:
         for run in batch.runs:
             parts = tuple(part for part in run.parts if _may_match(part, query))
             if parts:
-                found.append(RunSource.of(Run(parts, run.truncated), batch))
+                found.append(Source.of(Run(parts, run.truncated), batch))
     return found
 
 
@@ -70,7 +70,7 @@ def _may_match(part: Part, query: Query) -> bool:
 def rows(
     spec: ShardSpec,
     blobs: BlobStore,
-    needed: list[RunSource],
+    needed: list[Source],
     query: Query,
     keys: KeyRange | None = None,
     *,
@@ -111,7 +111,7 @@ def _cut(batches: Generator[pa.RecordBatch], names: list[str]) -> Generator[pa.R
             yield batch.select(names)
 
 
-def _consolidated(spec: ShardSpec, runs: list[RunSource], query: Query) -> bool:
+def _consolidated(spec: ShardSpec, runs: list[Source], query: Query) -> bool:
     """Whether the stored rows are the answer without consolidation: no two of them have to be summed."""
     if len(runs) != 1 or not spec.newest:
         return False
@@ -123,7 +123,7 @@ def _consolidated(spec: ShardSpec, runs: list[RunSource], query: Query) -> bool:
 
 
 def _direct(
-    spec: ShardSpec, blobs: BlobStore, runs: list[RunSource], query: Query, scope: Scope, *, names: list[str]
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, names: list[str]
 ) -> Generator[pa.RecordBatch]:
     """Some columns of a run that needs no consolidation. Decodes others only for predicate and keys."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
@@ -148,7 +148,7 @@ def _direct(
 
 
 def _merged(
-    spec: ShardSpec, blobs: BlobStore, runs: list[RunSource], query: Query, scope: Scope
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope
 ) -> Generator[pa.RecordBatch]:
     """The answer with all columns."""
     if scope.among is not None:
@@ -174,7 +174,7 @@ def _merged(
                 yield from sums(joined, chunk_rows)
 
 
-def _divided(runs: list[RunSource], rows_max: int) -> tuple[list[RunSource], list[RunSource]]:
+def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Source]]:
     """Divide runs into the smallest, at least two with at most `rows_max` rows in all, and the others."""
     by_rows = sorted(runs, key=lambda source: source.run.rows)
     total = count = 0
@@ -189,7 +189,7 @@ def _divided(runs: list[RunSource], rows_max: int) -> tuple[list[RunSource], lis
 
 
 def _folded(
-    spec: ShardSpec, blobs: BlobStore, small: list[RunSource], query: Query, scope: Scope
+    spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, scope: Scope
 ) -> list[pa.RecordBatch] | None:
     """Small runs, read whole and consolidated in memory as one; None if that is not possible.
 

@@ -21,7 +21,7 @@ from tidelake.shard.spec import ShardSpec
 
 
 @dataclass(frozen=True)
-class RunSource:
+class Source:
     """A run, and the bounds of its batch. If the run is truncated, rows outside the bounds are dropped.
 
     Attributes:
@@ -35,7 +35,7 @@ class RunSource:
     upper: Frontier
 
     @classmethod
-    def of(cls, run: Run, batch: HollowBatch) -> "RunSource":
+    def of(cls, run: Run, batch: HollowBatch) -> "Source":
         """A run of a batch."""
         return cls(run, batch.bounds.lower, batch.bounds.upper)
 
@@ -119,10 +119,10 @@ class Scope:
         return self._prunings[id_]
 
 
-def matching(needed: Iterable[RunSource], scope: Scope) -> list[RunSource]:
+def matching(needed: Iterable[Source], scope: Scope) -> list[Source]:
     """The given runs, reduced to the parts that may hold rows in scope."""
     return [
-        RunSource(Run(parts, source.run.truncated), source.lower, source.upper)
+        Source(Run(parts, source.run.truncated), source.lower, source.upper)
         for source in needed
         if (parts := tuple(part for part in source.run.parts if scope.may_hold(part)))
     ]

@@ -19,7 +19,7 @@ from tidelake.model.query import Query
 from tidelake.model.schema import Schema
 from tidelake.model.selection import Selection
 from tidelake.shard.runs.read import rows
-from tidelake.shard.runs.scope import KeyRange, RunSource, Scope
+from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -29,7 +29,7 @@ _GROUPS_MIN = 4
 _SAMPLES = 64
 
 
-def group_keys(blobs: BlobStore, needed: Iterable[RunSource], within: KeyRange) -> list[tuple[bytes, int]]:
+def group_keys(blobs: BlobStore, needed: Iterable[Source], within: KeyRange) -> list[tuple[bytes, int]]:
     """First keys of the runs' row groups, ascending, with their stored bytes. Reads each part's index."""
     parts = (part for source in needed for part in source.run.parts)
     return sorted(group for part in parts for group in group_sizes(blobs, part) if within.holds(group[0]))
@@ -64,7 +64,7 @@ def quantiles(weighted: Sequence[tuple[bytes, int]], count: int) -> list[bytes]:
 def share_keys(
     spec: ShardSpec,
     blobs: BlobStore,
-    needed: list[RunSource],
+    needed: list[Source],
     query: Query,
     count: int,
     *,

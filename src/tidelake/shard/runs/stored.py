@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidelake.model.batch import Part, Run
 from tidelake.model.query import AsOf, Query
 from tidelake.model.time import Time
-from tidelake.shard.runs.scope import RunSource
+from tidelake.shard.runs.scope import Source
 from tidelake.shard.spec import ShardSpec
 
 
@@ -39,7 +39,7 @@ class AsStored:
         return all(part.negative_rows == 0 and part.diff_sum == part.rows for part in self.parts)
 
 
-def divided(spec: ShardSpec, needed: list[RunSource], query: Query) -> tuple[list[Part], list[RunSource]]:
+def divided(spec: ShardSpec, needed: list[Source], query: Query) -> tuple[list[Part], list[Source]]:
     """The parts whose rows are the answer for their keys, and the runs without these parts.
 
     Args:
@@ -64,11 +64,11 @@ def divided(spec: ShardSpec, needed: list[RunSource], query: Query) -> tuple[lis
     return parts, left
 
 
-def _groups(needed: list[RunSource]) -> Iterator[list[tuple[RunSource, Part]]]:
+def _groups(needed: list[Source]) -> Iterator[list[tuple[Source, Part]]]:
     """All parts, ascending by key, in groups such that parts of different groups have no key in common."""
     placed = [(source, part) for source in needed for part in source.run.parts]
     placed.sort(key=lambda item: item[1].key_lower)
-    group: list[tuple[RunSource, Part]] = []
+    group: list[tuple[Source, Part]] = []
     end: bytes | None = b""
     for source, part in placed:
         if group and end is not None and part.key_lower > end:
@@ -81,7 +81,7 @@ def _groups(needed: list[RunSource]) -> Iterator[list[tuple[RunSource, Part]]]:
         yield group
 
 
-def _is_answer(spec: ShardSpec, group: list[tuple[RunSource, Part]]) -> bool:
+def _is_answer(spec: ShardSpec, group: list[tuple[Source, Part]]) -> bool:
     """Whether the stored rows of a group of parts are the answer for their keys.
 
     They are if all parts are of one run and one time: then no two rows are equal. With several times two rows

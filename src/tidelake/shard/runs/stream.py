@@ -19,7 +19,7 @@ from tidelake.data.scan import read_part, rows_among
 from tidelake.data.select import view
 from tidelake.model.batch import Part
 from tidelake.shard.runs.cache import Whole, cache_of, identity, worth_keeping
-from tidelake.shard.runs.scope import RunSource, Scope
+from tidelake.shard.runs.scope import Scope, Source
 from tidelake.shard.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
@@ -36,7 +36,7 @@ def chunk_limits(config: Config) -> tuple[int, int]:
 
 
 def streams(
-    spec: ShardSpec, blobs: BlobStore, of: Sequence[RunSource], scope: Scope, runs: int
+    spec: ShardSpec, blobs: BlobStore, of: Sequence[Source], scope: Scope, runs: int
 ) -> list[Generator[pa.RecordBatch]]:
     """A stream of the rows of each run in `of`, in order. In all, `runs` runs are read at once."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
@@ -46,7 +46,7 @@ def streams(
 
 
 def stream(
-    spec: ShardSpec, blobs: BlobStore, source: RunSource, scope: Scope, *, batch_rows: int, batch_bytes: int
+    spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, *, batch_rows: int, batch_bytes: int
 ) -> Generator[pa.RecordBatch]:
     """The rows of one run, in order: rewritten, truncated, and under the schema to read under."""
     by_schema = {
@@ -66,7 +66,7 @@ def stream(
 def seen(
     spec: ShardSpec,
     blobs: BlobStore,
-    source: RunSource,
+    source: Source,
     scope: Scope,
     by_schema: dict[int, Projection],
     *,

@@ -17,7 +17,7 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Fold
 from tidelake.shard.runs.plan import between, cut_keys, decode_run, run_merge_task
-from tidelake.shard.runs.read import RunSource, rows
+from tidelake.shard.runs.read import Source, rows
 from tidelake.shard.runs.upload import discard, write_rows
 from tidelake.shard.shard import Shard
 from tidelake.state import maintenance
@@ -161,7 +161,7 @@ class Compactor:
             self._release(claimed.claim)
             raise
 
-    def _tiny(self, needed: list[RunSource], since: Frontier) -> tuple[Part, ...]:
+    def _tiny(self, needed: list[Source], since: Frontier) -> tuple[Part, ...]:
         """Merge a few rows in memory. Inline rows stay inline if the result takes no more bytes than they."""
         # Use one spec for rows and parts: `shard.spec` changes if another thread sees a new schema.
         spec, blobs = self.shard.spec, self.shard.stores.blobs
@@ -172,9 +172,7 @@ class Compactor:
         run = write_rows(spec, blobs, self.shard.env, table, inline_bytes_max=room)
         return run.parts if run else ()
 
-    def _cuts(
-        self, request: MergeRequest, needed: list[RunSource], chunk_rows: int | None
-    ) -> tuple[bytes, ...]:
+    def _cuts(self, request: MergeRequest, needed: list[Source], chunk_rows: int | None) -> tuple[bytes, ...]:
         held = self.shard.known().claims.get(f"{request.id.lo}-{request.id.hi}")
         if held is not None and (held.positions, held.inputs) == (request.positions, request.inputs):
             return held.cuts
@@ -202,7 +200,7 @@ class Compactor:
         self,
         request: MergeRequest,
         members: list[Member],
-        needed: list[RunSource],
+        needed: list[Source],
         claim: MergeClaim,
         done: dict[int, tuple[Part, ...]],
         *,
@@ -299,8 +297,8 @@ def _shape(members: Sequence[Member], runs: Sequence[Run]) -> MergeShape:
     return replace(MergeShape.of([HollowBatch(members[0].batch.bounds, tuple(runs))]), batches=len(members))
 
 
-def _sources(members: Sequence[Member]) -> list[RunSource]:
-    return [RunSource.of(run, member.batch) for member in members for run in member.batch.runs]
+def _sources(members: Sequence[Member]) -> list[Source]:
+    return [Source.of(run, member.batch) for member in members for run in member.batch.runs]
 
 
 def _parts(output: bytes) -> tuple[Part, ...]:

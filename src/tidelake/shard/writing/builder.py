@@ -30,7 +30,7 @@ from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import Updates
 from tidelake.shard.overlap import Background, Job
-from tidelake.shard.runs.read import RunSource, rows
+from tidelake.shard.runs.read import Source, rows
 from tidelake.shard.runs.upload import check_times, discard, normalized, write_rows, write_run
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.writing.batch import Batch, check_frontier, warn_forgotten
@@ -292,8 +292,8 @@ def _release() -> None:
     pa.default_memory_pool().release_unused()
 
 
-def _whole(spec: ShardSpec, run: Run) -> RunSource:
-    return RunSource(run, Frontier.of(spec.domain.minimum), Frontier())
+def _whole(spec: ShardSpec, run: Run) -> Source:
+    return Source(run, Frontier.of(spec.domain.minimum), Frontier())
 
 
 def _all(spec: ShardSpec) -> Updates:

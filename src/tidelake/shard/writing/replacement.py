@@ -18,7 +18,7 @@ from tidelake.shard.records import decoded
 from tidelake.shard.runs.difference import differences
 from tidelake.shard.runs.plan import Task, between, cut_keys
 from tidelake.shard.runs.read import sources
-from tidelake.shard.runs.scope import RunSource
+from tidelake.shard.runs.scope import Source
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.version import Version
 from tidelake.shard.writing.batch import decode_batch
@@ -104,7 +104,7 @@ def plan_replacement(
     check_open(state, at)
     everything = Frontier.of(spec.domain.minimum), Frontier()
     old = sources(state.batches(), AsOf(at))
-    new = [RunSource(run, *everything) for data in uploads if data for run in decode_batch(spec, data).runs]
+    new = [Source(run, *everything) for data in uploads if data for run in decode_batch(spec, data).runs]
     cuts = cut_keys(spec, blobs, [*old, *new], parallelism)
     pairs = zip(between(spec, old, AsOf(at), cuts), between(spec, new, AsOf(at), cuts), strict=True)
     return [Replacement(before, after, state.upper, at) for before, after in pairs]

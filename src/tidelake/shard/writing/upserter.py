@@ -29,7 +29,7 @@ from tidelake.shard.overlap import mapped
 from tidelake.shard.records import decoded
 from tidelake.shard.runs.gather import catch_up
 from tidelake.shard.runs.read import rows, sources
-from tidelake.shard.runs.scope import RunSource
+from tidelake.shard.runs.scope import Source
 from tidelake.shard.runs.upload import check_times
 from tidelake.shard.spec import ShardSpec, stores_of
 from tidelake.shard.version import Version
@@ -67,7 +67,7 @@ class Upserter:
     """
 
     spec: ShardSpec
-    needed: tuple[RunSource, ...]
+    needed: tuple[Source, ...]
     lower: Frontier
     columns: EventColumns
     time: Time | None = None
