@@ -153,8 +153,8 @@ class World:
     def expected(self):
         return partial(appends.expected, when=Exactly(F(self.at), F(self.at + 1)))
 
-    def claimed(self):
-        return partial(appends.claimed, idempotency=IdempotencyKey("a", 0, 0))
+    def already_in(self):
+        return partial(appends.already_in, idempotency=IdempotencyKey("a", 0, 0))
 
     def open_writer(self):
         name = self.rng.choice(("a", "b", "token:a", "token:b"))
