@@ -174,8 +174,10 @@ def _next(_record, _claim):
 
 def reads_without_what_is_not_drained():
     """Between a seal and its drain, readers see the spine only."""
+    # The bounds of a staged batch are open.
     return replaced(
-        query, _sources=lambda state, asked: sources((member.batch for member in state.spine), asked)
+        query,
+        sources=lambda batches, asked: sources((one for one in batches if one.bounds.upper.elements), asked),
     )
 
 

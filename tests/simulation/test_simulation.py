@@ -71,7 +71,7 @@ def found_within(bug, seeds):
                 (bugs.reads_without_what_is_not_drained, "rows differ"),
                 (bugs.numbers_that_are_forgotten_by_stages, ""),
                 (bugs.uploads_that_are_taken_again, ""),
-                (bugs.uploads_that_are_forgotten_with_their_parts, "is in twice"),
+                (bugs.uploads_that_are_forgotten_with_their_parts, "is in "),
             ]
         ),
     ],
