@@ -50,7 +50,9 @@ def _cases() -> list[object]:
         heavy = any("spark" in x.lower() or "tidelake demo" in x for x in examples)
         if examples:
             marks = [pytest.mark.spark] if heavy else []
-            marks += [pytest.mark.full] if heavy and page.name != "README.md" else []
+            # The command line takes a second for each of many commands.
+            slow = (heavy and page.name != "README.md") or page.name == "cli.md"
+            marks += [pytest.mark.full] if slow else []
             cases.append(pytest.param(page, id=_name(page), marks=marks))
     return cases
 

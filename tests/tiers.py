@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-_SHARE = {"fast": 0.15, "full": 1.0, "soak": 10.0}
+_SHARE = {"fast": 0.15, "full": 0.5, "soak": 10.0}
 _EXAMPLES_LEAST = 5
 
 
-def examples(full: int) -> int:
-    """How many examples this tier tries of a property of which the full tier tries `full`."""
-    return max(_EXAMPLES_LEAST, round(full * _SHARE[settings.get_current_profile_name()]))
+def examples(usual: int) -> int:
+    """How many examples this tier tries of a property, by its share of `usual`."""
+    return max(_EXAMPLES_LEAST, round(usual * _SHARE[settings.get_current_profile_name()]))
 
 
 def some(cases: Iterable[object], every: int) -> list[Any]:

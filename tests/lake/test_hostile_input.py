@@ -144,6 +144,7 @@ CONDITIONS = """
 """
 
 
+@pytest.mark.full
 def test_long_conditions_end_in_time_or_in_a_limit():
     counts = bounded(
         CONDITIONS
