@@ -10,23 +10,24 @@ origin. So forks of forks form a chain, and each shard knows only its neighbours
 A tombstone keeps the parts that its forks need, and the only steps it commits are those of forks that let go.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pyrsistent import pmap
+from pyrsistent import PMap, pmap
 
 from tidelake.errors import CollectionDropped, HistoryCompacted, LeaseExpired, NotYetClosed
 from tidelake.model import names
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
+from tidelake.model.schema import SchemaVersion
 from tidelake.model.time import Time
 from tidelake.state import fuel
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.spine import FuelingMerge, Member, Spine, SpineBatch, SpineId
-from tidelake.state.staged import Staging, begins_before
-from tidelake.state.state import FIRST, UNSWEPT, Fork, Origin, ShardState, Written
+from tidelake.state.staged import Staged, Staging, begins_before
+from tidelake.state.state import Fork, Origin, ShardState
 from tidelake.state.taken import indexed
 
 
@@ -115,48 +116,55 @@ def forked(state: ShardState, fork_id: str, now_ms: int, as_of: Time | None = No
         waits = any(begins_before(one.batch, upper) for one in staged)
         end = state.drained.meet(upper) if waits else upper
         spine = _extended(_cut(spine, upper), state, end)
+    first = started(state, fork_id, now_ms, spine, staged)
+    return replace(first, upper=upper, retained=retained, origin=Origin(state.shard_id, state.seqno))
+
+
+def started(
+    state: ShardState, shard_id: str, now_ms: int, spine: Spine, staged: Iterable[Staged]
+) -> ShardState:
+    """The first state of a new shard that begins with frontiers, schemas and settings of another one.
+
+    Everything else begins empty: holds, writers, tokens, uploads, the group and garbage belong to the other.
+
+    Args:
+        state: of the other shard.
+        shard_id: of the new one.
+        now_ms: wall clock.
+        spine: its batches.
+        staged: what is staged in it.
+    """
     members = [replace(member, added=0) for member in spine]
     whole = Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges)
     staying = Staging.of({one.name: replace(one, added=0) for one in staged})
-    return replace(
-        state,
-        shard_id=fork_id,
-        seqno=0,
-        committed_ms=now_ms,
-        upper=upper,
-        retained=retained,
+    return ShardState(
+        shard_id,
+        state.domain,
+        0,
+        now_ms,
+        state.since,
+        state.upper,
+        state.retained,
         spine=whole,
-        schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
-        writers=pmap(),
-        tokens=pmap(),
-        let_in=pmap(),
-        holds=pmap(),
-        critical=pmap(),
-        garbage=pmap(),
-        doomed=pmap(),
-        collected_to=0,
-        sweep=UNSWEPT,
-        rollup=FIRST,
-        claims=pmap(),
-        chunks=pmap(),
+        schemas=_registered(state),
+        retention=state.retention,
         staged=staying,
-        group="",
-        joined=0,
-        written=Written(),
-        forks=pmap(),
-        origin=Origin(state.shard_id, state.seqno),
-        # Uploads for the origin have its id in their names, and are refused for that.
-        taken=pmap(),
         part_names=indexed(whole, staying, {}),
+        agreed=state.agreed,
     )
 
 
 def unmade(state: ShardState, fork_id: str, now_ms: int) -> ShardState:
     """What takes the place of a fork that was noted only: an empty shard, of no version of its origin."""
     start = state.minimum
-    blank = ShardState(fork_id, state.domain, 0, now_ms, start, start, start, schemas=state.schemas)
-    schemas = {id_: replace(version, seqno=0) for id_, version in state.schemas.items()}
-    return replace(blank, schemas=pmap(schemas), origin=Origin(state.shard_id, -1))
+    origin = Origin(state.shard_id, -1)
+    schemas = _registered(state)
+    return ShardState(fork_id, state.domain, 0, now_ms, start, start, start, schemas=schemas, origin=origin)
+
+
+def _registered(state: ShardState) -> PMap[int, SchemaVersion]:
+    """The schemas of a shard, for the first state of another one: there all of them hold from it on."""
+    return pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()})
 
 
 def _cut(spine: Spine, upper: Frontier) -> Spine:

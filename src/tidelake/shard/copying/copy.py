@@ -11,8 +11,6 @@ incomplete. A crash leaves objects of a shard without a log.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pyrsistent import pmap
-
 from tidelake.data.container import verify
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, LeaseExpired, TidelakeError
@@ -24,10 +22,10 @@ from tidelake.shard.lease import Lease
 from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
 from tidelake.state.agreed import Agreed
+from tidelake.state.forking import started
 from tidelake.state.spine import Spine
-from tidelake.state.staged import Staged, Staging
-from tidelake.state.state import FIRST, UNSWEPT, ShardState
-from tidelake.state.taken import indexed
+from tidelake.state.staged import Staged
+from tidelake.state.state import ShardState
 from tidelake.store.url import Stores
 
 Watch = Callable[[int, int], None]
@@ -216,37 +214,14 @@ def _renamed(
         return replace(of, runs=runs)
 
     spine = state.spine
-    members = [replace(member, batch=batch(member.batch), added=0) for member in spine]
+    members = [replace(member, batch=batch(member.batch)) for member in spine]
     copied = Spine.of(spine.next_id, spine.spent, members, spine.batches, spine.merges)
-    staged = Staging.of({one.name: one for one in (Staged(batch(old.batch), 0) for old in state.staged)})
+    staged = [Staged(batch(old.batch), 0) for old in state.staged]
     return replace(
-        state,
-        shard_id=shard_id,
-        seqno=0,
-        committed_ms=now_ms,
-        spine=copied,
-        staged=staged,
-        # Schemas were registered in states of the source; here all of them hold from the first state.
-        schemas=pmap({id_: replace(version, seqno=0) for id_, version in state.schemas.items()}),
-        holds=pmap(),
-        garbage=pmap(),
-        doomed=pmap(),
-        collected_to=0,
-        sweep=UNSWEPT,
-        rollup=FIRST,
-        claims=pmap(),
-        chunks=pmap(),
-        # All of its parts are its own.
-        forks=pmap(),
-        origin=None,
-        group="",
-        joined=0,
-        # The copy begins without tokens: the source may have some in its group only.
-        tokens=pmap(),
-        # Nothing was uploaded for it.
-        taken=pmap(),
-        part_names=indexed(copied, staged, {}),
-        let_in=pmap(),
+        started(state, shard_id, now_ms, copied, staged),
+        writers=state.writers,
+        critical=state.critical,
+        written=state.written,
         # The settings of the lake of the copy.
         agreed=replace(agreed, told=True),
     )
