@@ -270,7 +270,7 @@ class Lease:
         self.close()
 
     def _commit(self, since: Frontier | None, *, newest: bool = False) -> ShardState:
-        """Open or renew the hold, with the pins that are needed now; the state. The caller has the turn."""
+        """Open or renew the hold, with the pins that are needed now; the state. The caller holds the lock."""
         shard, now_s = self.shard, self.shard.env.clock.monotonic_s()
         renewed_ms = shard.env.clock.now_ms()
         # Before the commit: a thread that sees the id knows that there may be a hold.

@@ -118,7 +118,7 @@ class FileOwner:
 
 
 class FileBatch:
-    """See `Batch`."""
+    """See `IndexBatch`."""
 
     on_disk = True
 
@@ -140,23 +140,23 @@ class FileBatch:
         return self.owner.path
 
     def block(self, i: int) -> pa.RecordBatch:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._cache.get(self, i, self._read)
 
     def first_key(self, i: int) -> bytes:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._index.firsts[i]
 
     def last_key(self, i: int) -> bytes:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._index.lasts[i]
 
     def find_block(self, key: bytes, *, after: bool = False) -> int:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._index.find(key, after=after)
 
     def scan(self, first_block: int = 0) -> Iterator[pa.RecordBatch]:
-        """See `Batch`. Reads a megabyte at a time."""
+        """See `IndexBatch`. Reads a megabyte at a time."""
         offsets = self._contents.offsets
         while first_block < self.blocks:
             start = offsets[first_block]
@@ -171,14 +171,14 @@ class FileBatch:
             first_block = end_block
 
     def may_hold(self, keys: Keys) -> Mask:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         mask = np.zeros(len(keys), np.bool_)
         first, end = keys.between(self.key_lower, self.key_upper)
         mask[first:end] = self._filter.may_hold(keys, first, end)
         return mask
 
     def fetch(self, keys: Keys) -> pa.RecordBatch:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         places = self._possible(keys)
         if not len(places):
             return self._layout.empty
@@ -188,11 +188,11 @@ class FileBatch:
         return joined(found, self._layout, self._cache.counts)
 
     def acquire(self) -> None:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         self.owner.acquire()
 
     def release(self) -> None:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         if self.owner.release():
             self._cache.drop(self, self.blocks)
 

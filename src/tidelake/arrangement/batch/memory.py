@@ -32,7 +32,7 @@ _VIEWS_MAX = 64
 
 
 class MemoryBatch:
-    """See `Batch`. There are no resources to release: `acquire` and `release` do nothing."""
+    """See `IndexBatch`. There are no resources to release: `acquire` and `release` do nothing."""
 
     on_disk = False
 
@@ -48,53 +48,53 @@ class MemoryBatch:
 
     @cached_property
     def negative_rows(self) -> int:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return int(np.count_nonzero(diffs(self._rows) < 0))
 
     @cached_property
     def memory_bytes(self) -> int:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self.size_bytes + (self._filter.words.nbytes if self._filter is not None else 0)
 
     @property
     def blocks(self) -> int:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return -(-self.rows // _BLOCK_ROWS)
 
     @property
     def block_starts(self) -> Ints:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return np.append(np.arange(0, self.rows, _BLOCK_ROWS), self.rows)
 
     def block(self, i: int) -> pa.RecordBatch:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._rows.slice(i * _BLOCK_ROWS, _BLOCK_ROWS)
 
     def first_key(self, i: int) -> bytes:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._index.firsts[i]
 
     def last_key(self, i: int) -> bytes:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._index.lasts[i]
 
     def find_block(self, key: bytes, *, after: bool = False) -> int:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         return self._index.find(key, after=after)
 
     def scan(self, first_block: int = 0) -> Iterator[pa.RecordBatch]:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         yield self._rows.slice(first_block * _BLOCK_ROWS)
 
     def may_hold(self, keys: Keys) -> Mask:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         mask = np.zeros(len(keys), np.bool_)
         first, end = keys.between(self.key_lower, self.key_upper)
         mask[first:end] = True if self._filter is None else self._filter.may_hold(keys, first, end)
         return mask
 
     def fetch(self, keys: Keys) -> pa.RecordBatch:
-        """See `Batch`."""
+        """See `IndexBatch`."""
         numbers = self._numbers
         if numbers is not None and (one := keys.one) is not None:
             # The most frequent look-up by far, repeated for many batches: keep the number of calls small.
@@ -122,10 +122,10 @@ class MemoryBatch:
         return joined(found, self._layout, self._counts)
 
     def acquire(self) -> None:
-        """See `Batch`."""
+        """See `IndexBatch`."""
 
     def release(self) -> None:
-        """See `Batch`."""
+        """See `IndexBatch`."""
 
     @cached_property
     def _index(self) -> BlockIndex:

@@ -2,7 +2,7 @@
 
 Owns where a tail begins, how far its next step goes, and the plan of a step. Positions are frontiers that the
 caller remembers. The same two positions give the same rows again, whatever was appended, merged and
-collected meanwhile, because a standing hold keeps history from the earlier one on. Times are ints.
+collected meanwhile, because a durable lease keeps history from the earlier one on. Times are ints.
 
 INVARIANT: steps tile the times: no time is in two steps, and none between two steps is left out. Under a
 given schema, a row is removed with the same values with which it was added, or the step is refused.
@@ -24,7 +24,7 @@ from tidelake.model.selection import ReadOptions
 from tidelake.model.time import TIME_MAX
 from tidelake.shard.lease import Lease, young
 from tidelake.shard.reading import query
-from tidelake.shard.reading.standing import DurableLease
+from tidelake.shard.reading.durable import DurableLease
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec

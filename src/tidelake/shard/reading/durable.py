@@ -1,4 +1,4 @@
-"""Standing holds: leases with an id that their owner remembers, so that they outlive its process.
+"""Durable leases: leases with an id that their owner remembers, so that they outlive its process.
 
 A follower with pauses, such as a streaming query with its checkpoint, holds the history that it has not read
 yet. While a process of it runs, that process renews the hold. If none comes back in time, the hold expires as
