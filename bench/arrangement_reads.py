@@ -3,7 +3,7 @@
     from bench.arrangement_reads import run; run(10_000_000)
 
 Twice as many rows, with distinct keys, are in 64 batches, each a random share of them: in memory; in files;
-and in one file, as after `compact()`. Every engine answers the same random keys in turn; figures are medians,
+and in one file, as after `merge()`. Every engine answers the same random keys in turn; figures are medians,
 and the ratios are theirs to ours.
 """
 
@@ -134,7 +134,7 @@ def measured(rows: int, folder: Path) -> dict[str, dict[str, float]]:
         "on disk, 64 batches": Snapshot(LAYOUT, files),
         "on disk, compacted": Snapshot(LAYOUT, [one]),
     }
-    answers: dict[str, Answer] = {name: snapshot.fetch for name, snapshot in snapshots.items()}
+    answers: dict[str, Answer] = {name: snapshot.lookup for name, snapshot in snapshots.items()}
     answers |= {"duckdb": by_duckdb(path), "polars": by_polars(path)}
     found = compared(answers, rows, list(snapshots))
     for batch in (*memory, *files, one):
@@ -160,11 +160,11 @@ def compared(answers: dict[str, Answer], rows: int, ours: list[str]) -> dict[str
         ms = {name: 1000 * median(seconds) for name, seconds in taken.items()}
         for name in ours:
             result[f"{count:,} key{'s' * (count > 1)} {name}"] = {
-                "fetch_ms": ms[name],
+                "lookup_ms": ms[name],
                 "duckdb_ms": ms["duckdb"],
-                "duckdb_to_fetch": ms["duckdb"] / ms[name],
+                "duckdb_to_lookup": ms["duckdb"] / ms[name],
                 "polars_ms": ms["polars"],
-                "polars_to_fetch": ms["polars"] / ms[name],
+                "polars_to_lookup": ms["polars"] / ms[name],
             }
     return result
 

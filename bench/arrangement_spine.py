@@ -1,13 +1,13 @@
-"""Inserts into an arrangement: what merging beside them costs, and how much memory they take.
+"""Appends into an arrangement: what merging beside them costs, and how much memory they take.
 
     from bench.arrangement_spine import run; run(10_000_000)
     python -m bench.arrangement_spine FOLDER BUDGET_BYTES BYTES    (a process that is held to a budget)
 
-An insert brings ten thousand updates of random keys, one in ten of them a retraction of a row that was
-inserted before. *Throughput* inserts all rows with merging paused and with merging on, waiting included, in
-turn. *Latency* inserts every ten milliseconds while ten million rows become one batch, and before that, while
+An append brings ten thousand updates of random keys, one in ten of them a retraction of a row that was
+appended before. *Throughput* appends all rows with merging paused and with merging on, waiting included, in
+turn. *Latency* appends every ten milliseconds while ten million rows become one batch, and before that, while
 nothing is merged.
-*Budget* is a process of its own that may hold so much memory, all told, and inserts five times as much.
+*Budget* is a process of its own that may hold so much memory, all told, and appends five times as much.
 """
 
 import json
@@ -34,7 +34,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import TimeDomain
 
 INSERT_ROWS = 10_000
-# Every tenth row takes one away that came in so many inserts before.
+# Every tenth row takes one away that came in so many appends before.
 RETRACTED, BEHIND = 10, 7
 BUDGET_MIB, TIMES = 768, 5
 PAUSE_S = 0.01
@@ -46,12 +46,12 @@ Numbers = dict[str, float | list[float]]
 
 
 def drawn(n: int) -> np.ndarray:
-    """The keys of an insert."""
+    """The keys of an append."""
     return np.random.default_rng(n).integers(0, 1 << 40, INSERT_ROWS)
 
 
 def updates(n: int) -> pa.Table:
-    """The rows of the nth insert."""
+    """The rows of the nth append."""
     key, diff = drawn(n), np.ones(INSERT_ROWS, np.int64)
     if n >= BEHIND:
         key[::RETRACTED] = drawn(n - BEHIND)[1::RETRACTED]
@@ -62,16 +62,16 @@ def updates(n: int) -> pa.Table:
     )
 
 
-def inserted(spine: AsyncSpine, tables: list[pa.Table], first: int = 0, pause_s: float = 0.0) -> list[float]:
-    """Insert tables, the frontier behind them; the seconds of each."""
+def appended(spine: AsyncSpine, tables: list[pa.Table], first: int = 0, pause_s: float = 0.0) -> list[float]:
+    """Append tables, with `since` behind them; the seconds of each."""
     seconds = []
     for n, table in enumerate(tables, first):
         if pause_s:
             time.sleep(pause_s)
         began = time.perf_counter()
-        spine.insert(table)
+        spine.append(table)
         seconds.append(time.perf_counter() - began)
-        spine.set_frontier(Frontier.of(max(0, n - 1)))
+        spine.advance_since(Frontier.of(max(0, n - 1)))
     return seconds
 
 
@@ -84,7 +84,7 @@ def throughput(rows: int) -> Numbers:
         with AsyncSpine(LAYOUT, PLENTY) as spine:
             if not merging:
                 spine.pause()
-            taken[merging].append(once(lambda spine=spine: inserted(spine, tables)))
+            taken[merging].append(once(lambda spine=spine: appended(spine, tables)))
             if merging:
                 report = spine.report()
                 waited, batches, merges = report.waited_s, report.batches, report.merged.rows_read
@@ -96,7 +96,7 @@ def throughput(rows: int) -> Numbers:
         "merging_to_paused": off / on,
         "waited_s": waited,
         "batches_left": batches,
-        "rows_merged_to_inserted": merges / count,
+        "rows_merged_to_appended": merges / count,
     }
 
 
@@ -107,13 +107,13 @@ def latency(rows: int) -> Numbers:
         spine.pause()
         # In few batches, so that nobody waits for their number.
         for first in range(0, len(tables), 50):
-            spine.insert(pa.concat_tables(tables[first : first + 50]))
-        quiet = inserted(spine, later[:100], len(tables), PAUSE_S)
+            spine.append(pa.concat_tables(tables[first : first + 50]))
+        quiet = appended(spine, later[:100], len(tables), PAUSE_S)
         spine.resume()
-        spine.compact()
+        spine.merge_nowait()
         busy: list[float] = []
         while spine.report().sweeping:
-            busy += inserted(spine, [later[100 + len(busy) % 300]], len(tables) + 100 + len(busy), PAUSE_S)
+            busy += appended(spine, [later[100 + len(busy) % 300]], len(tables) + 100 + len(busy), PAUSE_S)
         report = spine.report()
     ms = [seconds * 1000 for seconds in busy]
     median = statistics.median(quiet) * 1000
@@ -126,14 +126,14 @@ def latency(rows: int) -> Numbers:
         "merging_max_ms": max(ms),
         "p99_to_quiet_median": p99 / median,
         "p99_to_median": p99 / statistics.median(ms),
-        "inserts": len(ms),
+        "appends": len(ms),
         "waits": report.waits,
         "rows_merged": report.merged.rows_read,
     }
 
 
 def held(folder: str, budget: int, size: int) -> Numbers:
-    """Insert so many bytes of rows into a process that may hold a budget; what it held at most."""
+    """Append so many bytes of rows into a process that may hold a budget; what it held at most."""
     began_mib = peak_mib()
     config = ArrangementConfig(memory_budget_bytes=budget, process_budget_bytes=budget)
     done = 0
@@ -141,15 +141,15 @@ def held(folder: str, budget: int, size: int) -> Numbers:
     with AsyncSpine(LAYOUT, config, directory=folder) as spine:
         for n, table in enumerate(forever()):
             done += table.nbytes
-            spine.insert(table)
-            spine.set_frontier(Frontier.of(max(0, n - 1)))
+            spine.append(table)
+            spine.advance_since(Frontier.of(max(0, n - 1)))
             if done >= size:
                 break
         report = spine.report()
         return {
             "budget_mib": budget / MIB,
             "imports_mib": began_mib,
-            "inserted_mib": done / MIB,
+            "appended_mib": done / MIB,
             "peak_rss_mib": peak_mib(),
             "peak_to_budget": peak_mib() * MIB / budget,
             "on_disk_mib": report.bytes_on_disk / MIB,
@@ -167,7 +167,7 @@ def forever() -> Iterator[pa.Table]:
 
 
 def budget(rows: int) -> Numbers:
-    # So that the least runs of the tests stay short: a full measurement inserts five times the budget.
+    # So that the least runs of the tests stay short: a full measurement appends five times the budget.
     size = int(min(1.0, rows / 10_000_000) * TIMES * BUDGET_MIB * MIB)
     with tempfile.TemporaryDirectory() as folder:
         asked = [sys.executable, "-m", "bench.arrangement_spine", folder, str(BUDGET_MIB * MIB), str(size)]

@@ -17,7 +17,7 @@ FLOORS = {
     ("staging", "processes, slow flush", "to_limit"): 0.5,
     ("staging", "threads, slow flush", "to_limit"): 0.5,
     **{
-        ("arrangement_reads", row, f"{engine}_to_fetch"): bound
+        ("arrangement_reads", row, f"{engine}_to_lookup"): bound
         for row, bound in _READS.items()
         for engine in ("duckdb", "polars")
     },

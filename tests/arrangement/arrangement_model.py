@@ -46,23 +46,23 @@ class Best:
 
 @dataclass
 class Model:
-    """Updates by (key, value, time), the frontier, and filters as functions."""
+    """Updates by (key, value, time), since, and filters as functions."""
 
     updates: Counter = field(default_factory=Counter)
-    frontier: int = 0
+    since: int = 0
     keeps_key: Callable = lambda key: True
     keeps_value: Callable = lambda value: True
     best: Best | None = None
 
-    def insert(self, updates):
+    def append(self, updates):
         for key, value, time, diff in updates:
-            self._add(key, value, max(time, self.frontier), diff)
+            self._add(key, value, max(time, self.since), diff)
 
-    def set_frontier(self, frontier):
-        self.frontier, before = frontier, self.updates
+    def advance_since(self, since):
+        self.since, before = since, self.updates
         self.updates = Counter()
         for (key, value, time), diff in before.items():
-            self._add(key, value, max(time, frontier), diff)
+            self._add(key, value, max(time, since), diff)
 
     def copy(self):
         return replace(self, updates=Counter(self.updates))
@@ -76,15 +76,15 @@ class Model:
         if self.best is None:
             return rows
         for key in {key for key, _ in rows}:
-            settled = {v: times.get(self.frontier, 0) for (k, v), times in rows.items() if k == key}
+            settled = {v: times.get(self.since, 0) for (k, v), times in rows.items() if k == key}
             gone = [value for value, diff in settled.items() if diff < 0]
             gone += self.best.victims([value for value, diff in settled.items() if diff > 0])
             for value in gone:
-                rows[key, value].pop(self.frontier)
+                rows[key, value].pop(self.since)
         return rows
 
     def contents(self, as_of=None):
-        """[(key, value, weight)] in order, without zero weights; as_of is at or past the frontier."""
+        """[(key, value, weight)] in order, without zero weights; as_of is at or past since."""
         found = [
             (key, value, sum(diff for time, diff in times.items() if as_of is None or time <= as_of))
             for (key, value), times in self.visible().items()

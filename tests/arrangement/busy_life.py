@@ -1,7 +1,7 @@
-"""A busy life: threads insert, read, and do all that may be done to an arrangement, at once.
+"""A busy life: threads append, read, and do all that may be done to an arrangement, at once.
 
-Every insert brings a row of its own, so that a snapshot says which inserts it has; the model of just these
-answers for it. Filters and frontier are those that the snapshot was taken under. What is saved, restored and
+Every append brings a row of its own, so that a snapshot says which appends it has; the model of just these
+answers for it. Filters and since are those that the snapshot was taken under. What is saved, restored and
 forked meanwhile is looked at in the same way.
 """
 
@@ -29,23 +29,23 @@ from tidelake.model.time import TimeDomain
 WRITERS = 2
 READERS = 3
 KEYS = 40
-# From here on are the keys of which every insert brings one.
+# From here on are the keys of which every append brings one.
 MARKS = 1000
 SCHEMA = pa.schema([("w", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 
 
 class BusyLife:
-    """One life; the same seed gives the same inserts, but never the same order of things.
+    """One life; the same seed gives the same appends, but never the same order of things.
 
     Args:
         seed: of all choices.
         folder: for files.
-        inserts: of each writer.
+        appends: of each writer.
         ranked: whether an N-filter is set, and nothing is retracted.
     """
 
-    def __init__(self, seed, folder, inserts, *, ranked):
-        self.seed, self.folder, self.inserts, self.ranked = seed, folder, inserts, ranked
+    def __init__(self, seed, folder, appends, *, ranked):
+        self.seed, self.folder, self.appends, self.ranked = seed, folder, appends, ranked
         self.machine = SetMachine()
         env = Env()
         config = tiny(
@@ -68,7 +68,7 @@ class BusyLife:
         self.modelled = lru_cache(maxsize=64)(self._model)
         self.failures = []
         self.writing = WRITERS
-        # Twice for each insert there is something to disturb, on average; writers wait for it.
+        # Twice for each append there is something to disturb, on average; writers wait for it.
         self.disturbed = threading.Semaphore(0)
         self.did = Counter()
         self.saved = (0,) * WRITERS
@@ -89,9 +89,9 @@ class BusyLife:
             raise self.failures[0]
         self.machine.share = 0.0
         self.arrangement.resume()
-        self.arrangement.consolidate()
+        self.arrangement.merge()
         with self.arrangement.snapshot() as snapshot:
-            assert self._look(snapshot, Random(0)) == (self.inserts,) * WRITERS
+            assert self._look(snapshot, Random(0)) == (self.appends,) * WRITERS
         self.arrangement.close()
         assert list((self.folder / "live").iterdir()) == []
 
@@ -108,9 +108,9 @@ class BusyLife:
         return not self.writing or self.failures
 
     def _updates(self, rng, writer):
-        """By insert: [(key, value, time, diff)]."""
+        """By append: [(key, value, time, diff)]."""
         found = []
-        for i in range(self.inserts):
+        for i in range(self.appends):
             some = [((writer, MARKS + i), (i,), i, 1)]
             for _ in range(rng.choice((0, 1, 3, 12))):
                 diff = 1 if self.ranked else rng.choice((1, 1, 2, -1, -2))
@@ -130,8 +130,8 @@ class BusyLife:
             names = [*SCHEMA.names, "_time", "_diff"]
             table = pa.table(dict(zip(names, map(list, columns), strict=True)))
             if rng.random() < 0.5:
-                self.arrangement.insert(table)
-            elif self.arrangement.insert_nowait(table):
+                self.arrangement.append(table)
+            elif self.arrangement.append_nowait(table):
                 self.arrangement.wait()
 
     def _read(self, reader):
@@ -152,7 +152,7 @@ class BusyLife:
             self._filter: 4,
             self._pause: 2,
             self._resume: 3,
-            self._compact: 2,
+            self._merge_nowait: 2,
             self._consolidate: 1,
             self._save: 1,
             self._fork: 1,
@@ -164,16 +164,16 @@ class BusyLife:
                 self.did[chosen.__name__] += 1
                 self.disturbed.release(WRITERS // 2)
         finally:
-            self.disturbed.release(WRITERS * self.inserts)
+            self.disturbed.release(WRITERS * self.appends)
 
     def _press(self, rng):
         self.machine.share = rng.choice((0.0, 0.0, 0.55, 0.65, 0.8, 0.95))
 
     def _advance(self, rng):
         with self.arrangement.snapshot() as snapshot:
-            reached = min(self._inserted(snapshot))
-        frontier = self.arrangement.frontier.elements[0]
-        self.arrangement.set_frontier(max(frontier, reached - rng.choice((0, 1, 5))))
+            reached = min(self._appended(snapshot))
+        since = self.arrangement.since.elements[0]
+        self.arrangement.advance_since(max(since, reached - rng.choice((0, 1, 5))))
 
     def _filter(self, rng):
         version = self._version(self.arrangement)
@@ -190,12 +190,12 @@ class BusyLife:
     def _resume(self, _):
         self.arrangement.resume()
 
-    def _compact(self, _):
-        self.arrangement.compact()
+    def _merge_nowait(self, _):
+        self.arrangement.merge_nowait()
 
     def _consolidate(self, _):
         self.arrangement.resume()
-        self.arrangement.consolidate()
+        self.arrangement.merge()
 
     def _save(self, rng):
         self.arrangement.save(self.folder / "saved")
@@ -218,19 +218,19 @@ class BusyLife:
             for _ in range(3):
                 with fork.snapshot() as snapshot:
                     now = self._look(snapshot, rng)
-                fork.consolidate()
-            fork.insert(pa.table({"w": [9], "k": [2 * MARKS], "v": [0], "_time": [10**6]}))
-            assert fork.fetch(pa.table({"w": [9], "k": [2 * MARKS]})).num_rows == 1
+                fork.merge()
+            fork.append(pa.table({"w": [9], "k": [2 * MARKS], "v": [0], "_time": [10**6]}))
+            assert fork.lookup(pa.table({"w": [9], "k": [2 * MARKS]})).num_rows == 1
             with fork.snapshot() as snapshot:
-                assert self._inserted(snapshot) == now
+                assert self._appended(snapshot) == now
 
     # Looks
 
     def _version(self, arrangement):
         return arrangement._spine.retention.version
 
-    def _inserted(self, snapshot):
-        """How many inserts of each writer a snapshot has; they are the first ones."""
+    def _appended(self, snapshot):
+        """How many appends of each writer a snapshot has; they are the first ones."""
         found = []
         for writer in range(WRITERS):
             marks = snapshot.range((writer, MARKS), (writer, 2 * MARKS))["k"].to_pylist()
@@ -238,29 +238,29 @@ class BusyLife:
             found.append(len(marks))
         return tuple(found)
 
-    def _model(self, inserted, frontier, least):
+    def _model(self, appended, since, least):
         model = Model(keeps_key=lambda key: key[1] >= least)
         if self.ranked:
             model.best = Best(2, greatest=True, by=0)
-        for writer, count in enumerate(inserted):
+        for writer, count in enumerate(appended):
             for some in self.updates[writer][:count]:
-                model.insert(some)
-        model.set_frontier(frontier)
+                model.append(some)
+        model.advance_since(since)
         return model
 
     def _look(self, snapshot, rng, least=None):
-        """Ask something; how many inserts of each writer are in it."""
-        inserted = self._inserted(snapshot)
-        frontier = snapshot.frontier.elements[0]
+        """Ask something; how many appends of each writer are in it."""
+        appended = self._appended(snapshot)
+        since = snapshot.since.elements[0]
         if least is None:
             least = self.least[snapshot.retention.version]
-        model = self.modelled(inserted, frontier, least)
-        as_of = rng.choice((None, frontier, frontier + 1, frontier + 4))
+        model = self.modelled(appended, since, least)
+        as_of = rng.choice((None, since, since + 1, since + 4))
         there = model.contents(as_of)
-        asks = rng.choice((self._range, self._fetch, self._sample, self._walk))
+        asks = rng.choice((self._range, self._lookup, self._sample, self._walk))
         asks(snapshot, rng, there, as_of)
         self.did[asks.__name__] += 1
-        return inserted
+        return appended
 
     def _range(self, snapshot, rng, there, as_of):
         limit, reverse = rng.choice((None, 5)), rng.random() < 0.5
@@ -269,10 +269,10 @@ class BusyLife:
         found = snapshot.range(lower, upper, limit=limit, reverse=reverse, as_of=as_of)
         assert plain(found) == between(there, lower, upper, limit, reverse)
 
-    def _fetch(self, snapshot, rng, there, as_of):
+    def _lookup(self, snapshot, rng, there, as_of):
         asked = {(rng.randrange(WRITERS), rng.randrange(KEYS)) for _ in range(rng.choice((1, 4, 50)))}
         keys = pa.table({"w": [w for w, _ in asked], "k": [k for _, k in asked]})
-        assert plain(snapshot.fetch(keys, as_of)) == [row for row in there if row[0] in asked]
+        assert plain(snapshot.lookup(keys, as_of)) == [row for row in there if row[0] in asked]
 
     def _sample(self, snapshot, rng, there, as_of):
         keys = {key for key, _, _ in there}

@@ -11,8 +11,8 @@ Values = tuple[object, ...]
 class ModelCursor:
     """Stands at `keys[i]`, or in the gap before it if `on` is False; values likewise, without gaps inside."""
 
-    def __init__(self, held: Iterable[Update], key_width: int, as_of: int | None, frontier: int = 0) -> None:
-        self.held, self.width, self.as_of, self.frontier = list(held), key_width, as_of, frontier
+    def __init__(self, held: Iterable[Update], key_width: int, as_of: int | None, since: int = 0) -> None:
+        self.held, self.width, self.as_of, self.since = list(held), key_width, as_of, since
         rows: dict[Values, list[tuple[Values, int]]] = {}
         found = contents(self.held, as_of)
         for row in sorted(found, key=ranked):
@@ -120,11 +120,11 @@ class ModelCursor:
             visit(value, weight)
 
     def times(self, through: int | None) -> list[tuple[int, int]]:
-        """Of this row: time -> sum of diffs, as the frontier has it."""
+        """Of this row: time -> sum of diffs, as since has it."""
         row, sums = ranked((*self.key, *self.value)), dict[int, int]()
         last = min(t for t in (self.as_of, through, 10**9) if t is not None)
         for found, time, diff in self.held:
-            if ranked(found) == row and max(time, self.frontier) <= last:  # type: ignore[call-overload]
-                at = max(time, self.frontier)  # type: ignore[call-overload]
+            if ranked(found) == row and max(time, self.since) <= last:  # type: ignore[call-overload]
+                at = max(time, self.since)  # type: ignore[call-overload]
                 sums[at] = sums.get(at, 0) + diff
         return [(time, total) for time, total in sorted(sums.items()) if total]

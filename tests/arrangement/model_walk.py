@@ -114,9 +114,9 @@ class ModelWalk:
     def run(self, steps):
         """So many steps, at least."""
         doing = {
-            self.insert: 30,
-            self.merge: 30,
-            self.fetch: 20,
+            self.append: 30,
+            self.step: 30,
+            self.lookup: 20,
             self.range: 8,
             self.sample: 3,
             self.count: 3,
@@ -124,8 +124,8 @@ class ModelWalk:
             self.press: 5,
             self.advance: 6,
             self.filter: 2,
-            self.compact: 2,
-            self.consolidate: 1,
+            self.merge_nowait: 2,
+            self.merge: 1,
             self.pause: 1,
             self.save: 4,
             self.restore: 2,
@@ -143,22 +143,22 @@ class ModelWalk:
 
     # What changes them
 
-    def insert(self, pair):
+    def append(self, pair):
         rng = self.rng
         updates = []
         for _ in range(rng.choice((0, 1, 1, 2, 5, 12, 40))):
-            time = pair.model.frontier + rng.choice((-2, 0, 1, 2, 3, 6))
+            time = pair.model.since + rng.choice((-2, 0, 1, 2, 3, 6))
             diff = rng.choice((1, 1, 2)) if self.ranked else rng.choice((1, 1, 1, 2, -1, -2))
             value = (rng.choice(TEXTS), rng.choice(NUMBERS))
             updates.append((self._key(), plain(value), max(time, 0), diff))
         table = self._table(updates)
         if rng.random() < 0.5:
-            pair.arrangement.insert(table)
-        elif pair.arrangement.insert_nowait(table):
+            pair.arrangement.append(table)
+        elif pair.arrangement.append_nowait(table):
             pair.arrangement.wait()
-        pair.model.insert(updates)
+        pair.model.append(updates)
 
-    def merge(self, pair):
+    def step(self, pair):
         for _ in range(self.rng.choice((1, 1, 3, 20))):
             pair.arrangement._spine.step()
 
@@ -166,8 +166,8 @@ class ModelWalk:
         pair.machine.share = self.rng.choice((0.0, 0.0, 0.55, 0.65, 0.8, 0.95))
 
     def advance(self, pair):
-        pair.model.set_frontier(pair.model.frontier + self.rng.choice((0, 1, 1, 3)))
-        pair.arrangement.set_frontier(pair.model.frontier)
+        pair.model.advance_since(pair.model.since + self.rng.choice((0, 1, 1, 3)))
+        pair.arrangement.advance_since(pair.model.since)
 
     def filter(self, pair):
         """Another filter, not weaker than the one before."""
@@ -185,12 +185,12 @@ class ModelWalk:
             pair.levels[1] += 1
         self._set_filters(pair)
 
-    def compact(self, pair):
-        pair.arrangement.compact()
+    def merge_nowait(self, pair):
+        pair.arrangement.merge_nowait()
 
-    def consolidate(self, pair):
+    def merge(self, pair):
         if not pair.paused:
-            pair.arrangement.consolidate()
+            pair.arrangement.merge()
             # It may be on its way to disk, and is not at rest then.
             self._same(pair.arrangement.report().batches <= 1, True)
 
@@ -205,7 +205,7 @@ class ModelWalk:
         before = None if self.saved is None else self.saved[1]
         saved = first.arrangement.save(self.folder / "saved")
         self._same(saved.left, "")
-        state = (sorted(first.model.updates.items(), key=str), first.model.frontier)
+        state = (sorted(first.model.updates.items(), key=str), first.model.since)
         if not saved.is_new:
             self._same(state, before)
         self.saved = (first.model.copy(), state, self._filters(first))
@@ -264,7 +264,7 @@ class ModelWalk:
             with snapshot:
                 self._look(snapshot, model)
 
-    def fetch(self, pair):
+    def lookup(self, pair):
         self._look(pair.arrangement, pair.model)
 
     def range(self, pair):
@@ -372,7 +372,7 @@ class ModelWalk:
             times = []
             cursor.map_times(lambda time, diff: times.append((time, diff)))
             self._same(times, model.model.times(model.key, value, model.as_of))
-            through = model.model.frontier + self.rng.randrange(4)
+            through = model.model.since + self.rng.randrange(4)
             times.clear()
             cursor.map_times_through(through, lambda time, diff: times.append((time, diff)))
             last = through if model.as_of is None else min(through, model.as_of)
@@ -383,7 +383,7 @@ class ModelWalk:
         keys = [self._key() for _ in range(self.rng.choice((0, 1, 1, 3, 20)))]
         table = self._table([(key, ("a", None), 0, 1) for key in keys]).select(list(self.layout.key_names))
         expected = [row for row in model.contents(as_of) if row[0] in keys]
-        self._same(self._rows(source.fetch(table, as_of)), expected)
+        self._same(self._rows(source.lookup(table, as_of)), expected)
 
     # Values
 
@@ -400,7 +400,7 @@ class ModelWalk:
         return self._key()[: self.rng.randint(1, self.width)]
 
     def _as_of(self, model):
-        return self.rng.choice((None, model.frontier + self.rng.randrange(6)))
+        return self.rng.choice((None, model.since + self.rng.randrange(6)))
 
     def _filters(self, pair):
         return pair.retained_keys, pair.retained_values, list(pair.levels)

@@ -1,4 +1,4 @@
-"""A process that inserts and saves, again and again, until it is killed: `saving_child.py PATH DIRECTORY`.
+"""A process that appends and saves, again and again, until it is killed: `saving_child.py PATH DIRECTORY`.
 
 It goes on from the checkpoint that is there. Content number n has the keys 0 to n - 1, each with the value n
 of the time when it was touched last. A line says what was saved.
@@ -59,7 +59,7 @@ def main(path, directory):
     number = max(held.values(), default=0)
     while True:
         number += 1
-        arrangement.insert(updates(number, held))
+        arrangement.append(updates(number, held))
         held |= dict.fromkeys(touched(number), number)
         arrangement.save(path)
         print(number, flush=True)

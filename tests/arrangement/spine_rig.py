@@ -103,11 +103,11 @@ class Rig:
             machine=self.machine,
         )
 
-    def insert(self, *updates: Update) -> bool:
-        return self.spine.insert_nowait(sorted_rows(updates, LAYOUT))
+    def append(self, *updates: Update) -> bool:
+        return self.spine.append_nowait(sorted_rows(updates, LAYOUT))
 
-    def insert_keys(self, keys: Iterable[int], *, time: int = 0, diff: int = 1) -> bool:
-        return self.insert(*(row(key, time, diff) for key in keys))
+    def append_keys(self, keys: Iterable[int], *, time: int = 0, diff: int = 1) -> bool:
+        return self.append(*(row(key, time, diff) for key in keys))
 
     def settle(self) -> int:
         """Step until there is nothing to do; how many steps it took."""
@@ -120,7 +120,7 @@ class Rig:
         return [level.loose for level in self.spine.report().levels]
 
     def held_keys(self) -> list[int]:
-        """The keys of all rows that reads would see as of the frontier or later, unfiltered."""
+        """The keys of all rows that reads would see as of since or later, unfiltered."""
         return [r[0] for r in self.rows()]
 
     def rows(self) -> list[tuple[object, ...]]:
@@ -133,10 +133,10 @@ class Rig:
                 batch.release()
 
     def damage(self) -> Callable[[], object]:
-        """Insert three batches that are kept on disk, and damage the file of one; gives what mends it."""
+        """Append three batches that are kept on disk, and damage the file of one; gives what mends it."""
         self.machine.share = 0.6
         for start in (0, 100, 200):
-            self.insert_keys(range(start, start + 100))
+            self.append_keys(range(start, start + 100))
         victim = self.folder / self.files()[0]
         data = victim.read_bytes()
         victim.write_bytes(bytes([data[0]]) + bytes(len(data) - 1))

@@ -73,7 +73,7 @@ def refused_at_most(call):
 @pytest.mark.parametrize("type_", TYPES, ids=str)
 def test_a_value_that_is_none_of_a_type_is_refused_wherever_it_is_sought(type_):
     with made(pa.schema([("k", type_), ("v", type_)])) as index:
-        index.insert(pa.table({"k": pa.array([None], type_), "v": pa.array([None], type_), "_time": [0]}))
+        index.append(pa.table({"k": pa.array([None], type_), "v": pa.array([None], type_), "_time": [0]}))
         for value in VALUES:
             with index.cursor() as cursor:
                 for seek in SEEKS:
@@ -84,7 +84,7 @@ def test_a_value_that_is_none_of_a_type_is_refused_wherever_it_is_sought(type_):
                     cursor.rewind()
             refused_at_most(lambda value=value: index.range((value,)))
             refused_at_most(lambda value=value: index.range(None, (value,)))
-            refused_at_most(lambda value=value: index.fetch({"k": [value]}))
+            refused_at_most(lambda value=value: index.lookup({"k": [value]}))
 
 
 def test_an_error_of_a_seek_names_the_column_the_value_and_the_type():
@@ -113,17 +113,17 @@ def test_what_is_no_path_is_refused_by_name(argument, call, value, tmp_path, mon
     assert os.listdir(tmp_path) == ["live"] and os.listdir(tmp_path / "live") == []
 
 
-def test_a_read_before_the_frontier_says_what_the_frontier_is_and_how_history_is_kept():
+def test_a_read_before_since_says_what_since_is_and_how_history_is_kept():
     with made() as index:
-        index.set_frontier(5)
+        index.advance_since(5)
         reads = [
-            lambda: index.fetch({"k": [1]}, as_of=4),
+            lambda: index.lookup({"k": [1]}, as_of=4),
             lambda: index.range(as_of=4),
             lambda: index.snapshot().cursor(4),
             lambda: index.snapshot().cursor().map_times_through(4, print),
         ]
         for read in reads:
-            with pytest.raises(HistoryCompacted, match=r"\[5\]; that is the frontier of .*as_of="):
+            with pytest.raises(HistoryCompacted, match=r"\[5\]; that is the since of .*as_of="):
                 read()
         assert index.range(as_of=5).num_rows == 0
 

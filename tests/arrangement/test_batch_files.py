@@ -54,7 +54,7 @@ def test_a_file_that_is_opened_again_is_the_batch_that_was_built(tmp_path: Path)
     assert batch.block_starts.tolist() == built.block_starts.tolist()
     assert plain(pa.Table.from_batches(batch.scan())) == plain(ROWS)
     asked = Keys.of_values([("k3", i) for i in range(60)], OF)
-    assert plain(batch.fetch(asked)) == plain(built.fetch(asked))
+    assert plain(batch.lookup(asked)) == plain(built.lookup(asked))
     assert batch.may_hold(asked).tolist() == built.may_hold(asked).tolist()
     batch.release()
     built.release()
@@ -69,7 +69,7 @@ def test_no_flipped_byte_goes_unnoticed(tmp_path: Path) -> None:
     for at in (*range(len(MAGIC), len(whole) - 60, 13), *range(len(whole) - 60, len(whole))):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         with pytest.raises((CorruptionError, FormatTooNew), match=r"one\.batch"):
-            opened(path).fetch(everything)
+            opened(path).lookup(everything)
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 0.6, 0.99])

@@ -1,4 +1,4 @@
-"""Some insert, read and disturb an arrangement at once: every answer is that of the model of its snapshot."""
+"""Some append, read and disturb an arrangement at once: every answer is that of the model of its snapshot."""
 
 import pytest
 

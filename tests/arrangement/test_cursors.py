@@ -73,8 +73,8 @@ def compare(real: Cursor, model: ModelCursor, through: int) -> None:
     real.map_times(lambda time, weight: times.append((time, weight)))
     assert times == model.times(None)
     times.clear()
-    real.map_times_through(max(through, model.frontier), lambda time, weight: times.append((time, weight)))
-    assert times == model.times(max(through, model.frontier))
+    real.map_times_through(max(through, model.since), lambda time, weight: times.append((time, weight)))
+    assert times == model.times(max(through, model.since))
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -83,12 +83,12 @@ def compare(real: Cursor, model: ModelCursor, through: int) -> None:
 def test_a_walk_is_that_of_a_sorted_list(kind: str, data: st.DataObject, tmp_path: Path) -> None:
     of = layout(kind)
     batches = data.draw(st.lists(updates(kind, max_size=15), max_size=4))
-    frontier = data.draw(st.sampled_from((0, 0, 2)))
-    as_of = data.draw(st.none() | st.integers(frontier, 4))
+    since = data.draw(st.sampled_from((0, 0, 2)))
+    as_of = data.draw(st.none() | st.integers(since, 4))
     values = st.tuples(st.sampled_from(("a", "aa", "b", None)), st.sampled_from((0.5, -1.0, 0.0, None)))
-    with taken(batches, of, tmp_path, Frontier.of(frontier)) as snapshot:
+    with taken(batches, of, tmp_path, Frontier.of(since)) as snapshot:
         real = snapshot.cursor(as_of)
-        model = ModelCursor([u for held in batches for u in held], of.key_width, as_of, frontier)
+        model = ModelCursor([u for held in batches for u in held], of.key_width, as_of, since)
         asked: list[object] = []
         compare(real, model, 4)
         for _ in range(data.draw(st.integers(1, 12))):

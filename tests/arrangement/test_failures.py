@@ -45,38 +45,38 @@ def share(request):
     return request.param
 
 
-def test_an_insert_for_which_no_thread_can_be_started_inserts_nothing(tmp_path, share):
+def test_an_append_for_which_no_thread_can_be_started_appends_nothing(tmp_path, share):
     rig = Rig(tmp_path, spawner=NoThreadToStart())
     rig.machine.share = share
-    rig.insert_keys([1])
+    rig.append_keys([1])
     files, contents = rig.files(), rig.spine.contents
     for _ in range(2):
         with pytest.raises(RuntimeError, match="thread"):
-            rig.insert_keys([2])
+            rig.append_keys([2])
     assert (rig.files(), rig.spine.contents, rig.rows()) == (files, contents, [(1, "a", 1)])
     rig.spawner.fails = False
-    rig.insert_keys([2])
+    rig.append_keys([2])
     rig.settle()
     assert rig.rows() == [(1, "a", 1), (2, "a", 1)]
     rig.spine.close()
 
 
-def test_an_insert_amid_a_compaction_for_which_no_thread_can_be_started_inserts_nothing(tmp_path):
+def test_an_append_amid_a_full_merge_for_which_no_thread_can_be_started_appends_nothing(tmp_path):
     rig = Rig(tmp_path, spawner=NoThreadToStart())
-    rig.insert_keys([1])
-    for ask in (rig.spine.compact, lambda: rig.insert_keys([2])):
+    rig.append_keys([1])
+    for ask in (rig.spine.merge_nowait, lambda: rig.append_keys([2])):
         with pytest.raises(RuntimeError, match="thread"):
             ask()
     rig.settle()
     assert rig.rows() == [(1, "a", 1)]
-    assert rig.spine.is_compact
+    assert rig.spine.is_merged
     rig.spine.close()
 
 
-def test_an_insert_whose_memory_cannot_be_measured_inserts_nothing(tmp_path, share):
+def test_an_append_whose_memory_cannot_be_measured_appends_nothing(tmp_path, share):
     rig = Rig(tmp_path, machine=FailingMachine())
     rig.machine.share = share
-    rig.insert_keys([1])
+    rig.append_keys([1])
 
     def rows():
         yield sorted_rows([row(2)], LAYOUT)
@@ -91,55 +91,55 @@ def test_an_insert_whose_memory_cannot_be_measured_inserts_nothing(tmp_path, sha
     rig.spine.close()
 
 
-def test_what_goes_wrong_while_an_insert_waits_is_told_by_the_next_one(tmp_path):
+def test_what_goes_wrong_while_an_append_waits_is_told_by_the_next_one(tmp_path):
     rig = Rig(tmp_path, tiny(batches_max=10), machine=FailingMachine())
     rig.machine.share = 0.6
     for key in range(9):
-        rig.insert_keys([key])
+        rig.append_keys([key])
     rig.machine.disk_fails = True
-    rig.spine.insert(sorted_rows([row(9)], LAYOUT))
+    rig.spine.append(sorted_rows([row(9)], LAYOUT))
     with pytest.raises(StoreUnavailable, match="free disk space"):
-        rig.spine.insert(sorted_rows([row(10)], LAYOUT))
+        rig.spine.append(sorted_rows([row(10)], LAYOUT))
     rig.machine.disk_fails = False
-    rig.spine.insert(sorted_rows([row(10)], LAYOUT))
+    rig.spine.append(sorted_rows([row(10)], LAYOUT))
     assert rig.rows() == [(key, "a", 1) for key in range(11)]
     rig.spine.close()
 
 
-def test_who_asks_whether_a_compaction_is_done_learns_why_it_is_not(tmp_path):
+def test_who_asks_whether_a_full_merge_is_done_learns_why_it_is_not(tmp_path):
     rig = Rig(tmp_path)
     mend = rig.damage()
-    rig.spine.compact()
+    rig.spine.merge_nowait()
     rig.settle()
     with pytest.raises(CorruptionError):
-        assert not rig.spine.is_compact
+        assert not rig.spine.is_merged
     rig.settle()
     with pytest.raises(CorruptionError):
-        rig.spine.compact()
+        rig.spine.merge_nowait()
     mend()
-    assert not rig.spine.is_compact
+    assert not rig.spine.is_merged
     rig.settle()
-    assert rig.spine.is_compact
+    assert rig.spine.is_merged
     rig.spine.close()
 
 
-def test_who_asks_whether_a_compaction_is_done_learns_that_the_disk_is_full(tmp_path):
+def test_who_asks_whether_a_full_merge_is_done_learns_that_the_disk_is_full(tmp_path):
     rig = Rig(tmp_path)
     rig.machine.share = 0.6
-    rig.insert_keys(range(100))
-    rig.insert_keys(range(100, 200))
+    rig.append_keys(range(100))
+    rig.append_keys(range(100, 200))
     rig.machine.free = 10
-    assert not rig.spine.is_compact
-    rig.spine.compact()
+    assert not rig.spine.is_merged
+    rig.spine.merge_nowait()
     with pytest.raises(StoreUnavailable, match="no room"):
-        assert not rig.spine.is_compact
+        assert not rig.spine.is_merged
     assert len(rig.held_keys()) == 200
     rig.spine.pause()
-    assert not rig.spine.is_compact
+    assert not rig.spine.is_merged
     rig.spine.resume()
     rig.machine.free = 1 << 40
     rig.settle()
-    assert rig.spine.is_compact
+    assert rig.spine.is_merged
     rig.spine.close()
 
 
@@ -168,12 +168,12 @@ def test_a_thread_whose_merges_fail_pauses_longer_each_time(tmp_path):
 
 def test_a_filter_that_cannot_be_computed_is_named_until_another_one_is_set(tmp_path):
     rig = Rig(tmp_path)
-    rig.insert_keys([1])
+    rig.append_keys([1])
     rig.spine.retain_values(pc.field("v").cast(pa.int64()) > 3)
-    rig.insert_keys([2])
+    rig.append_keys([2])
     rig.settle()
     with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
-        rig.insert_keys([3])
+        rig.append_keys([3])
     for _ in range(2):
         with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
             seen(rig)

@@ -49,7 +49,7 @@ def threads():
 
 def filled(index):
     for key in range(40):
-        index.insert(rows(key).append_column("_time", pa.array([0])))
+        index.append(rows(key).append_column("_time", pa.array([0])))
     return weakref.ref(index._spine)
 
 

@@ -65,8 +65,8 @@ def test_a_join_kept_by_changes_is_the_join_of_what_is_there(seed, tmp_path):
                         anew[k, n, canonical(a), b] += many * more
             assert kept == Counter({row: many for row, many in anew.items() if many})
             if time % 7 == 3:
-                left.set_frontier(time)
-                left.consolidate()
+                left.advance_since(time)
+                left.merge()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -117,8 +117,8 @@ def test_a_result_in_a_collection_is_right_at_every_time(tmp_path):
                 Arrangement.create(RIGHT, key=["k", "n"], directory=tmp_path) as right,
             ):
                 if done:
-                    left.insert(a.snapshot(done - 1).read_all())
-                    right.insert(b.snapshot(done - 1).read_all())
+                    left.append(a.snapshot(done - 1).read_all())
+                    right.append(b.snapshot(done - 1).read_all())
                 for at in range(done, time + 1):
                     # What came at the first time is what is there then.
                     changes = [(c.changes(at - 1, at) if at else c.snapshot(at)).read_all() for c in (a, b)]

@@ -56,7 +56,7 @@ def test_a_batch_answers_as_a_filter_over_its_rows(kind: str, data: st.DataObjec
     width = of.key_width
     expected = [row for row in plain(rows) if ranked(row[:width]) in chosen]
     for batch in both(rows, of, tmp_path):
-        assert plain(batch.fetch(asked)) == expected
+        assert plain(batch.lookup(asked)) == expected
         assert plain(pa.Table.from_batches(batch.scan())) == plain(rows)
         assert plain(pa.Table.from_batches([batch.block(i) for i in range(batch.blocks)])) == plain(rows)
         held = {ranked(row[:width]) for row in plain(rows)}
@@ -64,7 +64,7 @@ def test_a_batch_answers_as_a_filter_over_its_rows(kind: str, data: st.DataObjec
         for i, (key, possible) in enumerate(zip(plain(asked.rows), mask, strict=True)):
             assert possible or ranked(key) not in held
             single = Keys(of, asked.rows.slice(i, 1))
-            assert plain(batch.fetch(single)) == [r for r in expected if ranked(r[:width]) == ranked(key)]
+            assert plain(batch.lookup(single)) == [r for r in expected if ranked(r[:width]) == ranked(key)]
         assert (batch.rows, batch.negative_rows) == (rows.num_rows, sum(row[-1] < 0 for row in plain(rows)))
         batch.release()
 

@@ -92,7 +92,7 @@ def test_settings_out_of_their_limits_are_refused(setting):
         ArrangementConfig(**setting)
 
 
-def test_an_insert_may_wait_only_for_what_merges_can_reach():
+def test_an_append_may_wait_only_for_what_merges_can_reach():
     fans = Fans((2,) * LEVELS, (2,) * LEVELS)
     assert ArrangementConfig(fans=fans, batches_max=LEVELS + 1).batches_max == LEVELS + 1
     with pytest.raises(UsageError, match="batches_max=9 must exceed 9"):

@@ -36,8 +36,8 @@ def listed(rows: pa.RecordBatch) -> list[Update]:
     return [tuple(row.values()) for row in rows.to_pylist()]
 
 
-def visible(retention: RetentionFilters, updates: list[Update], frontier: int = 10) -> list[tuple]:
-    rows = retention.visible(batch(updates), Frontier.of(frontier))
+def visible(retention: RetentionFilters, updates: list[Update], since: int = 10) -> list[tuple]:
+    rows = retention.visible(batch(updates), Frontier.of(since))
     return [(k, a) for k, a, *_ in listed(rows)]
 
 
@@ -87,7 +87,7 @@ def test_a_value_that_was_retracted_is_not_counted():
     assert visible(NONE.with_values(last_n(1)), updates, 2) == [(1, 2), (1, 3), (1, 4), (1, 5), (1, 5)]
 
 
-def test_values_after_the_frontier_are_kept_until_it_passes_them():
+def test_values_after_since_are_kept_until_it_passes_them():
     updates = [*values(1, 2), (1, 3, "", 7, 1)]
     assert visible(NONE.with_values(last_n(1)), updates, 6) == [(1, 2), (1, 3)]
     assert visible(NONE.with_values(last_n(1)), updates, 7) == [(1, 3)]
@@ -98,7 +98,7 @@ def test_values_above_a_watermark_are_kept_and_not_counted():
     assert visible(retention, values(1, 2, 10, 11, 12)) == [(1, 2), (1, 10), (1, 11), (1, 12)]
 
 
-def test_what_is_below_zero_at_the_frontier_is_dropped_under_an_n_filter():
+def test_what_is_below_zero_at_since_is_dropped_under_an_n_filter():
     updates = [(1, 4, "", 2, -1), (1, 4, "", 9, 1)]
     rows = NONE.with_values(last_n(1)).visible(batch(updates), Frontier.of(5))
     assert listed(rows) == [(1, 4, "", 9, 1)]
@@ -148,13 +148,13 @@ RULES = st.builds(
 )
 
 
-def slowly(rule: Ranked, updates: list[Update], frontier: int) -> list[Update]:
+def slowly(rule: Ranked, updates: list[Update], since: int) -> list[Update]:
     """What is visible, one value after the other."""
     victims = set()
     for key in {u[0] for u in updates}:
         sums: dict[tuple, int] = {}
         for k, a, b, time, diff in updates:
-            if k == key and time <= frontier:
+            if k == key and time <= since:
                 sums[(a, b)] = sums.get((a, b), 0) + diff
         victims |= {(key, *value) for value, total in sums.items() if total < 0}
         live = [value for value, total in sums.items() if total > 0]
@@ -168,20 +168,20 @@ def slowly(rule: Ranked, updates: list[Update], frontier: int) -> list[Update]:
             known.sort(key=lambda v: v[at], reverse=rule.first == "greatest")
             ranked = known + [v for v in ranked if v[at] is None]
         victims |= {(key, *value) for value in ranked[rule.n :]}
-    return [u for u in updates if u[3] > frontier or u[:3] not in victims]
+    return [u for u in updates if u[3] > since or u[:3] not in victims]
 
 
 @given(UPDATES, RULES, st.integers(0, 7))
-def test_an_n_filter_keeps_what_counting_says(updates, rule, frontier):
+def test_an_n_filter_keeps_what_counting_says(updates, rule, since):
     rows = batch(updates)
-    kept = NONE.with_values(rule).visible(rows, Frontier.of(frontier))
-    assert listed(kept) == slowly(rule, listed(rows), frontier)
+    kept = NONE.with_values(rule).visible(rows, Frontier.of(since))
+    assert listed(kept) == slowly(rule, listed(rows), since)
 
 
 @given(st.lists(UPDATES, min_size=1, max_size=3), UPDATES, RULES, st.integers(0, 7))
-def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, frontier):
+def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, since):
     """Merges of some batches leave out rows only if all batches together are read the same without them."""
-    retention, at = NONE.with_values(rule), Frontier.of(frontier)
+    retention, at = NONE.with_values(rule), Frontier.of(since)
     rows = batch(merged)
     left = retention.settled(rows, [batch(other) for other in others], at)
     beside = [update for other in others for update in other]
@@ -191,7 +191,7 @@ def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, fronti
 
 
 @given(UPDATES, RULES, st.integers(0, 7))
-def test_a_merge_of_everything_leaves_what_is_visible(updates, rule, frontier):
-    retention, at = NONE.with_values(rule), Frontier.of(frontier)
+def test_a_merge_of_everything_leaves_what_is_visible(updates, rule, since):
+    retention, at = NONE.with_values(rule), Frontier.of(since)
     rows = batch(updates)
     assert listed(retention.settled(rows, [], at)) == listed(retention.visible(rows, at))

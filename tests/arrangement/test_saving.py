@@ -76,16 +76,16 @@ def made(tmp_path, config):
 def test_what_is_restored_is_what_was_saved(made, tmp_path):
     first = made()
     for time_ in range(30):
-        first.insert(rows(time_, time_ + 1, time=time_))
-    first.insert(rows(3, time=7, diff=-2))
-    first.set_frontier(5)
+        first.append(rows(time_, time_ + 1, time=time_))
+    first.append(rows(3, time=7, diff=-2))
+    first.advance_since(5)
     first.save(tmp_path / "saved")
     again = made(Arrangement.restore, tmp_path / "saved")
 
-    assert again.schema.equals(SCHEMA) and again.key == ("k",) and again.frontier == Frontier.of(5)
+    assert again.schema.equals(SCHEMA) and again.key == ("k",) and again.since == Frontier.of(5)
     for time_ in (None, *range(5, 31)):
         assert contents(again, time_) == contents(first, time_)
-    again.consolidate()
+    again.merge()
     assert contents(again) == contents(first)
 
 
@@ -93,15 +93,15 @@ def test_unchanged_contents_are_not_saved_again(made, tmp_path):
     recorder = Counters()
     first = made(env=Env(recorder=recorder))
     for i in range(40):
-        first.insert(rows(i))
+        first.append(rows(i))
     assert first.save(tmp_path / "saved").is_new
-    first.consolidate()
+    first.merge()
     assert not first.save(tmp_path / "saved").is_new
     again = made(Arrangement.restore, tmp_path / "saved")
     assert not again.save(tmp_path / "saved").is_new
-    again.insert(rows(1, diff=-1))
+    again.append(rows(1, diff=-1))
     assert again.save(tmp_path / "saved").is_new
-    again.set_frontier(3)
+    again.advance_since(3)
     assert again.save(tmp_path / "saved").is_new
     assert recorder.counts["arrangement.saved"] == recorder.counts["arrangement.unchanged"] == 1
 
@@ -110,20 +110,20 @@ def test_only_batches_that_are_not_there_yet_are_added(made, tmp_path):
     first = made()
     first.pause()
     for i in range(5):
-        first.insert(rows(i))
+        first.append(rows(i))
     assert first.save(tmp_path / "saved").files_added == 5
-    first.insert(rows(9))
+    first.append(rows(9))
     assert first.save(tmp_path / "saved").files_added == 1
 
 
 def test_merges_and_closes_take_no_file_from_a_checkpoint(made, tmp_path):
     first = made()
     for i in range(30):
-        first.insert(rows(i))
+        first.append(rows(i))
     before = contents(first)
     first.save(tmp_path / "saved")
-    first.consolidate()
-    first.insert(rows(99))
+    first.merge()
+    first.append(rows(99))
     first.save(tmp_path / "saved")
     first.close()
 
@@ -134,12 +134,12 @@ def test_merges_and_closes_take_no_file_from_a_checkpoint(made, tmp_path):
 
 def test_a_restored_arrangement_needs_its_checkpoint_no_more(made, tmp_path):
     first = made()
-    first.insert(rows(1, 2))
+    first.append(rows(1, 2))
     first.save(tmp_path / "saved")
     again = made(Arrangement.restore, tmp_path / "saved")
     for i in range(3):
-        first.insert(rows(10 + i))
-        first.consolidate()
+        first.append(rows(10 + i))
+        first.merge()
         first.save(tmp_path / "saved")
 
     assert contents(again) == {(1, "x"): 1, (2, "x"): 1}
@@ -148,12 +148,12 @@ def test_a_restored_arrangement_needs_its_checkpoint_no_more(made, tmp_path):
 def test_a_fork_and_what_it_was_forked_from_go_their_own_ways(made, tmp_path):
     first = made()
     for i in range(20):
-        first.insert(rows(i))
+        first.append(rows(i))
     first.retain_keys(pc.field("k") >= 3)
     fork = first.fork()
-    fork.insert(rows(50))
-    first.insert(rows(60))
-    first.consolidate()
+    fork.append(rows(50))
+    first.append(rows(60))
+    first.merge()
     first.close()
 
     kept = Counter({(i, "x"): 1 for i in range(3, 20)})
@@ -168,7 +168,7 @@ def test_a_fork_and_what_it_was_forked_from_go_their_own_ways(made, tmp_path):
 
 def test_forks_save_the_same_batches_at_once(made, tmp_path):
     first = made()
-    first.insert(rows(1))
+    first.append(rows(1))
     fork = first.fork()
     assert first.save(tmp_path / "a").is_new and fork.save(tmp_path / "b").is_new
     assert not fork.save(tmp_path / "a").is_new
@@ -177,23 +177,23 @@ def test_forks_save_the_same_batches_at_once(made, tmp_path):
 
 def test_another_arrangement_leaves_the_checkpoints_of_the_first_as_they_are(made, tmp_path):
     first, other = made(), made()
-    first.insert(rows(1))
-    other.insert(rows(2))
+    first.append(rows(1))
+    other.append(rows(2))
     saved = first.save(tmp_path / "saved").checkpoint
     fork = first.fork()
-    fork.insert(rows(3))
+    fork.append(rows(3))
     before = files_below(tmp_path / "saved")
     for _ in range(3):
         for stranger in (other, fork):
             with pytest.raises(UsageError, match=r"another arrangement .*save in another directory"):
                 stranger.save(tmp_path / "saved")
-            stranger.insert(rows(4))
+            stranger.append(rows(4))
     assert files_below(tmp_path / "saved") == before
     fork.close()
 
     # Who goes on from it is this arrangement.
     again = made(Arrangement.restore, tmp_path / "saved", saved.number)
-    again.insert(rows(5))
+    again.append(rows(5))
     assert again.save(tmp_path / "saved").is_new and first.save(tmp_path / "saved").is_new
 
 
@@ -203,7 +203,7 @@ def files_below(folder):
 
 def test_filters_are_set_again_after_a_restore(made, tmp_path):
     first = made()
-    first.insert(rows(1, 2, 3))
+    first.append(rows(1, 2, 3))
     first.retain_keys(pc.field("k") > 1)
     first.save(tmp_path / "saved")
     again = made(Arrangement.restore, tmp_path / "saved")
@@ -213,7 +213,7 @@ def test_filters_are_set_again_after_a_restore(made, tmp_path):
 
 def test_damaged_files_are_named(made, tmp_path):
     first = made()
-    first.insert(rows(*range(100)))
+    first.append(rows(*range(100)))
     first.save(tmp_path / "saved")
     first.close()
     (file,) = (tmp_path / "saved" / "batches").iterdir()
@@ -237,15 +237,15 @@ def test_a_folder_of_another_arrangement_is_refused(made, tmp_path):
 def test_wrong_calls_are_refused(made, tmp_path):
     arrangement = made()
     with pytest.raises(InvalidUpdates, match="missing column"):
-        arrangement.insert(pa.table({"k": [1]}))
+        arrangement.append(pa.table({"k": [1]}))
     with pytest.raises(UsageError):
-        arrangement.set_frontier(-1)
+        arrangement.advance_since(-1)
     with pytest.raises(UsageError, match="no checkpoint"):
         Arrangement.restore(tmp_path / "nothing")
     with pytest.raises(UsageError, match="columns"):
-        arrangement.fetch(pa.table({"k": pa.array([1], pa.int64())}), columns=["z"])
+        arrangement.lookup(pa.table({"k": pa.array([1], pa.int64())}), columns=["z"])
     arrangement.close()
-    for call in (arrangement.range, lambda: arrangement.insert(rows(1)), arrangement.fork):
+    for call in (arrangement.range, lambda: arrangement.append(rows(1)), arrangement.fork):
         with pytest.raises(Closed):
             call()
 
@@ -258,7 +258,7 @@ def test_an_empty_arrangement_is_saved_and_restored(made, tmp_path):
 
 def test_tuples_of_times_are_arranged_too(made):
     first = made(time="tuple(2)")
-    first.insert(pa.table({"k": [1, 2], "v": ["a", "b"], "_time_0": [0, 1], "_time_1": [1, 0]}))
+    first.append(pa.table({"k": [1, 2], "v": ["a", "b"], "_time_0": [0, 1], "_time_1": [1, 0]}))
     assert contents(first, (0, 5)) == {(1, "a"): 1}
     assert contents(first, (1, 1)) == {(1, "a"): 1, (2, "b"): 1}
 
@@ -268,8 +268,8 @@ def test_reports_count_what_happened_since_the_last_one(made):
     first = made(env=Env(recorder=recorder))
     first.report()
     for i in range(64):
-        first.insert(rows(i))
-    first.consolidate()
+        first.append(rows(i))
+    first.merge()
     report = first.report()
     assert report.rows == 64 and report.batches == 1
     assert recorder.counts["arrangement.merges"] == report.merged.merges > 0
@@ -306,9 +306,9 @@ def test_nothing_is_lost_when_the_process_is_killed_while_it_saves(tmp_path, rng
     record_property("figures", f"{known} saves, {kills + 1} kills")
 
 
-def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
+def test_a_fork_amid_appends_is_not_taken_for_what_it_was_forked_from(tmp_path):
     class Interrupting(SetMachine):
-        """At the next look at memory another thread's insert is in."""
+        """At the next look at memory another thread's append is in."""
 
         def resident_bytes(self):
             if work := interrupted.pop() if interrupted else None:
@@ -322,10 +322,10 @@ def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
     home = Home(tmp_path / "live", env.ids.fresh())
     spine = AsyncSpine(layout, tiny(), directory=home.path, env=env, machine=Interrupting())
     with Arrangement(spine, home, env, env.ids.fresh()) as arrangement:
-        arrangement.insert(rows(0))
+        arrangement.append(rows(0))
         arrangement.save(tmp_path / "saved")
-        arrangement.insert(rows(1))
-        interrupted.append(lambda: arrangement.insert(rows(2)))
+        arrangement.append(rows(1))
+        interrupted.append(lambda: arrangement.append(rows(2)))
         with arrangement.fork() as fork:
             assert (len(fork), len(arrangement)) == (2, 3)
             forked = fork.save(tmp_path / "fork").checkpoint
@@ -337,7 +337,7 @@ def test_a_fork_amid_inserts_is_not_taken_for_what_it_was_forked_from(tmp_path):
 
 def _close_in_child(arrangement, answers):
     arrangement.resume()
-    arrangement.consolidate()
+    arrangement.merge()
     answers.put(arrangement.key_count())
     arrangement.close()
 
@@ -347,7 +347,7 @@ def test_a_child_process_takes_no_file_from_its_parent(made, tmp_path):
     arrangement = made()
     arrangement.pause()
     for i in range(3):
-        arrangement.insert(rows(*range(10 * i, 10 * i + 10)))
+        arrangement.append(rows(*range(10 * i, 10 * i + 10)))
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     child = context.Process(target=_close_in_child, args=(arrangement, answers))

@@ -50,9 +50,7 @@ def several(kind: str) -> st.SearchStrategy[list[list[Update]]]:
     return st.lists(updates(kind, max_size=15), max_size=5)
 
 
-def taken(
-    batches: list[list[Update]], of: Layout, folder: Path, frontier: Frontier | None = None
-) -> Snapshot:
+def taken(batches: list[list[Update]], of: Layout, folder: Path, since: Frontier | None = None) -> Snapshot:
     """A snapshot of batches, by turns in memory and on disk."""
     made = []
     for i, held in enumerate(batches):
@@ -61,7 +59,7 @@ def taken(
         batch = file_batch(rows, of, folder, name) if i % 2 else memory_batch(rows, of, name)
         if batch is not None:
             made.append(batch)
-    snapshot = Snapshot(of, made, frontier=frontier)
+    snapshot = Snapshot(of, made, since=since)
     for batch in made:
         batch.release()
     return snapshot
@@ -76,7 +74,7 @@ def answer(held: list[Update], of: Layout, as_of: int | None) -> list[tuple[obje
 @pytest.mark.parametrize("kind", KEYS)
 @OWN
 @given(data=st.data())
-def test_fetch_gives_the_contents_of_the_keys(kind: str, data: st.DataObject, tmp_path: Path) -> None:
+def test_lookup_gives_the_contents_of_the_keys(kind: str, data: st.DataObject, tmp_path: Path) -> None:
     of = layout(kind)
     batches = data.draw(several(kind))
     wanted = data.draw(st.lists(keys(kind), max_size=12))
@@ -85,10 +83,10 @@ def test_fetch_gives_the_contents_of_the_keys(kind: str, data: st.DataObject, tm
     everything = answer([u for held in batches for u in held], of, as_of)
     expected = [row for row in everything if ranked(row[: of.key_width]) in chosen]
     with taken(batches, of, tmp_path) as snapshot:
-        found = snapshot.fetch(Keys.of_values(wanted, of), as_of)
+        found = snapshot.lookup(Keys.of_values(wanted, of), as_of)
         assert plain(found) == expected
         assert found.schema == of.contents
-        some = snapshot.fetch(Keys.of_values(wanted, of), as_of, columns=["x", "k0"])
+        some = snapshot.lookup(Keys.of_values(wanted, of), as_of, columns=["x", "k0"])
         assert plain(some) == [(row[-2], row[0], row[-1]) for row in expected]
 
 
@@ -158,18 +156,18 @@ def test_times_of_two_components_are_seen_as_of_both(tmp_path: Path) -> None:
     held: list[Update] = [((1, "a", 0.5), (0, 5), 1), ((1, "b", 0.5), (3, 0), 1), ((1, "a", 0.5), (4, 5), -1)]
     with taken([held], of, tmp_path) as snapshot:
         asked = Keys.of_values([(1,)], of)
-        assert plain(snapshot.fetch(asked, (2, 5))) == [(1, "a", 0.5, 1)]
-        assert plain(snapshot.fetch(asked, (3, 4))) == [(1, "b", 0.5, 1)]
-        assert plain(snapshot.fetch(asked)) == [(1, "b", 0.5, 1)]
+        assert plain(snapshot.lookup(asked, (2, 5))) == [(1, "a", 0.5, 1)]
+        assert plain(snapshot.lookup(asked, (3, 4))) == [(1, "b", 0.5, 1)]
+        assert plain(snapshot.lookup(asked)) == [(1, "b", 0.5, 1)]
 
 
-def test_a_time_before_the_frontier_is_refused(tmp_path: Path) -> None:
+def test_a_time_before_since_is_refused(tmp_path: Path) -> None:
     of = layout("int")
     with taken([[((1, "a", 0.5), 3, 1)]], of, tmp_path, Frontier.of(3)) as snapshot:
-        for read in (snapshot.fetch, lambda _, t: snapshot.range(as_of=t), lambda _, t: snapshot.cursor(t)):
+        for read in (snapshot.lookup, lambda _, t: snapshot.range(as_of=t), lambda _, t: snapshot.cursor(t)):
             with pytest.raises(HistoryCompacted, match="history at 2 is compacted: since=\\[3\\]"):
                 read(pa.table({"k0": [1]}), 2)
-        assert snapshot.fetch(pa.table({"k0": [1]}), 3).num_rows == 1
+        assert snapshot.lookup(pa.table({"k0": [1]}), 3).num_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -190,9 +188,9 @@ def test_keys_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     of = layout("pair")
     with taken([], of, tmp_path) as snapshot:
         with pytest.raises(InvalidUpdates, match="missing column 'k1'"):
-            snapshot.fetch(pa.table({"k0": ["a"]}))
+            snapshot.lookup(pa.table({"k0": ["a"]}))
         with pytest.raises(InvalidUpdates, match="unknown column 'v'"):
-            snapshot.fetch(pa.table({"k0": ["a"], "k1": [1], "v": ["x"]}))
+            snapshot.lookup(pa.table({"k0": ["a"], "k1": [1], "v": ["x"]}))
         with pytest.raises(InvalidUpdates, match="'b' does not fit column 'k1' of type int64"):
             snapshot.cursor().seek_key(("a", "b"))
         with pytest.raises(UsageError, match="a key has 2 columns, not 3"):
@@ -208,12 +206,12 @@ def test_a_closed_snapshot_answers_no_more_and_its_files_go(tmp_path: Path) -> N
     snapshot = Snapshot(of, [batch])
     batch.release()
     assert [path.name for path in tmp_path.iterdir()] == ["only.batch"]
-    assert snapshot.fetch(pa.table({"k0": [1]})).num_rows == 1
+    assert snapshot.lookup(pa.table({"k0": [1]})).num_rows == 1
     snapshot.close()
     snapshot.close()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(Closed, match="the snapshot is closed"):
-        snapshot.fetch(pa.table({"k0": [1]}))
+        snapshot.lookup(pa.table({"k0": [1]}))
 
 
 def test_what_is_still_read_of_a_closed_snapshot_says_so_and_reads_no_other_file(tmp_path: Path) -> None:
@@ -244,7 +242,7 @@ def test_a_filter_holds_for_every_read(kind: str, data: st.DataObject, tmp_path:
     with taken(batches, of, tmp_path) as whole:
         snapshot = Snapshot(of, whole.batches, retention)
         assert plain(snapshot.range()) == everything
-        found = snapshot.fetch(whole.range(columns=list(of.key_names)).select(list(of.key_names)))
+        found = snapshot.lookup(whole.range(columns=list(of.key_names)).select(list(of.key_names)))
         assert plain(found) == everything
         snapshot.close()
 
@@ -253,6 +251,6 @@ def test_an_answer_holds_no_batch_alive(tmp_path: Path) -> None:
     of = layout("int")
     held: list[Update] = [((key, "a" * 50, 0.5), 0, 1) for key in range(4000)]
     with taken([held, held[:500]], of, tmp_path) as snapshot:
-        for found in (snapshot.fetch(pa.table({"k0": [7, 3000]})), snapshot.range((5,), (9,))):
+        for found in (snapshot.lookup(pa.table({"k0": [7, 3000]})), snapshot.range((5,), (9,))):
             assert 0 < found.get_total_buffer_size() < 10_000
         assert all(rows.get_total_buffer_size() <= 4 * rows.nbytes for rows in snapshot.scan())

@@ -1,4 +1,4 @@
-"""Spines under random inserts, steps, pressure, full disks, filters, compactions and pauses.
+"""Spines under random appends, steps, pressure, full disks, filters, full merges and pauses.
 
 What batches hold in sum is compared with a dictionary after every few operations, through the fold and the
 filters that a read applies.
@@ -28,14 +28,14 @@ KEYS = 40
 
 
 class Walk:
-    """One spine and a list of all updates that were ever inserted."""
+    """One spine and a list of all updates that were ever appended."""
 
     def __init__(self, folder: Path, seed: int, *, ranked: bool) -> None:
         self.rng = random.Random(seed)
         self.rig = Rig(folder, tiny(batches_max=14))
         self.spine = self.rig.spine
         self.updates: list[Update] = []
-        self.frontier = 0
+        self.since = 0
         self.least_key = 0
         self.ranked = ranked
         self.paused = False
@@ -44,14 +44,14 @@ class Walk:
 
     def run(self, operations: int) -> None:
         choices = [
-            (self.insert, 8),
+            (self.append, 8),
             (self.step, 12),
             (self.press, 1),
             (self.squeeze, 1),
             (self.advance, 1),
             (self.filter, 0.3),
-            (self.compact, 0.5),
-            (self.consolidate, 0.2),
+            (self.merge_nowait, 0.5),
+            (self.merge, 0.2),
             (self.pause, 0.5),
             (self.check, 2),
         ]
@@ -60,13 +60,13 @@ class Walk:
             operation()
         self.end()
 
-    def insert(self) -> None:
+    def append(self) -> None:
         most = self.rng.choice((1, 3, 10, 60))
         rows = [self.one() for _ in range(self.rng.randint(1, most))]
         try:
-            asked = self.rig.insert(*rows)
+            asked = self.rig.append(*rows)
         except StoreUnavailable:
-            # What a merge met before; nothing was inserted.
+            # What a merge met before; nothing was appended.
             self.rig.machine.free = 1 << 40
             return
         self.updates += rows
@@ -76,7 +76,7 @@ class Walk:
             assert full or self.spine.report().batches < 14
 
     def one(self) -> Update:
-        time = self.frontier + 1 + self.rng.randint(0, 3)
+        time = self.since + 1 + self.rng.randint(0, 3)
         if self.ranked:
             # What an N-filter dropped is not to be retracted: see `tidelake.arrangement.read.retention`.
             return row(self.rng.randrange(KEYS), time, 1, self.rng.choice("abcdefg"))
@@ -92,27 +92,27 @@ class Walk:
         self.rig.machine.free = self.rng.choice((0, 10_000, 1 << 40, 1 << 40))
 
     def advance(self) -> None:
-        self.frontier += self.rng.randint(1, 3)
-        self.spine.set_frontier(Frontier.of(self.frontier))
+        self.since += self.rng.randint(1, 3)
+        self.spine.advance_since(Frontier.of(self.since))
 
     def filter(self) -> None:
         self.least_key = min(KEYS, self.least_key + self.rng.randint(0, 3))
         self.spine.retain_keys(pc.field("k0") >= self.least_key)
 
-    def compact(self) -> None:
+    def merge_nowait(self) -> None:
         # What a merge met before, told once; nothing was asked for.
         with suppress(StoreUnavailable):
-            self.spine.compact()
+            self.spine.merge_nowait()
 
-    def consolidate(self) -> None:
+    def merge(self) -> None:
         if self.paused or self.rig.machine.free < 1 << 40:
             return
         try:
-            self.spine.consolidate()
+            self.spine.merge()
         except StoreUnavailable:
             # What a merge met before, told once.
-            self.spine.consolidate()
-        assert self.spine.is_compact
+            self.spine.merge()
+        assert self.spine.is_merged
 
     def pause(self) -> None:
         (self.spine.resume if self.paused else self.spine.pause)()
@@ -129,19 +129,19 @@ class Walk:
         finally:
             for batch in batches:
                 batch.release()
-        held = rules.retention.visible(folded(pieces, self.frontier), rules.frontier)
+        held = rules.retention.visible(folded(pieces, self.since), rules.since)
         assert listed(held) == self.expected()
 
     def expected(self) -> list[tuple[object, ...]]:
         sums: Counter[tuple[object, ...]] = Counter()
         for (key, value, *_), time, diff in self.updates:
             if key >= self.least_key:  # type: ignore[operator]
-                sums[(key, value, max(time, self.frontier))] += diff
+                sums[(key, value, max(time, self.since))] += diff
         left = {row: diff for row, diff in sums.items() if diff}
         for key in {key for key, *_ in left} if self.ranked else ():
-            live = sorted(value for k, value, time in left if (k, time) == (key, self.frontier))
+            live = sorted(value for k, value, time in left if (k, time) == (key, self.since))
             for value in live[:-2]:
-                del left[(key, value, self.frontier)]
+                del left[(key, value, self.since)]
         return sorted((*row, diff) for row, diff in left.items())
 
     def end(self) -> None:
@@ -154,20 +154,20 @@ class Walk:
         assert self.spine.report().batches <= resting_batches_max(self.spine.config.fans)
         self.check()
         try:
-            self.spine.consolidate()
+            self.spine.merge()
         except StoreUnavailable:
             # What a merge met before, told once.
-            self.spine.consolidate()
-        assert self.spine.is_compact
+            self.spine.merge()
+        assert self.spine.is_merged
         self.check()
         assert len(self.rig.files()) <= 1
         self.spine.close()
         assert self.rig.files() == []
 
 
-def folded(pieces: list[pa.RecordBatch], frontier: int) -> pa.RecordBatch:
-    """What a read as of the frontier or later cannot tell from the pieces."""
-    moved = [select(rows, Fold(Frontier.of(frontier)), LAYOUT.domain) for rows in pieces]
+def folded(pieces: list[pa.RecordBatch], since: int) -> pa.RecordBatch:
+    """What a read as of since or later cannot tell from the pieces."""
+    moved = [select(rows, Fold(Frontier.of(since)), LAYOUT.domain) for rows in pieces]
     table = consolidate(pa.Table.from_batches(moved, LAYOUT.arrow), LAYOUT.schema, LAYOUT.domain)
     return table.combine_chunks().to_batches()[0] if table.num_rows else LAYOUT.empty
 
@@ -179,7 +179,7 @@ def listed(rows: pa.RecordBatch) -> list[tuple[object, ...]]:
 
 @pytest.mark.grows
 @pytest.mark.parametrize("ranked", [False, True])
-def test_a_spine_holds_what_was_inserted_whatever_merges(tmp_path, rng, ranked, record_property):
+def test_a_spine_holds_what_was_appended_whatever_merges(tmp_path, rng, ranked, record_property):
     """Two short walks, then long ones while there is time."""
     first = rng.getrandbits(40)
     for number in rounds(full=20, soak=600, least=2):

@@ -15,4 +15,4 @@ def test_all_engines_find_the_same_rows_of_the_same_keys(
     wanted = {row for module, row, number in FLOORS if module == "arrangement_reads"}
     assert wanted <= set(found)
     for row in found.values():
-        assert row["duckdb_to_fetch"] == row["duckdb_ms"] / row["fetch_ms"]
+        assert row["duckdb_to_lookup"] == row["duckdb_ms"] / row["lookup_ms"]

@@ -5,7 +5,7 @@ from bench import arrangement_spine as bench
 from tidelake.arrangement.merge.spine import AsyncSpine
 
 
-def test_every_tenth_row_takes_one_away_that_was_inserted_before() -> None:
+def test_every_tenth_row_takes_one_away_that_was_appended_before() -> None:
     then, now = bench.updates(3), bench.updates(3 + bench.BEHIND)
     taken = now.column("_diff").to_numpy() < 0
     assert np.count_nonzero(taken) == bench.INSERT_ROWS // bench.RETRACTED
@@ -13,26 +13,26 @@ def test_every_tenth_row_takes_one_away_that_was_inserted_before() -> None:
     assert all(tuple(row.values())[:3] in rows for row in now.filter(taken).to_pylist())
 
 
-def test_inserts_with_merging_are_compared_with_inserts_without() -> None:
+def test_appends_with_merging_are_compared_with_appends_without() -> None:
     found = bench.throughput(100_000)
     assert found["merging_to_paused"] == pytest.approx(found["merging_rows_s"] / found["paused_rows_s"])
 
 
 @pytest.mark.full
-def test_inserts_go_on_until_all_is_one_batch() -> None:
+def test_appends_go_on_until_all_is_one_batch() -> None:
     found = bench.latency(200_000)
-    assert found["inserts"] > 0
+    assert found["appends"] > 0
     assert found["rows_merged"] >= 200_000
     assert found["p99_to_quiet_median"] == found["merging_p99_ms"] / found["quiet_median_ms"]
 
 
 def test_a_process_is_held_to_its_budget() -> None:
     found = bench.budget(50_000)
-    assert found["inserted_mib"] >= bench.TIMES * bench.BUDGET_MIB * 50_000 / 10_000_000
+    assert found["appended_mib"] >= bench.TIMES * bench.BUDGET_MIB * 50_000 / 10_000_000
     assert found["imports_mib"] < found["peak_rss_mib"] <= 1.2 * bench.BUDGET_MIB
 
 
-def test_the_frontier_follows_the_inserts() -> None:
+def test_since_follows_the_appends() -> None:
     with AsyncSpine(bench.LAYOUT, bench.PLENTY) as spine:
-        assert len(bench.inserted(spine, [bench.updates(n) for n in range(3)])) == 3
-        assert spine.frontier.elements == (1,)
+        assert len(bench.appended(spine, [bench.updates(n) for n in range(3)])) == 3
+        assert spine.since.elements == (1,)

@@ -118,10 +118,10 @@ def arrangement(place, directory):
     env = Env(clock=FixedClock(), ids=FixedIds())
     with Arrangement.create(TABLE, key=["id"], directory=directory, env=env) as made:
         made.pause()
-        made.insert(table(range(40), _time=[1] * 40))
-        made.insert(table([3, 5], _time=[4, 4], _diff=[-1, 2]))
-        made.insert(table([2**40, -(2**40), 7], "z", _time=[2, 3, 9]))
-        made.set_frontier(2)
+        made.append(table(range(40), _time=[1] * 40))
+        made.append(table([3, 5], _time=[4, 4], _diff=[-1, 2]))
+        made.append(table([2**40, -(2**40), 7], "z", _time=[2, 3, 9]))
+        made.advance_since(2)
         made.save(place)
 
 
@@ -129,7 +129,7 @@ def arranged(place, directory):
     """What reads of that checkpoint answer, as JSON."""
     with Arrangement.restore(place, directory=directory) as found:
         return {
-            "frontier": plain(found.frontier),
+            "frontier": plain(found.since),
             "updates": len(found),
             "as of": {str(t): found.range(as_of=t).to_pydict() for t in range(2, 10)},
         }

@@ -328,10 +328,10 @@ def test_a_checkpoint_from_before_there_were_ids_is_gone_on_from_by_who_restored
             other.save(tmp_path / "saved")
         assert {path: path.read_bytes() for path in before} == before
         for time in (20, 21, 22):
-            again.set_frontier(time)
+            again.advance_since(time)
             assert again.save(tmp_path / "saved").is_new
     with Arrangement.restore(tmp_path / "saved") as third:
-        third.set_frontier(23)
+        third.advance_since(23)
         assert third.save(tmp_path / "saved").is_new
 
 
@@ -352,7 +352,7 @@ def test_a_batch_of_an_arrangement_is_read_as_what_it_was(kind):
     assert (batch._filter.kind, batch.blocks > 1, batch.negative_rows) == (kind, True, 1)
     keys = Keys.sorted_from(rows, of)
     assert batch.may_hold(keys).all()
-    assert batch.fetch(keys).equals(rows)
+    assert batch.lookup(keys).equals(rows)
     batch.release()
 
 

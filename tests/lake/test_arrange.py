@@ -89,7 +89,7 @@ def test_an_arrangement_has_what_a_snapshot_has(collection, arrange):
 
     assert arrangement.last_time == 7
     assert counted(arrangement.range()) == {(1, "x"): 1, (2, "x"): 1}
-    assert counted(arrangement.fetch(keys(2, 3, 4, 2))) == {(2, "x"): 1}
+    assert counted(arrangement.lookup(keys(2, 3, 4, 2))) == {(2, "x"): 1}
     assert arrangement.key_count() == 2
 
 
@@ -102,7 +102,7 @@ def test_what_comes_in_later_is_followed(collection, arrange):
         last = arrangement.catch_up()
         assert last == collection.last_time()
         assert counted(arrangement.range()) == snapshot(collection)
-        assert counted(arrangement.fetch(keys(3, 5, 99), as_of=last)) == {
+        assert counted(arrangement.lookup(keys(3, 5, 99), as_of=last)) == {
             row: n for row, n in snapshot(collection).items() if row[0] in (3, 5)
         }
 
@@ -200,16 +200,16 @@ def test_history_is_exact_from_the_time_asked_for_on(collection, arrange):
     arrangement = arrange(collection, as_of=5)
     churn(collection, rng, 4)
     arrangement.catch_up()
-    arrangement.consolidate()
+    arrangement.merge()
 
     for time in range(5, arrangement.last_time + 1):
         assert counted(arrangement.range(as_of=time)) == snapshot(collection, time)
     with pytest.raises(HistoryCompacted):
         arrangement.range(as_of=4)
-    arrangement.set_frontier(12)
-    arrangement.consolidate()
+    arrangement.advance_since(12)
+    arrangement.merge()
     with pytest.raises(HistoryCompacted):
-        arrangement.fetch(keys(1), as_of=11)
+        arrangement.lookup(keys(1), as_of=11)
     for time in range(12, arrangement.last_time + 1):
         assert counted(arrangement.range(as_of=time)) == snapshot(collection, time)
 
@@ -217,18 +217,18 @@ def test_history_is_exact_from_the_time_asked_for_on(collection, arrange):
 def test_without_history_only_the_newest_time_is_kept(collection, arrange):
     churn(collection, random.Random(3), 3)
     arrangement = arrange(collection)
-    assert arrangement.frontier == Frontier.of(8)
+    assert arrangement.since == Frontier.of(8)
     churn(collection, random.Random(4), 1)
     arrangement.catch_up()
-    assert arrangement.frontier == Frontier.of(11)
+    assert arrangement.since == Frontier.of(11)
 
 
-def test_a_frontier_past_what_is_in_is_refused(collection, arrange):
+def test_since_past_what_is_in_is_refused(collection, arrange):
     churn(collection, random.Random(3), 3)
     arrangement = arrange(collection, as_of=2)
     with pytest.raises(UsageError, match="past the last applied time, 8"):
-        arrangement.set_frontier(9)
-    arrangement.set_frontier(8)
+        arrangement.advance_since(9)
+    arrangement.advance_since(8)
 
 
 def test_a_time_that_is_not_closed_yet_is_waited_for(collection, arrange):
@@ -282,10 +282,10 @@ def test_wrong_arguments_are_refused(lake, collection, arrange):
     assert not collection.state().holds
 
 
-def test_updates_are_not_inserted_by_hand(collection, arrange):
+def test_updates_are_not_appended_by_hand(collection, arrange):
     arrangement = arrange(collection)
     with pytest.raises(UsageError, match="append to the collection"):
-        arrangement.insert(at(1, 1))
+        arrangement.append(at(1, 1))
 
 
 def test_the_hold_goes_with_the_arrangement(collection, arrange):
@@ -329,7 +329,7 @@ def test_errors_beside_the_caller_are_raised_by_the_next_look_up(lake, collectio
     waited = threading.Event()
     for _ in range(1000):
         try:
-            arrangement.fetch(keys(1))
+            arrangement.lookup(keys(1))
         except CollectionDropped:
             return
         waited.wait(0.01)
@@ -440,7 +440,7 @@ def test_what_follows_something_else_saves_elsewhere(lake, collection, arrange, 
     other = lake.create("other", SCHEMA, key=["id"])
     strangers = [arrange(other), arrange(collection, where="id > 0"), arrange(collection, as_of=3)]
     strangers += [tidelake.Arrangement.restore(tmp_path / "saved", directory=tmp_path / "live")]
-    strangers[-1].set_frontier(9)
+    strangers[-1].advance_since(9)
     before = {path: path.read_bytes() for path in (tmp_path / "saved").rglob("*") if path.is_file()}
     for stranger in strangers:
         for _ in range(2):
@@ -481,10 +481,10 @@ def test_a_fork_stays_as_it_was(collection, arrange):
     with arrangement.fork() as fork:
         collection.append(at(5, 2), upper=9)
         arrangement.catch_up()
-        arrangement.consolidate()
+        arrangement.merge()
         arrangement.close()
         assert counted(fork.range()) == {(1, "x"): 1}
-        fork.insert(at(6, 3))
+        fork.append(at(6, 3))
         assert counted(fork.range()) == {(1, "x"): 1, (3, "x"): 1}
 
 
@@ -599,7 +599,7 @@ def test_a_lake_that_is_closed_takes_the_hold_and_the_thread_along(tmp_path, fol
     assert set(left) <= {"tidelake-forgotten"}
     if follow:
         with pytest.raises(Closed, match="the lake was closed"):
-            arrangement.fetch(keys(1))
+            arrangement.lookup(keys(1))
     assert counted(arrangement.range()) == {(1, "x"): 1}
     with pytest.raises(Closed):
         arrangement.catch_up()
@@ -634,12 +634,12 @@ def test_a_closed_arrangement_says_so_and_holds_nothing_again(collection, arrang
         arrangement.follow,
         arrangement.range,
         arrangement.snapshot_at,
-        arrangement.compact,
+        arrangement.merge_nowait,
         arrangement.pause,
         arrangement.fork,
         arrangement.report,
-        lambda: arrangement.is_compact,
-        lambda: arrangement.set_frontier(0),
+        lambda: arrangement.is_merged,
+        lambda: arrangement.advance_since(0),
         lambda: arrangement.retain_keys(pc.field("id") > 3),
         lambda: arrangement.save(tmp_path / "saved"),
         lambda: collection.upsert(rows(1, v="a"), state=arrangement),

@@ -102,7 +102,7 @@ def test_a_frame_is_enriched_in_workers(spark: Any, tmp_path: Path) -> None:
         def enriched(batches: Any) -> Any:
             index = reference.here()
             for batch in batches:
-                found = index.fetch(batch.select(["id"])).drop_columns(["_diff"])
+                found = index.lookup(batch.select(["id"])).drop_columns(["_diff"])
                 yield from pa.table(batch).join(found, "id").to_batches()
 
         frame = spark.range(5).select("id").mapInArrow(enriched, "id bigint, v string")

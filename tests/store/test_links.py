@@ -254,11 +254,11 @@ def test_a_lake_whose_root_is_a_link_is_a_lake_like_others(tmp_path: Path) -> No
 def test_no_checkpoint_is_saved_behind_a_link(tmp_path: Path, outside: Path, place: str) -> None:
     saved = tmp_path / "saved"
     with Arrangement.create(SCHEMA, key=["id"]) as arrangement:
-        arrangement.insert(pa.table({"id": [1], "v": ["x"], "_time": [0]}))
+        arrangement.append(pa.table({"id": [1], "v": ["x"], "_time": [0]}))
         arrangement.save(saved)
         link = move_out(saved / place, outside)
         before = seen(outside)
-        arrangement.insert(pa.table({"id": [2], "v": ["x"], "_time": [0]}))
+        arrangement.append(pa.table({"id": [2], "v": ["x"], "_time": [0]}))
         refused(link, lambda: arrangement.save(saved))
         assert seen(outside) == before
         link.unlink()

@@ -79,7 +79,7 @@ class Arrangement(ArrangementReads):
         config: ArrangementConfig | None = None,
         env: Env | None = None,
     ) -> "Arrangement":
-        """An empty arrangement, for updates that the caller inserts.
+        """An empty arrangement, for updates that the caller appends.
 
         Args:
             schema: the key and value columns.
@@ -149,44 +149,44 @@ class Arrangement(ArrangementReads):
         return self.layout.key_names
 
     @property
-    def frontier(self) -> Frontier:
-        """Reads as of times at or after the frontier are exact; earlier times are refused."""
-        return self._spine.frontier
+    def since(self) -> Frontier:
+        """Reads as of times at or after `since` are exact; earlier times are refused."""
+        return self._spine.since
 
-    def insert(self, updates: object) -> None:
-        """Insert updates; waits while there are too many batches, or memory is about to run out.
+    def append(self, updates: object) -> None:
+        """Append updates; waits while there are too many batches, or memory is about to run out.
 
         Args:
             updates: a table in any Arrow form with key and value columns and the time column(s); a missing
-                `_diff` is +1. Times before the frontier are folded to it.
+                `_diff` is +1. Times before `since` are folded to it.
 
         Raises:
-            InvalidUpdates: the table does not fit, or a sum of diffs overflows int64. Nothing was inserted.
-            StoreUnavailable: the disk refused the write. Nothing was inserted.
-            TidelakeError: a background merge failed since the last call. Nothing was inserted.
+            InvalidUpdates: the table does not fit, or a sum of diffs overflows int64. Nothing was appended.
+            StoreUnavailable: the disk refused the write. Nothing was appended.
+            TidelakeError: a background merge failed since the last call. Nothing was appended.
         """
-        self._spine.insert(self._canonical(updates))
+        self._spine.append(self._canonical(updates))
 
-    def insert_nowait(self, updates: object) -> bool:
-        """Insert without waiting; returns whether the caller should `wait` before the next insert."""
-        return self._spine.insert_nowait(self._canonical(updates))
+    def append_nowait(self, updates: object) -> bool:
+        """Append without waiting; returns whether the caller should `wait` before the next append."""
+        return self._spine.append_nowait(self._canonical(updates))
 
     def wait(self) -> None:
-        """Wait until there are few enough batches and enough memory for the next insert."""
+        """Wait until there are few enough batches and enough memory for the next append."""
         self._spine.wait()
 
-    def set_frontier(self, frontier: Frontier | Time) -> None:
-        """Let merges fold times before a frontier. Reads as of earlier times are refused from now on.
+    def advance_since(self, since: Frontier | Time) -> None:
+        """Let merges fold times before `since`. Reads as of earlier times are refused from now on.
 
         Args:
-            frontier: the new frontier, or one time; at or after the current frontier.
+            since: the new `since`, or one time; at or after the current `since`.
 
         Raises:
-            UsageError: it is before the current frontier, or is not a time.
+            UsageError: it is before the current `since`, or is not a time.
         """
         domain = self.layout.domain
-        wanted = frontier if isinstance(frontier, Frontier) else Frontier.of(domain.check(frontier))
-        self._spine.set_frontier(wanted)
+        wanted = since if isinstance(since, Frontier) else Frontier.of(domain.check(since))
+        self._spine.advance_since(wanted)
 
     def retain_keys(self, predicate: pc.Expression) -> None:
         """Keep only keys that satisfy a condition. Reads apply it at once, merges delete the rows later.
@@ -205,7 +205,7 @@ class Arrangement(ArrangementReads):
 
         Args:
             rule: a condition over key and value columns; or `last_n`, `top_n`, `bottom_n` of
-                `tidelake.arrangement.read.retention`, which rank the live values of each key at the frontier.
+                `tidelake.arrangement.read.retention`, which rank the live values of each key at `since`.
 
         Raises:
             UsageError: it is not such a condition, or ranks by columns that do not exist.
@@ -223,7 +223,7 @@ class Arrangement(ArrangementReads):
         """
         batches, rules = self._spine.held()
         try:
-            return Snapshot(self.layout, batches, rules.retention, rules.frontier)
+            return Snapshot(self.layout, batches, rules.retention, rules.since)
         finally:
             release_all(batches)
 
@@ -236,32 +236,32 @@ class Arrangement(ArrangementReads):
     # Merging
 
     def pause(self) -> None:
-        """Stop merging; returns when no step is running. Inserts do not wait while merging is paused."""
+        """Stop merging; returns when no step is running. Appends do not wait while merging is paused."""
         self._spine.pause()
 
     def resume(self) -> None:
         """Merge again after `pause`."""
         self._spine.resume()
 
-    def compact(self) -> None:
+    def merge_nowait(self) -> None:
         """Ask for all batches to be merged into one; returns at once. Requests coalesce.
 
         Raises:
             TidelakeError: a background merge failed since the last call. The request was not made.
         """
-        self._spine.compact()
+        self._spine.merge_nowait()
 
     @property
-    def is_compact(self) -> bool:
-        """Whether there is at most one batch, no merge is running, and no `compact` request is pending.
+    def is_merged(self) -> bool:
+        """Whether there is at most one batch, no merge is running, and no `merge_nowait` request is pending.
 
         Raises:
-            StoreUnavailable: the disk has no room for the compaction that was requested.
+            StoreUnavailable: the disk has no room for the merge that was requested.
             TidelakeError: a background merge failed since the last call; it is tried again.
         """
-        return self._spine.is_compact
+        return self._spine.is_merged
 
-    def consolidate(self) -> None:
+    def merge(self) -> None:
         """Merge all batches into one, and wait until it is done.
 
         Raises:
@@ -269,7 +269,7 @@ class Arrangement(ArrangementReads):
             StoreUnavailable: the disk has no room for it.
             TidelakeError: a merge failed.
         """
-        self._spine.consolidate()
+        self._spine.merge()
 
     def report(self) -> SpineReport:
         """Batches, merges, memory and waits; also adds what happened since the last call to the recorder.
@@ -283,7 +283,7 @@ class Arrangement(ArrangementReads):
     # Life
 
     def fork(self) -> "Arrangement":
-        """A second arrangement with the same contents, frontier and filters, independent from now on.
+        """A second arrangement with the same contents, `since` and filters, independent from now on.
 
         The batches are shared, in memory and on disk, so no rows are copied.
         """
@@ -295,7 +295,7 @@ class Arrangement(ArrangementReads):
             env=self._env,
             machine=self._spine.room.machine,
             cache=self._spine.cache,
-            frontier=captured.frontier,
+            since=captured.since,
             retention=retention,
         )
         try:
@@ -310,7 +310,7 @@ class Arrangement(ArrangementReads):
         """Save a checkpoint, atomically. The directory keeps the last two.
 
         Batch files are hard-linked, or copied where the file system has no links; batches in memory are
-        written. Updates inserted while it saves are not part of it. If the newest checkpoint there has the
+        written. Updates appended while it saves are not part of it. If the newest checkpoint there has the
         same contents, nothing is written.
 
         Args:
@@ -364,7 +364,7 @@ class Arrangement(ArrangementReads):
             content = self._content_id()
             batches, rules = self._spine.held()
             if content == self._content_id():
-                return Captured(batches, rules.frontier, content, arrangement=self._id), rules.retention
+                return Captured(batches, rules.since, content, arrangement=self._id), rules.retention
             release_all(batches)
 
     def _save(self, path: str | os.PathLike[str], capture: Callable[[], Captured]) -> Saved:

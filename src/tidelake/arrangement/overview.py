@@ -58,7 +58,7 @@ def totals(report: SpineReport) -> Row:
         "merge_reduction": round(merged.reduction, 4),
         "waits": report.waits,
         "waited_s": round(report.waited_s, 3),
-        "compacting": report.sweeping,
+        "sweeping": report.sweeping,
         "paused": report.paused,
         **asdict(reads),
     }

@@ -28,7 +28,7 @@ def show_live(collection: Collection, path: Path, as_json: bool) -> None:
         head = {
             "collection": collection.name,
             "last_time": last,
-            "frontier": arrangement.frontier,
+            "since": arrangement.since,
             "keys": arrangement.key_count(),
         }
         _show(head, arrangement.report(), [], as_json)
@@ -39,7 +39,7 @@ def _checkpoint(found: Checkpoint) -> dict[str, Any]:
     return {
         "checkpoint": found.number,
         "saved_ms": found.saved_ms,
-        "frontier": found.frontier,
+        "since": found.frontier,
         "collection": "" if followed is None else followed.name,
         "position": "" if followed is None else followed.position,
         "batches": len(found.batches),

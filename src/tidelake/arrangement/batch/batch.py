@@ -93,7 +93,7 @@ class IndexBatch(Protocol):
     def may_hold(self, keys: Keys) -> Mask:
         """For each key, whether the batch may have rows of it, by key range and filter; reads nothing."""
 
-    def fetch(self, keys: Keys) -> pa.RecordBatch:
+    def lookup(self, keys: Keys) -> pa.RecordBatch:
         """All rows whose key is among `keys`, in order. Reads each block that may hold one, once.
 
         Raises:

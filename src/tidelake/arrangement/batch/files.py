@@ -177,7 +177,7 @@ class FileBatch:
         mask[first:end] = self._filter.may_hold(keys, first, end)
         return mask
 
-    def fetch(self, keys: Keys) -> pa.RecordBatch:
+    def lookup(self, keys: Keys) -> pa.RecordBatch:
         """See `IndexBatch`."""
         places = self._possible(keys)
         if not len(places):

@@ -93,7 +93,7 @@ class MemoryBatch:
         mask[first:end] = True if self._filter is None else self._filter.may_hold(keys, first, end)
         return mask
 
-    def fetch(self, keys: Keys) -> pa.RecordBatch:
+    def lookup(self, keys: Keys) -> pa.RecordBatch:
         """See `IndexBatch`."""
         numbers = self._numbers
         if numbers is not None and (one := keys.one) is not None:

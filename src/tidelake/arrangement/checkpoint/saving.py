@@ -31,14 +31,14 @@ class Captured:
 
     Attributes:
         batches: all batches; this object is a user of each, until they are released.
-        frontier: the frontier of the arrangement.
+        since: the `since` of the arrangement.
         content: id of these contents.
         followed: the collection that is followed, and how far; None: none.
         arrangement: id of the arrangement, if it follows no collection.
     """
 
     batches: Sequence[IndexBatch]
-    frontier: Frontier
+    since: Frontier
     content: str
     followed: Followed | None = None
     arrangement: str = ""
@@ -60,7 +60,7 @@ def save(captured: Captured, path: str | os.PathLike[str], spine: AsyncSpine, en
         saved_ms=env.clock.now_ms(),
         schema=layout.schema,
         domain=layout.domain,
-        frontier=captured.frontier,
+        frontier=captured.since,
         batches=(),
         followed=captured.followed,
         arrangement=captured.arrangement,
@@ -139,7 +139,7 @@ def restored(
         found, files = CheckpointDirectory(path).restore(home.path, number)
         layout = Layout(found.schema, found.domain)
         spine = AsyncSpine(
-            layout, config, directory=home.path, env=env, machine=machine, frontier=found.frontier
+            layout, config, directory=home.path, env=env, machine=machine, since=found.frontier
         )
         batches: list[IndexBatch] = []
         try:

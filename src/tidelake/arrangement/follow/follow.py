@@ -60,7 +60,7 @@ class FollowedArrangement(Arrangement):
     """An arrangement of a collection; `collection.arrange(...)` makes it.
 
     Reads see the contents at `last_time`, or at a later time whose updates just came in. Times before the
-    frontier are folded; unless history is kept, the frontier follows the last time.
+    since are folded; unless history is kept, since follows the last time.
     """
 
     def __init__(
@@ -129,27 +129,27 @@ class FollowedArrangement(Arrangement):
 
         return self._follower.seen(look)
 
-    def insert(self, updates: object) -> NoReturn:  # noqa: ARG002 - the signature of `Arrangement.insert`
+    def append(self, updates: object) -> NoReturn:  # noqa: ARG002 - the signature of `Arrangement.append`
         """Refused: updates come from the collection."""
         raise UsageError(f"this arrangement follows {self._followed.name!r}: append to the collection")
 
-    def insert_nowait(self, updates: object) -> NoReturn:
-        """Refused, as `insert`."""
-        self.insert(updates)
+    def append_nowait(self, updates: object) -> NoReturn:
+        """Refused, as `append`."""
+        self.append(updates)
 
-    def set_frontier(self, frontier: Frontier | Time) -> None:
-        """Give up the history before a frontier; see `Arrangement.set_frontier`.
+    def advance_since(self, since: Frontier | Time) -> None:
+        """Give up the history before `since`; see `Arrangement.advance_since`.
 
         Raises:
-            UsageError: it is past the last applied time, or before the current frontier.
+            UsageError: it is past the last applied time, or before the current `since`.
         """
 
         def move(last: Time) -> None:
             domain = self.layout.domain
-            wanted = frontier if isinstance(frontier, Frontier) else Frontier.of(domain.check(frontier))
+            wanted = since if isinstance(since, Frontier) else Frontier.of(domain.check(since))
             if not wanted <= Frontier.of(last):
-                raise UsageError(f"the frontier {wanted} is past the last applied time, {last}")
-            Arrangement.set_frontier(self, wanted)
+                raise UsageError(f"since {wanted} is past the last applied time, {last}")
+            Arrangement.advance_since(self, wanted)
 
         self._follower.seen(move)
 
@@ -221,7 +221,7 @@ class _Rows:
         if self.followed.columns is not None:
             # Without some columns, rows may be in another order and no longer distinct.
             for batch in contents:
-                self.spine.insert(self._of(batch))
+                self.spine.append(self._of(batch))
             return
         # An upper bound: it counts staged parts of later times too, which are not loaded.
         plan = FilterPlan(sum(batch.rows for batch in self.shard.last_version().state.batches()))
@@ -230,15 +230,15 @@ class _Rows:
 
     def take(self, updates: pa.RecordBatchReader) -> None:
         """See `UpdateSink.take`."""
-        self.spine.insert_nowait(pa.Table.from_batches(map(self._of, updates), self.spine.layout.arrow))
+        self.spine.append_nowait(pa.Table.from_batches(map(self._of, updates), self.spine.layout.arrow))
 
     def wait(self) -> None:
         """See `UpdateSink.wait`."""
         self.spine.wait()
 
-    def fold(self, frontier: Frontier) -> None:
+    def fold(self, since: Frontier) -> None:
         """See `UpdateSink.fold`."""
-        self.spine.set_frontier(frontier)
+        self.spine.advance_since(since)
 
     def _of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(batch.columns, schema=self.spine.layout.arrow)

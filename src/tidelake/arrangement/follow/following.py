@@ -3,7 +3,7 @@
 Owns the position, before which all updates are applied, and the thread that advances it. Must not know how
 rows are indexed or saved.
 
-INVARIANT: the position advances only when all updates before it are applied, and the frontier of the index
+INVARIANT: the position advances only when all updates before it are applied, and the `since` of the index
 stays before the position. So a read as of the last time before the position is exact at any moment, also
 while a step is under way.
 """
@@ -34,19 +34,19 @@ class UpdateSink(Protocol):
     """The index that is kept up to date."""
 
     def load(self, contents: pa.RecordBatchReader) -> None:
-        """Insert the initial contents, sorted, of any size. If it raises, the index is discarded."""
+        """Append the initial contents, sorted, of any size. If it raises, the index is discarded."""
 
     def take(self, updates: pa.RecordBatchReader) -> None:
-        """Insert updates that fit into memory, atomically: if it raises, none of them is visible.
+        """Append updates that fit into memory, atomically: if it raises, none of them is visible.
 
-        Must not wait: if a wait were interrupted, the caller could not tell that the updates were inserted.
+        Must not wait: if a wait were interrupted, the caller could not tell that the updates were appended.
         """
 
     def wait(self) -> None:
         """Wait until there is memory for the next updates."""
 
-    def fold(self, frontier: Frontier) -> None:
-        """Allow times before a frontier to be folded into it."""
+    def fold(self, since: Frontier) -> None:
+        """Allow times before `since` to be folded into it."""
 
 
 class Follower:
@@ -58,7 +58,7 @@ class Follower:
         env: clock, and spawner of the background thread.
         renewer: the lake's renewer; following ends when it closes.
         poll_s: pause between two polls for new updates.
-        keeps_history: whether the owner of the sink sets its frontier; otherwise it follows the position.
+        keeps_history: whether the owner of the sink sets its since; otherwise it follows the position.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Follower:
         return last_before(self._position)
 
     def seen(self, look: Callable[[Time], R]) -> R:
-        """Call `look` with the last applied time; until it returns, the sink's frontier does not pass it."""
+        """Call `look` with the last applied time; until it returns, the sink's since does not pass it."""
         self.check()
         with self._view:
             return look(last_before(self._position))

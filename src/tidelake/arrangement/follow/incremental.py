@@ -28,9 +28,9 @@ def join_changes(
     """One step of an inner join on the key: d(A ⋈ B) = dA ⋈ B + A ⋈ dB + dA ⋈ dB.
 
     Args:
-        left: one side as of the previous step, keyed by the join columns. The changes are inserted into it.
+        left: one side as of the previous step, keyed by the join columns. The changes are appended into it.
         right: the other side, with key columns of the same names and types.
-        left_changes: rows inserted and retracted since then, with `_diff`, such as `collection.changes`
+        left_changes: rows appended and retracted since then, with `_diff`, such as `collection.changes`
             returns; columns that the side does not have are ignored.
         right_changes: the same for the right side.
         time: time of the step.
@@ -42,20 +42,20 @@ def join_changes(
     Raises:
         UsageError: the key columns differ, or both sides have a value column of the same name.
         InvalidUpdates: changes do not fit; or a product of multiplicities overflows int64. Nothing was
-            inserted then.
+            appended then.
     """
     joined = _joined_schema(left, right)
     came = _changes(left, left_changes, time)
     other = _changes(right, right_changes, time)
     others = _sorted(other, right)
     pairs = (
-        (came, right.fetch(_keys(came, right))),
-        (left.fetch(_keys(other, left)), others),
+        (came, right.lookup(_keys(came, right))),
+        (left.lookup(_keys(other, left)), others),
         (came, others),
     )
     changed = pa.concat_tables([_product(ours, theirs, joined, left, time) for ours, theirs in pairs])
-    left.insert(came)
-    right.insert(other)
+    left.append(came)
+    right.append(other)
     return changed
 
 
@@ -64,8 +64,8 @@ def count_changes(counts: Arrangement, changes: object, *, time: Time) -> pa.Tab
 
     Args:
         counts: the counts as of the previous step: the count is its only value column, an int64; a key
-            without rows has no row. The corrections are inserted into it.
-        changes: rows inserted and retracted since then, with `_diff`; columns other than the key are ignored.
+            without rows has no row. The corrections are appended into it.
+        changes: rows appended and retracted since then, with `_diff`; columns other than the key are ignored.
         time: time of the step.
 
     Returns:
@@ -90,7 +90,7 @@ def count_changes(counts: Arrangement, changes: object, *, time: Time) -> pa.Tab
     groups = len(first)
     added = _sums(number, given.column(DIFF).to_numpy(), groups)
     distinct = given.take(pa.array(first)).select(list(counts.key))
-    before = counts.fetch(distinct)
+    before = counts.lookup(distinct)
     # For each existing count, the number of its key in `distinct`.
     own = pc.index_in(counts.layout.encode(before), value_set=counts.layout.encode(distinct)).to_numpy()
     old = np.zeros(groups, np.int64)
@@ -105,7 +105,7 @@ def count_changes(counts: Arrangement, changes: object, *, time: Time) -> pa.Tab
             _corrections(distinct.filter(come), pa.array(new).filter(come), 1, schema, time),
         ]
     )
-    counts.insert(corrections)
+    counts.append(corrections)
     return corrections
 
 

@@ -38,7 +38,7 @@ def old_rows_in(state: FollowedArrangement, spec: Callable[[], ShardSpec], name:
         time = last_before(upper)
         state.catch_up(time)
         try:
-            found = state.fetch(events.select(list(state.key)), as_of=time)
+            found = state.lookup(events.select(list(state.key)), as_of=time)
         except HistoryCompacted:
             # Another writer appended meanwhile, so this upsert will begin again.
             return None

@@ -2,7 +2,7 @@
 
 Owns the decisions of the merger, as functions of counts; must not know rows, files, locks or threads.
 Invariant: while no merge is due and none runs, each level has fewer batches than a merge of it takes; so the
-number of batches is at most `resting_batches_max`, whatever was inserted.
+number of batches is at most `resting_batches_max`, whatever was appended.
 
 A level holds batches of about one size: level 0 holds batches of up to `first_rows` rows, each next level of
 up to ten times as many, the last one all others. A merge takes the oldest loose batches of one level; its
@@ -10,10 +10,10 @@ result goes to the level of its size. Each level runs one merge at a time: an un
 several merges of one level side by side would all finish later than one after the other. Merges of different
 levels run side by side: doing the smallest first would starve the others.
 
-Fuel: the levels with a running merge get steps in turn. A step may read as many rows as were inserted since
-the level's last step, or as an average insert has, if that is more. A row that is inserted at level `l` is
+Fuel: the levels with a running merge get steps in turn. A step may read as many rows as were appended since
+the level's last step, or as an average append has, if that is more. A row that is appended at level `l` is
 merged about once at each level from `l` on, as long as late merges take as many inputs as they may. So merges
-keep pace, however large they are, if each level does one row of work for each row inserted at *any* level.
+keep pace, however large they are, if each level does one row of work for each row appended at *any* level.
 Merges of level 0 are small and done in one step: tiny batches are merged there several times.
 """
 
@@ -24,7 +24,7 @@ LEVELS = 9
 # A ration that no merge uses up.
 WHOLE = 2**62
 _GROWTH = 10
-# The weight of an insert in the moving average is 1 / _WEIGHT.
+# The weight of an append in the moving average is 1 / _WEIGHT.
 _WEIGHT = 16
 
 
@@ -58,7 +58,7 @@ def merged_size(rows: int, negative_rows: int, weight: int) -> int:
     """The size of a merge result, for the choice of its level.
 
     Retractions cancel rows of larger batches, so a batch with many retractions counts as larger, to be merged
-    with those batches sooner. This holds for results of merges only: a retraction that was just inserted may
+    with those batches sooner. This holds for results of merges only: a retraction that was just appended may
     cancel an insertion of level 0, and must not skip that level.
 
     Args:
@@ -93,8 +93,8 @@ class Fuel:
     """How much work each level's merge may do.
 
     Attributes:
-        average: moving average of the rows of an insert.
-        owed: for each level, rows inserted at any level since its merge last made a step.
+        average: moving average of the rows of an append.
+        owed: for each level, rows appended at any level since its merge last made a step.
         turn: the level that last made a step.
     """
 
@@ -103,7 +103,7 @@ class Fuel:
     turn: int = LEVELS - 1
 
     def arrived(self, rows: int) -> "Fuel":
-        """The fuel after an insert of a number of rows, at any level."""
+        """The fuel after an append of a number of rows, at any level."""
         average = self.average + (rows - self.average) / _WEIGHT if self.average else float(rows)
         return replace(self, average=average, owed=tuple(owed + rows for owed in self.owed))
 

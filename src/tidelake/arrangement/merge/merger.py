@@ -1,10 +1,10 @@
-"""The lower half of a spine: runs its merges in background threads, concurrently with inserts and reads.
+"""The lower half of a spine: runs its merges in background threads, concurrently with appends and reads.
 
 Owns the lock of a spine, its background threads, waiting, and the handling of errors. Must not know how rows
 get in, what readers do with batches, nor how merges are chosen.
 
 INVARIANT: the lock is held only for bookkeeping. Rows are merged, and files are written and deleted, outside
-of it. So readers never wait, and inserts wait only in `wait`.
+of it. So readers never wait, and appends wait only in `wait`.
 
 An error ends the merge that it occurred in and leaves its inputs as they were. The error is kept, and merging
 stops until `check` has raised it to a caller. Then merging is tried again; a thread that failed pauses
@@ -38,7 +38,7 @@ class Merger:
     Attributes:
         config: the settings.
         room: measures memory and disk.
-        contents: a number that changes with every insert and with the frontier, but not with merges.
+        contents: a number that changes with every append and with since, but not with merges.
         paused: whether merging is paused.
     """
 
@@ -69,7 +69,7 @@ class Merger:
         return self._schedule.rules
 
     def adopt(self, batches: Sequence[IndexBatch]) -> bool:
-        """Add batches; returns whether the caller should `wait` before the next insert.
+        """Add batches; returns whether the caller should `wait` before the next append.
 
         The merger takes over the caller's use of each batch. If it raises, no batch was added, and the caller
         still has to release them.
@@ -101,11 +101,11 @@ class Merger:
         with self._changed:
             self._check_open()
             rules = change(self.rules)
-            self.contents += rules.frontier != self.rules.frontier
+            self.contents += rules.since != self.rules.since
             self._schedule.rules = rules
 
     def held(self) -> tuple[list[IndexBatch], MergeRules]:
-        """All batches, which the caller must release, and the frontier and filters of the same moment.
+        """All batches, which the caller must release, and `since` and the filters of the same moment.
 
         Raises:
             Closed: the spine was closed.
@@ -149,7 +149,7 @@ class Merger:
             self._waits += 1
             self._waited_s += self._env.clock.monotonic_s() - began
 
-    def compact(self) -> None:
+    def merge_nowait(self) -> None:
         """Ask for all batches to be merged into one; returns at once. Requests coalesce.
 
         Raises:
@@ -159,11 +159,11 @@ class Merger:
         self._sweep()
 
     @property
-    def is_compact(self) -> bool:
-        """Whether there is at most one batch, no merge is running, and no `compact` request is pending.
+    def is_merged(self) -> bool:
+        """Whether there is at most one batch, no merge is running, and no `merge_nowait` request is pending.
 
         Raises:
-            StoreUnavailable: the disk has no room for the compaction that was requested.
+            StoreUnavailable: the disk has no room for the merge that was requested.
             TidelakeError: a background merge failed before; it is tried again.
         """
         self.check()
@@ -173,7 +173,7 @@ class Merger:
                 raise _no_room()
             return schedule.count <= 1 and not schedule.running and not schedule.sweeping
 
-    def consolidate(self) -> None:
+    def merge(self) -> None:
         """Merge all batches into one, and wait until it is done; the calling thread merges too.
 
         Raises:
@@ -182,7 +182,7 @@ class Merger:
             TidelakeError: a merge failed.
         """
         if self.paused:
-            raise UsageError("merging is paused: resume it before you consolidate")
+            raise UsageError("merging is paused: resume it before you merge")
         done = self._sweep()
         self._merge_until(lambda: self._schedule.sweeps >= done)
         self.check()
@@ -203,7 +203,7 @@ class Merger:
         with self._changed:
             self._check_open()
             self.paused = True
-            # Wakes inserts that wait: they do not wait while merging is paused.
+            # Wakes appends that wait: they do not wait while merging is paused.
             self._changed.notify_all()
             self._changed.wait_for(lambda: not (self._schedule.busy and self.paused))
 
@@ -285,7 +285,7 @@ class Merger:
                 if running is not None:
                     self._carry_out(running)
             except Exception as error:
-                # Not raised here: the insert of the caller has succeeded.
+                # Not raised here: the append of the caller has succeeded.
                 self._fail(error)
                 return
 
@@ -366,7 +366,7 @@ class Merger:
         return self._schedule.claim()
 
     def _crowded(self) -> bool:
-        """Whether inserts have to wait."""
+        """Whether appends have to wait."""
         if self.paused or self._closed or self._error is not None:
             return False
         return self._schedule.crowded

@@ -1,7 +1,7 @@
 """One merge: combines several batches into one, in steps of a chosen size, in bounded memory.
 
 Owns how rows get from the inputs to the output; must not know levels, locks or threads. Invariant: the
-output is the sum of the inputs, with times before the frontier folded into it and without the rows that
+output is the sum of the inputs, with times before since folded into it and without the rows that
 filters drop; inputs are not changed, and a merge that is given up leaves nothing behind.
 
 A merge holds at most one chunk, beside a block of each input and what the builder keeps. Under an N-filter it
@@ -26,21 +26,21 @@ from tidelake.model.query import Fold
 
 @dataclass(frozen=True)
 class MergeRules:
-    """The frontier and filters that a merge or a read applies to rows.
+    """`since` and the filters that a merge or a read applies to rows.
 
     Attributes:
         layout: layout of the rows.
-        frontier: times before it are folded.
+        since: times before it are folded.
         retention: the filters.
     """
 
     layout: Layout
-    frontier: Frontier
+    since: Frontier
     retention: RetentionFilters
 
     def same(self, other: "MergeRules") -> bool:
         """Whether both rules make the same batch of the same inputs."""
-        return self.frontier == other.frontier and self.retention.version == other.retention.version
+        return self.since == other.since and self.retention.version == other.retention.version
 
 
 class Merge:
@@ -48,7 +48,7 @@ class Merge:
 
     Attributes:
         inputs: the batches that are merged.
-        rules: frontier and filters when the merge began.
+        rules: `since` and the filters when the merge began.
         rows_read: rows of all inputs that were read so far.
         rows_written: rows that were written so far.
     """
@@ -66,7 +66,7 @@ class Merge:
         Args:
             inputs: at least one batch. The caller holds them until the merge is over.
             others: all other batches of the spine, held likewise; read only under an N-filter.
-            rules: frontier and filters to apply.
+            rules: `since` and the filters to apply.
             build: makes the builder of the output.
             chunk: rows and bytes, over all inputs, that are sorted at once.
         """
@@ -122,7 +122,7 @@ class Merge:
         layout, retention = self.rules.layout, self.rules.retention
         rows, size = self._chunk
         runs = [self._read(batch) for batch in self.inputs]
-        query = Fold(self.rules.frontier)
+        query = Fold(self.rules.since)
         merged = merge(runs, layout.schema, layout.domain, query, rows, chunk_bytes=size)
         if retention.empty:
             return merged
@@ -138,8 +138,8 @@ class Merge:
     def _ranked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         rules = self.rules
         keys = Keys.sorted_from(rows, rules.layout)
-        beside = [batch.fetch(keys) for batch in self._others]
-        return rules.retention.settled(rows, beside, rules.frontier)
+        beside = [batch.lookup(keys) for batch in self._others]
+        return rules.retention.settled(rows, beside, rules.since)
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ Hysteresis: a level is left only when the share has fallen clearly below the one
 - low: batches stay in memory, except large ones.
 - moderate: new and merged batches go to disk.
 - high: batches in memory are merged to disk at once.
-- critical: inserts wait until there is memory.
+- critical: appends wait until there is memory.
 """
 
 from dataclasses import dataclass

@@ -78,9 +78,9 @@ class SpineReport:
         bytes_on_disk: bytes of batch files.
         used_bytes: bytes counted in the memory budget: rows, filters, indexes, cache, buffers of merges.
         pressure: low, moderate, high or critical.
-        waits: number of inserts that had to wait.
+        waits: number of appends that had to wait.
         waited_s: total time that they waited.
-        sweeping: whether a requested compaction is under way.
+        sweeping: whether a requested merge of all batches is under way.
         paused: whether merging is paused.
         reads: counters of look-ups, filters and the cache.
     """

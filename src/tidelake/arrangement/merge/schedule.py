@@ -10,7 +10,7 @@ which holds its inputs, and the other batches that it reads, until it ended or w
 A *sweep* merges all batches into one, level by level: it waits for the merge that runs at the level, merges
 all loose batches, however few, and moves the result one level up. A single batch moves up as it is. While a
 sweep is at a level, no other merge begins there or above, and their results do not go below. A sweep ignores
-batches that are inserted after it passed their level; so it ends, however many come. Requests during a sweep
+batches that are appended after it passed their level; so it ends, however many come. Requests during a sweep
 become one further sweep.
 """
 
@@ -44,7 +44,7 @@ class MergeTask:
         level: the level whose batches it merges.
         inputs: the batches to merge.
         swept: whether it is part of a sweep; its result then goes one level up.
-        rules: frontier and filters to apply.
+        rules: `since` and the filters to apply.
     """
 
     level: int

@@ -29,13 +29,13 @@ class ArrangementConfig:
         cache_bytes: size of the cache for blocks on disk, counted in the budget; at most a quarter of the
             budget is used.
         disk_reserve_bytes: disk space that merges leave free.
-        level_rows: the greatest number of rows of a batch of level 0. It should exceed the size of an insert.
+        level_rows: the greatest number of rows of a batch of level 0. It should exceed the size of an append.
         fans: how many batches a merge takes, by level.
         retraction_weight: how many additional rows a row with a negative diff counts for, in the size of a
             merge result; 0: none.
-        batches_max: an insert waits while there are this many batches, including those that are being merged.
-        merge_workers: number of merge threads; an insert that waits merges too. More threads finish merges
-            sooner, and leave inserts a smaller share of the interpreter.
+        batches_max: an append waits while there are this many batches, including those that are being merged.
+        merge_workers: number of merge threads; an append that waits merges too. More threads finish merges
+            sooner, and leave appends a smaller share of the interpreter.
         merge_chunk_rows: rows, over all inputs, that a merge sorts at once; the least that a step does.
         merge_chunk_bytes: the same in bytes; at most 1/32 of the memory budget is used.
         idle_s: how long a merge thread without work sleeps, unless it is woken.

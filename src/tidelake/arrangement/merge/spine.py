@@ -1,10 +1,10 @@
 """The spine: an indexed multiset of updates, merged in the background while it is written and read.
 
-Owns how updates become batches, the frontier and the filters; `Merger`, the class below it, owns the batches
+Owns how updates become batches, `since` and the filters; `Merger`, the class below it, owns the batches
 and their merges. Must not know where updates come from.
 
-INVARIANT: the batches of a snapshot are, in sum, all updates inserted before it, with times before the
-frontier folded into it and without the rows that filters dropped, whatever merges or spills meanwhile.
+INVARIANT: the batches of a snapshot are, in sum, all updates appended before it, with times before
+`since` folded into it and without the rows that filters dropped, whatever merges or spills meanwhile.
 """
 
 import os
@@ -54,7 +54,7 @@ class AsyncSpine(Merger):
         env: Env | None = None,
         machine: SystemResources | None = None,
         cache: BlockCache | None = None,
-        frontier: Frontier | None = None,
+        since: Frontier | None = None,
         retention: RetentionFilters | None = None,
     ) -> None:
         """An empty spine; threads start with the first merge that is due.
@@ -66,7 +66,7 @@ class AsyncSpine(Merger):
             env: clock, ids of batches, and spawner of threads.
             machine: measures memory and disk.
             cache: a cache of blocks to share with another spine; None for a new one.
-            frontier: initial frontier; None for the least time.
+            since: initial `since`; None for the least time.
             retention: initial filters; None for none.
         """
         config = config if config is not None else ArrangementConfig()
@@ -83,7 +83,7 @@ class AsyncSpine(Merger):
         self.cache = cache if cache is not None else BlockCache(config.cache_bytes_held)
         rules = MergeRules(
             layout,
-            frontier if frontier is not None else Frontier.of(layout.domain.minimum),
+            since if since is not None else Frontier.of(layout.domain.minimum),
             retention if retention is not None else RetentionFilters(layout),
         )
         room = MemoryBudget(config, machine if machine is not None else SYSTEM_MACHINE, directory)
@@ -91,22 +91,22 @@ class AsyncSpine(Merger):
 
     # Writing
 
-    def insert(self, updates: pa.Table | pa.RecordBatch) -> None:
-        """Insert updates, and wait if there are too many batches or memory runs out.
+    def append(self, updates: pa.Table | pa.RecordBatch) -> None:
+        """Append updates, and wait if there are too many batches or memory runs out.
 
         Args:
             updates: canonical rows of `layout.arrow`, in any order, with duplicates.
 
         Raises:
-            InvalidUpdates: a sum of diffs overflows int64. Nothing was inserted.
-            StoreUnavailable: the disk refused the write. Nothing was inserted.
-            TidelakeError: a background merge failed before. Nothing was inserted.
+            InvalidUpdates: a sum of diffs overflows int64. Nothing was appended.
+            StoreUnavailable: the disk refused the write. Nothing was appended.
+            TidelakeError: a background merge failed before. Nothing was appended.
         """
-        if self.insert_nowait(updates):
+        if self.append_nowait(updates):
             self.wait()
 
-    def insert_nowait(self, updates: pa.Table | pa.RecordBatch) -> bool:
-        """Insert without waiting; returns whether the caller should `wait` before the next insert."""
+    def append_nowait(self, updates: pa.Table | pa.RecordBatch) -> bool:
+        """Append without waiting; returns whether the caller should `wait` before the next append."""
         table = updates if isinstance(updates, pa.Table) else pa.Table.from_batches([updates])
         rows = consolidate(table, self.layout.schema, self.layout.domain).to_batches()
         rows = [batch for batch in rows if batch.num_rows]
@@ -121,7 +121,7 @@ class AsyncSpine(Merger):
         return self.load(rows, plan)
 
     def load(self, rows: Iterable[pa.RecordBatch], plan: FilterPlan) -> bool:
-        """Insert updates that are sorted and consolidated already, as one batch, in bounded memory.
+        """Append updates that are sorted and consolidated already, as one batch, in bounded memory.
 
         The batch begins in memory, and moves to disk when it becomes too large.
 
@@ -130,12 +130,12 @@ class AsyncSpine(Merger):
             plan: what is known about all rows.
 
         Returns:
-            Whether the caller should `wait` before the next insert.
+            Whether the caller should `wait` before the next append.
 
         Raises:
-            InternalError: rows are not in order. Nothing was inserted.
-            StoreUnavailable: as `insert`.
-            TidelakeError: as `insert`.
+            InternalError: rows are not in order. Nothing was appended.
+            StoreUnavailable: as `append`.
+            TidelakeError: as `append`.
         """
         self.check()
         builder, size_bytes = self._make(plan, False), 0
@@ -164,21 +164,21 @@ class AsyncSpine(Merger):
     # Frontier and filters
 
     @property
-    def frontier(self) -> Frontier:
-        """Reads as of times at or after the frontier are exact."""
-        return self.rules.frontier
+    def since(self) -> Frontier:
+        """Reads as of times at or after `since` are exact."""
+        return self.rules.since
 
-    def set_frontier(self, frontier: Frontier) -> None:
-        """Let merges that begin from now on fold times before a frontier into it.
+    def advance_since(self, since: Frontier) -> None:
+        """Let merges that begin from now on fold times before `since` into it.
 
         Raises:
-            UsageError: it is before the current frontier.
+            UsageError: it is before the current `since`.
         """
 
         def moved(rules: MergeRules) -> MergeRules:
-            if not rules.frontier <= frontier:
-                raise UsageError(f"the frontier is at {rules.frontier} and cannot go back to {frontier}")
-            return replace(rules, frontier=frontier)
+            if not rules.since <= since:
+                raise UsageError(f"since is at {rules.since} and cannot go back to {since}")
+            return replace(rules, since=since)
 
         self.change_rules(moved)
 

@@ -138,7 +138,7 @@ class Cursor(KeyCursor):
     def map_times(self, visit: Callable[[Time, int], None]) -> None:
         """Call `visit` with each time of this row and the sum of its diffs, ascending. Does not move.
 
-        Times before the frontier are folded to it; times after the cursor's own are left out.
+        Times before `since` are folded to it; times after the cursor's own are left out.
 
         Raises:
             UsageError: the cursor is at no value.
@@ -150,11 +150,11 @@ class Cursor(KeyCursor):
 
         Raises:
             UsageError: the cursor is at no value, or `as_of` is not a time.
-            HistoryCompacted: `as_of` is before the frontier.
+            HistoryCompacted: `as_of` is before `since`.
         """
-        domain, frontier = self._layout.domain, self._view.frontier
+        domain, since = self._layout.domain, self._view.since
         as_of = domain.check(as_of, "as_of")
-        check_kept(as_of, frontier)
+        check_kept(as_of, since)
         until = Updates(Frontier.of(domain.minimum), Frontier.past(as_of))
         self._visit(select(self._updates(), until, domain), visit)
 
@@ -192,7 +192,7 @@ class Cursor(KeyCursor):
 
     def _visit(self, updates: pa.RecordBatch, visit: Callable[[Time, int], None]) -> None:
         domain = self._layout.domain
-        folded = sum_batch(select(updates, Fold(self._view.frontier), domain))[0]
+        folded = sum_batch(select(updates, Fold(self._view.since), domain))[0]
         components = [folded.column(name).to_pylist() for name in domain.columns]
         weights = folded.column(self._layout.width).to_pylist()
         for *time, weight in zip(*components, weights, strict=True):

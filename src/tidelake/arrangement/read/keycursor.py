@@ -113,13 +113,13 @@ class KeyCursor:
         """
         keys = key if isinstance(key, Keys) else self._keys_of(key)
         if len(keys) != 1:
-            raise UsageError(f"{len(keys)} keys are given: seek one at a time, or fetch them")
+            raise UsageError(f"{len(keys)} keys are given: seek one at a time, or use `lookup`")
         bound = self._bound_of(keys)
         if self._asked is not None and bound.key < self._asked:
             raise UsageError(f"key {key} is less than one sought before: seek ascending keys, or rewind")
         self._asked = bound.key
         self._restart()
-        window = self._windows.only(bound, [batch.fetch(keys) for batch in self._batches])
+        window = self._windows.only(bound, [batch.lookup(keys) for batch in self._batches])
         if window.key_count:
             self._stand(window, 0)
         else:

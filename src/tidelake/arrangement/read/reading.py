@@ -21,7 +21,7 @@ class ArrangementReads(ABC):
     def snapshot(self) -> Snapshot:
         """The current contents, for several reads that must agree. Close it after use."""
 
-    def fetch(
+    def lookup(
         self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of some keys, sorted by key and value, each with its multiplicity in `_diff`.
@@ -37,11 +37,11 @@ class ArrangementReads(ABC):
 
         Raises:
             InvalidUpdates: it is not a table of keys; names the column and the row.
-            HistoryCompacted: `as_of` is before the frontier.
+            HistoryCompacted: `as_of` is before `since`.
             CorruptionError: a file is damaged; names it.
         """
         with self.snapshot() as snapshot:
-            return snapshot.fetch(keys, as_of, columns)
+            return snapshot.lookup(keys, as_of, columns)
 
     def range(
         self,
@@ -60,8 +60,8 @@ class ArrangementReads(ABC):
             upper: the same, exclusive; default: to the greatest key.
             limit: the greatest number of rows; default: all.
             reverse: whether rows come in descending order, the last ones first.
-            as_of: as `fetch`, and so are the errors.
-            columns: as `fetch`.
+            as_of: as `lookup`, and so are the errors.
+            columns: as `lookup`.
         """
         with self.snapshot() as snapshot:
             return snapshot.range(lower, upper, limit=limit, reverse=reverse, as_of=as_of, columns=columns)
@@ -72,7 +72,7 @@ class ArrangementReads(ABC):
         Args:
             n: number of keys.
             seed: with equal contents and batches, the same seed gives the same keys; default: random.
-            as_of: as `fetch`.
+            as_of: as `lookup`.
         """
         with self.snapshot() as snapshot:
             return snapshot.sample_keys(n, seed, as_of)

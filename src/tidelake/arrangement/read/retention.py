@@ -8,10 +8,10 @@ an earlier filter dropped do not come back when a weaker one replaces it.
 
 - A *predicate* on keys or values is a condition on the row; null counts as false.
 - An *N-filter* (`last_n`, `top_n`, `bottom_n`) ranks, for each key, the values that are *live at the
-  frontier*: the sum of their diffs at times at or before the frontier is positive, over all batches. It drops
-  the updates at or before the frontier of values that are not among the first n, and of values whose sum is
-  negative. Later updates are never dropped, so a value that was inserted after the frontier is visible
-  until the frontier passes it.
+  since*: the sum of their diffs at times at or before `since` is positive, over all batches. It drops
+  the updates at or before `since` of values that are not among the first n, and of values whose sum is
+  negative. Later updates are never dropped, so a value that was appended after `since` is visible
+  until `since` passes it.
 
 INVARIANT: what `settled` drops changes no result of `visible`. A merge has only some batches, but ranks over
 all of them, and drops a value only if no other batch has rows of it. So a value is dropped completely or not
@@ -160,12 +160,12 @@ class RetentionFilters:
             mask &= satisfies(rows, predicate)
         return _kept(rows, mask)
 
-    def visible(self, rows: pa.RecordBatch, frontier: Frontier) -> pa.RecordBatch:
+    def visible(self, rows: pa.RecordBatch, since: Frontier) -> pa.RecordBatch:
         """The updates that a read sees.
 
         Args:
             rows: sorted updates; with `whole_keys`, all updates of each of their keys, from all batches.
-            frontier: the frontier of the arrangement.
+            since: the `since` of the arrangement.
 
         Returns:
             The updates that are kept, in order; the batch itself if all are.
@@ -173,27 +173,27 @@ class RetentionFilters:
         rows = self.satisfying(rows)
         if not isinstance(self.values, Ranked) or not rows.num_rows:
             return rows
-        return _kept(rows, ~_Ranking(self.layout, self.values, rows, frontier).dropped)
+        return _kept(rows, ~_Ranking(self.layout, self.values, rows, since).dropped)
 
     def settled(
-        self, rows: pa.RecordBatch, others: Sequence[pa.RecordBatch], frontier: Frontier
+        self, rows: pa.RecordBatch, others: Sequence[pa.RecordBatch], since: Frontier
     ) -> pa.RecordBatch:
         """The updates that a merge keeps.
 
         Args:
             rows: sorted updates of the inputs; with `whole_keys`, all that the inputs have of each key.
             others: with `whole_keys`, the updates of these keys in all other batches, in any order.
-            frontier: the frontier of the arrangement, or an earlier one.
+            since: the `since` of the arrangement, or an earlier one.
         """
         rows = self.satisfying(rows)
         if not isinstance(self.values, Ranked) or not rows.num_rows:
             return rows
         beside = [other for other in map(self.satisfying, others) if other.num_rows]
         if not beside:
-            return _kept(rows, ~_Ranking(self.layout, self.values, rows, frontier).dropped)
+            return _kept(rows, ~_Ranking(self.layout, self.values, rows, since).dropped)
         together = pa.concat_batches([rows, *beside])
         order = np.asarray(sort_indices(together, self.layout.width), np.int64)
-        ranking = _Ranking(self.layout, self.values, together.take(pa.array(order)), frontier)
+        ranking = _Ranking(self.layout, self.values, together.take(pa.array(order)), since)
         foreign = np.zeros(ranking.groups, np.bool_)
         foreign[ranking.group[ranking.settled & (order >= rows.num_rows)]] = True
         keep = np.empty(len(order), np.bool_)
@@ -231,16 +231,16 @@ class _Ranking:
     Attributes:
         groups: number of distinct pairs of key and value.
         group: for each row, the number of its pair.
-        settled: for each row, whether it is at or before the frontier.
+        settled: for each row, whether it is at or before `since`.
         dropped: for each row, whether it is dropped.
     """
 
-    def __init__(self, layout: Layout, rule: Ranked, rows: pa.RecordBatch, frontier: Frontier) -> None:
+    def __init__(self, layout: Layout, rule: Ranked, rows: pa.RecordBatch, since: Frontier) -> None:
         starts = group_starts(rows, layout.row_width)
         begins = np.flatnonzero(starts)
         self.groups = len(begins)
         self.group: Ints = np.cumsum(starts) - 1
-        self.settled = _at_or_before(rows, layout, frontier)
+        self.settled = _at_or_before(rows, layout, since)
         values: Ints = rows.column(rows.num_columns - 1).to_numpy()
         signs = _signs(np.where(self.settled, values, 0), begins)
         first = rows.take(pa.array(begins))
@@ -288,10 +288,10 @@ def _signs(values: Ints, begins: Ints) -> Ints:
     return signs
 
 
-def _at_or_before(rows: pa.RecordBatch, layout: Layout, frontier: Frontier) -> Mask:
-    """The rows at or before all elements of the frontier: those that every read as of a time includes."""
+def _at_or_before(rows: pa.RecordBatch, layout: Layout, since: Frontier) -> Mask:
+    """The rows at or before all elements of `since`: those that every read as of a time includes."""
     mask: Mask = np.ones(rows.num_rows, np.bool_)
-    for element in frontier:
+    for element in since:
         for name, limit in zip(layout.domain.columns, parts(element), strict=True):
             mask &= rows.column(name).to_numpy() <= limit
     return mask

@@ -86,14 +86,14 @@ def _held(keys: Keys, batch: IndexBatch) -> Mask:
     """Which of the keys a batch has rows of."""
     mask = batch.may_hold(keys)
     if mask.any():
-        there = keys.layout.encode(batch.fetch(keys))
+        there = keys.layout.encode(batch.lookup(keys))
         mask = pc.is_in(keys.encoded, value_set=there).to_numpy(zero_copy_only=False)
     return mask
 
 
 def _live(keys: Keys, batches: Sequence[IndexBatch], view: UpdatesView) -> Keys:
     """The keys that have rows."""
-    pieces = [rows for batch in batches if len(keys) and (rows := batch.fetch(keys)).num_rows]
+    pieces = [rows for batch in batches if len(keys) and (rows := batch.lookup(keys)).num_rows]
     return Keys.sorted_from(view.netted(pieces)[0], view.layout)
 
 

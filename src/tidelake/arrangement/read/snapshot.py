@@ -4,7 +4,7 @@ Owns reads of many keys at once; must not know how batches are merged. Invariant
 multiset of rows as of one time, each row once with its multiplicity, whatever merges do meanwhile.
 
 A result keeps no batch alive. It has the key and value columns and `_diff`, sorted by key and value. `_diff`
-is the multiplicity; it is negative if a row was retracted more often than it was inserted.
+is the multiplicity; it is negative if a row was retracted more often than it was appended.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,8 +29,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.schema import DIFF
 from tidelake.model.time import Time
 
-# `fetch` looks up this many keys at a time, so that the rows found fit into one record batch.
-_FETCH_KEYS = 16_384
+# `lookup` looks up this many keys at a time, so that the rows found fit into one record batch.
+_LOOKUP_KEYS = 16_384
 # A limit that no result reaches; larger ones would not fit into an int64.
 _ROWS_MAX = 1 << 62
 
@@ -42,7 +42,7 @@ class Snapshot:
 
     Attributes:
         layout: layout of the rows.
-        frontier: times before it are folded, so reads as of earlier times are refused.
+        since: times before it are folded, so reads as of earlier times are refused.
         retention: the filters.
     """
 
@@ -51,7 +51,7 @@ class Snapshot:
         layout: Layout,
         batches: Sequence[IndexBatch],
         retention: RetentionFilters | None = None,
-        frontier: Frontier | None = None,
+        since: Frontier | None = None,
     ) -> None:
         """Hold batches until `close`.
 
@@ -59,11 +59,11 @@ class Snapshot:
             layout: layout of the rows.
             batches: the snapshot becomes a user of each; the caller must be a user until this returns.
             retention: filters; None for none.
-            frontier: frontier of the arrangement; None for the least time.
+            since: the `since` of the arrangement; None for the least time.
         """
         self.layout = layout
         self.retention = retention if retention is not None else RetentionFilters(layout)
-        self.frontier = frontier if frontier is not None else Frontier.of(layout.domain.minimum)
+        self.since = since if since is not None else Frontier.of(layout.domain.minimum)
         self._batches = tuple(batches)
         self._open = True
         for batch in self._batches:
@@ -107,14 +107,14 @@ class Snapshot:
 
         Raises:
             UsageError: it is not a time of this unit.
-            HistoryCompacted: it is before the frontier.
+            HistoryCompacted: it is before `since`.
         """
         if as_of is not None:
             as_of = self.layout.domain.check(as_of, "as_of")
-            check_kept(as_of, self.frontier)
-        return UpdatesView(self.layout, self.retention, self.frontier, as_of)
+            check_kept(as_of, self.since)
+        return UpdatesView(self.layout, self.retention, self.since, as_of)
 
-    def fetch(
+    def lookup(
         self, keys: object, as_of: Time | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of some keys.
@@ -132,15 +132,15 @@ class Snapshot:
         Raises:
             InvalidUpdates: it is not a table of keys; names the column and the row.
             UsageError: a column does not exist, or `as_of` is not a time.
-            HistoryCompacted: `as_of` is before the frontier.
+            HistoryCompacted: `as_of` is before `since`.
             CorruptionError: a file is damaged.
         """
         batches, view = self.batches, self.view(as_of)
         asked = keys if isinstance(keys, Keys) else Keys.of(keys, self.layout)
         found: list[pa.RecordBatch] = []
-        for first in range(0, len(asked), _FETCH_KEYS):
-            some = asked if len(asked) <= _FETCH_KEYS else asked.slice(first, _FETCH_KEYS)
-            pieces = [rows for batch in batches if (rows := batch.fetch(some)).num_rows]
+        for first in range(0, len(asked), _LOOKUP_KEYS):
+            some = asked if len(asked) <= _LOOKUP_KEYS else asked.slice(first, _LOOKUP_KEYS)
+            pieces = [rows for batch in batches if (rows := batch.lookup(some)).num_rows]
             found.append(view.netted(pieces)[0])
         return self._table(found, columns)
 
@@ -159,11 +159,11 @@ class Snapshot:
             lower: the least key, inclusive: values of all key columns, or of the first ones. None: no bound.
             upper: the greatest key, exclusive, in the same form. None: no bound.
             reverse: whether rows come in descending order.
-            as_of: as `fetch`.
-            columns: as `fetch`.
+            as_of: as `lookup`.
+            columns: as `lookup`.
 
         Yields:
-            Batches that are not empty. Raises as `fetch`.
+            Batches that are not empty. Raises as `lookup`.
         """
         windows, names = Windows(self.batches, self.view(as_of)), self._names(columns)
         begin = Edge() if lower is None else Edge(self._bound(lower), inside=True)
@@ -200,12 +200,12 @@ class Snapshot:
 
         Raises:
             UsageError: it is not a time of this unit.
-            HistoryCompacted: `as_of` is before the frontier.
+            HistoryCompacted: `as_of` is before `since`.
         """
         return Cursor(self.batches, self.view(as_of))
 
     def key_count(self, as_of: Time | None = None) -> int:
-        """The number of keys that have rows. Reads everything; raises as `fetch`."""
+        """The number of keys that have rows. Reads everything; raises as `lookup`."""
         return sum(window.key_count for window in Windows(self.batches, self.view(as_of)).upwards())
 
     def sample_keys(self, n: int, seed: int | None = None, as_of: Time | None = None) -> pa.Table:
@@ -216,7 +216,7 @@ class Snapshot:
         Args:
             n: number of keys.
             seed: with equal batches, the same seed gives the same keys; None: random.
-            as_of: as `fetch`, and so are the errors.
+            as_of: as `lookup`, and so are the errors.
         """
         return sample_keys(self.batches, self.view(as_of), count("n", n), _random(seed))
 

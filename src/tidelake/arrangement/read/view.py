@@ -19,17 +19,17 @@ from tidelake.model.query import Updates
 from tidelake.model.time import Time
 
 
-def check_kept(as_of: Time, frontier: Frontier) -> None:
-    """Refuse a time before the frontier of an arrangement.
+def check_kept(as_of: Time, since: Frontier) -> None:
+    """Refuse a time before the `since` of an arrangement.
 
     Raises:
-        HistoryCompacted: the time is before the frontier.
+        HistoryCompacted: the time is before `since`.
     """
-    if not (frontier.closed or frontier.less_equal(as_of)):
+    if not (since.closed or since.less_equal(as_of)):
         raise HistoryCompacted(
             as_of,
-            frontier,
-            "that is the frontier of the arrangement, before which times are folded: read as of a time from "
+            since,
+            "that is the since of the arrangement, before which times are folded: read as of a time from "
             "there on, or use arrange(as_of=...) to keep history",
         )
 
@@ -41,13 +41,13 @@ class UpdatesView:
     Attributes:
         layout: layout of the rows.
         retention: the filters.
-        frontier: times before it are folded.
+        since: times before it are folded.
         as_of: the time of the read; None for the sum of all updates.
     """
 
     layout: Layout
     retention: RetentionFilters
-    frontier: Frontier
+    since: Frontier
     as_of: Time | None
 
     def netted(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
@@ -85,7 +85,7 @@ class UpdatesView:
     def _retained(self, pieces: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if len(pieces) > 1 and self.retention.whole_keys:
             pieces = [sum_batch(pa.concat_batches(pieces))[0]]
-        return [self.retention.visible(piece, self.frontier) for piece in pieces]
+        return [self.retention.visible(piece, self.since) for piece in pieces]
 
 
 def _no_contents(layout: Layout) -> pa.RecordBatch:

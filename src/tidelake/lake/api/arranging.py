@@ -40,7 +40,7 @@ class Arranging(CollectionHandle):
 
         Args:
             as_of: keep history from this time on: answers as of this or any later time are exact, until
-                `set_frontier` gives history up. Default: start at the last closed time, and keep only the
+                `advance_since` gives history up. Default: start at the last closed time, and keep only the
                 newest contents.
             columns: value columns to keep; rows that are equal in them are one. Key columns are always kept.
             where: an SQL condition on the rows to keep, as for `snapshot`.
@@ -71,7 +71,7 @@ class Arranging(CollectionHandle):
         if not self.domain.total_order:
             raise UsageError(
                 f"times of {self.name!r} are of unit {self.domain}: an arrangement that follows needs times "
-                "of a total order; make one with Arrangement.create, and insert what you read"
+                "of a total order; make one with Arrangement.create, and append what you read"
             )
         lasts_s = duration_s(hold_for, "hold_for")
         if lasts_s < 1:
