@@ -14,6 +14,7 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.lake import open_lake
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
+from tidelake.model.selection import ReadOptions
 from tidelake.shard.runs import plan
 from tiers import some
 from where_reference import FIELDS, condition, random_rows
@@ -57,7 +58,7 @@ def answers(c, **asked):
     yield c.changes(1, 3, **asked).read_all()
     yield c.updates(2, 4, **asked).read_all()
     for query in (AsOf(2), Changes(1, 3), Updates(Frontier.of(2), Frontier.of(4))):
-        planned = c.distributed.plan(query, 3, **asked)
+        planned = c.distributed.plan(query, 3, ReadOptions(**asked))
         batches = [batch for task in planned.tasks for batch in plan.run_task(task)]
         yield pa.Table.from_batches(batches, planned.schema)
     with c.reader("test") as reader:
@@ -174,7 +175,7 @@ def test_what_cannot_be_asked_is_refused(collection, asked, message):
             lambda: collection.snapshot(0, **asked),
             lambda: collection.changes(0, 0, **asked),
             lambda: collection.updates(0, 1, **asked),
-            lambda: collection.distributed.plan(None, 1, **asked),
+            lambda: collection.distributed.plan(None, 1, ReadOptions(**asked)),
             lambda: reader.snapshot(0, **asked),
         ):
             with pytest.raises(UsageError, match=message):
@@ -237,7 +238,7 @@ def test_a_selective_read_costs_the_row_groups_that_hold_its_rows(sorted_rows, w
     assert opened <= groups
     # A row group is a fortieth of all; the end of each part that is opened is read for its footer.
     assert read <= (groups / 40) * size * 1.25 + opened * 17_000
-    planned = c.distributed.plan(None, 8, where=where)
+    planned = c.distributed.plan(None, 8, ReadOptions(where=where))
     assert sum(b.num_rows for task in planned.tasks for b in plan.run_task(task)) == rows
 
 
@@ -247,7 +248,7 @@ def test_tasks_of_a_selective_plan_share_its_rows(tmp_path, monkeypatch):
     with tidelake.open(tmp_path / "lake", config=config) as lake:
         c = lake.create("c", pa.schema([("k", pa.int64())]), key=["k"])
         c.append(pa.table({"k": list(range(400))}))
-        planned = c.distributed.plan(None, 4, where="k >= 300")
+        planned = c.distributed.plan(None, 4, ReadOptions(where="k >= 300"))
         counts = [sum(b.num_rows for b in plan.run_task(task)) for task in planned.tasks]
     # One part: cut among the keys asked for, not among all of its keys.
     assert sum(counts) == 100 and max(counts) <= 40

@@ -7,6 +7,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.errors import CollectionDropped, CollectionNotFound, NotYetClosed
 from tidelake.model.query import AsOf
+from tidelake.model.selection import ReadOptions
 from tidelake.shard.runs.plan import run_task
 from tidelake.shard.upkeep.compactor import Compactor
 from tidelake.shard.upkeep.maintain import settled
@@ -83,11 +84,11 @@ def test_a_drop_takes_along_what_is_staged(lake, c):
 
 def test_a_plan_has_what_is_staged_on_request(c):
     with pytest.raises(NotYetClosed):
-        c.distributed.plan(AsOf(8), 2, 0)
-    planned = c.distributed.plan(AsOf(8), 2, 0, staged=True)
+        c.distributed.plan(AsOf(8), 2, ReadOptions(timeout_s=0))
+    planned = c.distributed.plan(AsOf(8), 2, ReadOptions(timeout_s=0, staged=True))
     found = [batch for task in planned.tasks for batch in run_task(task)]
     assert sorted(pa.Table.from_batches(found)["id"].to_pylist()) == [0, 1, 3, 7]
-    last = c.distributed.plan(None, 2, staged=True)
+    last = c.distributed.plan(None, 2, ReadOptions(staged=True))
     assert sum(batch.num_rows for task in last.tasks for batch in run_task(task)) == 5
 
 

@@ -15,6 +15,7 @@ from tidelake.config import Config
 from tidelake.errors import CorruptionError
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes
+from tidelake.model.selection import ReadOptions
 from tidelake.shard.runs import plan
 from tidelake.testing import tables
 from tiers import examples
@@ -139,7 +140,7 @@ def test_a_condition_and_other_queries_are_left_to_tasks(tmp_path: Path) -> None
     c.append(rows(range(50)))
     assert c.distributed.plan(AsOf(0), 1, as_stored=True).as_stored
     assert c.distributed.plan(AsOf(0), 1).as_stored is None
-    assert c.distributed.plan(AsOf(0), 1, where="k > 0", as_stored=True).as_stored is None
+    assert c.distributed.plan(AsOf(0), 1, ReadOptions(where="k > 0"), as_stored=True).as_stored is None
     assert c.distributed.plan(Changes(0, 0), 1, as_stored=True).as_stored is None
     memory = tidelake.open("memory://stored", config=CONFIG).create("c", SCHEMA, key=["k"])
     memory.append(rows(range(50)))

@@ -12,6 +12,7 @@ from tidelake.model.selection import ReadOptions
 from tidelake.shard.lease import Lease
 from tidelake.shard.reading import query
 from tidelake.shard.reading.split import split_of
+from tidelake.shard.runs.plan import TaskOptions
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing.replacement import plan_replacement
 from tidelake.shard.writing.upserter import Upserter
@@ -45,12 +46,12 @@ def streamed(shard, version, asked):
 
 
 def split(shard, version, asked):
-    streams = split_of(shard, version.kept_by(Lease(shard)), asked, 2, wanted=ReadOptions())
+    streams = split_of(shard, version.kept_by(Lease(shard)), asked, 2, ReadOptions())
     return pa.concat_tables(stream.read_all() for stream in streams)
 
 
 def planned(shard, version, asked):
-    return query.planned(shard, version, asked, 2)
+    return query.planned(shard, version, asked, TaskOptions(2))
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)

@@ -1,33 +1,34 @@
-"""A user's selection, checked against the schema that the read uses.
+"""What a user asks for, checked against the schema that the read uses.
 
 Owns the columns; `tidelake.data.where` owns conditions, and is loaded only when the first one is given,
 because loading its parser takes a fifth of a second.
 """
+
+from collections.abc import Sequence
 
 from tidelake.errors import UsageError
 from tidelake.model.schema import Schema
 from tidelake.model.selection import ReadOptions, Selection
 
 
-def bind(wanted: ReadOptions | Selection, schema: Schema) -> Selection:
-    """Check a user's selection; one that was checked already is returned as it is.
+def bind(options: ReadOptions, schema: Schema) -> Selection:
+    """Check the columns and the condition that a user gives.
 
     Raises:
         UsageError: a column is missing, some SQL is not supported, or a literal cannot be compared with its
             column; names the piece and says what to write instead.
     """
-    if isinstance(wanted, Selection):
-        return wanted
-    if wanted.columns is not None:
-        _check(wanted.columns, schema)
-    if wanted.where is None:
-        return Selection(wanted.columns)
+    columns = None if options.columns is None else tuple(options.columns)
+    if columns is not None:
+        _check(columns, schema)
+    if options.where is None:
+        return Selection(columns)
     from tidelake.data.where import predicate
 
-    return Selection(wanted.columns, predicate(wanted.where, schema))
+    return Selection(columns, predicate(options.where, schema))
 
 
-def _check(columns: tuple[str, ...], schema: Schema) -> None:
+def _check(columns: Sequence[str], schema: Schema) -> None:
     names = [column.name for column in schema.columns]
     for name in columns:
         if name not in names:

@@ -44,7 +44,6 @@ class FollowOptions:
         config: settings of the arrangement; None: the defaults.
         hold_for_s: how long history is kept for a checkpoint while no process follows.
         poll_s: pause between two polls for new updates.
-        timeout_s: how long to wait for a time to be closed; None: the lake's `wait_timeout_s`.
         follow: whether to follow in a background thread.
     """
 
@@ -52,7 +51,6 @@ class FollowOptions:
     config: ArrangementConfig | None
     hold_for_s: float
     poll_s: float
-    timeout_s: float | None
     follow: bool
 
 
@@ -189,8 +187,8 @@ class FollowedArrangement(Arrangement):
             finally:
                 super().close()
 
-    def _begin(self, as_of: Time | None, options: FollowOptions) -> None:
-        self._follower.begin(as_of, self._patience_s(options.timeout_s))
+    def _begin(self, as_of: Time | None, timeout_s: float | None) -> None:
+        self._follower.begin(as_of, self._patience_s(timeout_s))
 
     def _resume(self, followed: Followed) -> None:
         self._follower.resume(followed.position)
@@ -258,7 +256,7 @@ def arranged(
     Args:
         shard: the shard to follow.
         name: name of the collection, for messages.
-        wanted: which rows, and which value columns beside the key.
+        wanted: which rows, which value columns beside the key, and how long to wait for `as_of`.
         options: settings of the arrangement and of the follower.
         as_of: keep history from this time on; None: keep none.
         restore: a directory of checkpoints of the same rows. The contents are loaded anew if it has none, if
@@ -287,7 +285,7 @@ def arranged(
             follower=_follower(shard, followed, options),
         )
         try:
-            found._begin(as_of, options)
+            found._begin(as_of, wanted.timeout_s)
         except BaseException:
             found.close()
             raise
@@ -339,8 +337,7 @@ def _follower(shard: Shard, followed: Followed, options: FollowOptions) -> Calla
         f"arrangement of {followed.name}",
         hold_for_s=options.hold_for_s,
         poll_s=0,
-        wanted=ReadOptions(columns, followed.where),
-        schema_id=followed.schema_id,
+        options=ReadOptions(columns, followed.where, schema_id=followed.schema_id),
     )
 
     def make(sink: UpdateSink) -> Follower:
@@ -364,7 +361,7 @@ def _restored(
     if not there:
         return None
     before = _same(there[-1], followed, path)
-    if outgrown(shard.spec, before.schema_id, ReadOptions(before.columns, before.where)):
+    if outgrown(shard.spec, ReadOptions(before.columns, before.where, schema_id=before.schema_id)):
         shard.env.recorder.count("arrangement.restore.outgrown")
         return None
     spine, home, found = restored(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
-from tidelake.lake.arguments.spans import duration_s, patience
-from tidelake.lake.arguments.wanted import wanted
+from tidelake.lake.arguments.spans import duration_s
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Arranging(CollectionHandle):
             config=config,
             hold_for_s=lasts_s,
             poll_s=duration_s(poll_s, "poll_s"),
-            timeout_s=patience(timeout_s),
             follow=follow,
         )
-        return arranged(self._shard, self.name, wanted(columns, where), options, as_of=at, restore=restore)
+        wanted = ReadOptions(columns, where, timeout_s)
+        return arranged(self._shard, self.name, wanted, options, as_of=at, restore=restore)

@@ -17,16 +17,15 @@ from tidelake.lake.api.intervals import R, SplitReads
 from tidelake.lake.api.reads import Reads
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
-from tidelake.lake.arguments.spans import duration_s, patience
+from tidelake.lake.arguments.spans import duration_s
 from tidelake.lake.arguments.tokens import written
-from tidelake.lake.arguments.wanted import wanted
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.lease import hold_states, owned_id, release_owned
 from tidelake.shard.reading import query
 from tidelake.shard.reading.split import split
-from tidelake.shard.runs.plan import ReadPlan
+from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import batches, stage
 from tidelake.shard.writing.batch import Batch
@@ -37,6 +36,8 @@ from tidelake.state import holds
 from tidelake.state.append import Appended
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState, WriterRecord
+
+_ALL = ReadOptions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,14 +214,10 @@ class Distributed(SplitReads):
         self,
         asked: Query | None,
         parallelism: int,
-        timeout_s: float | None = None,
-        schema_id: int | None = None,
+        options: ReadOptions = _ALL,
         *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
         task_bytes_max: int | None = None,
         as_stored: bool = False,
-        staged: bool = False,
     ) -> ReadPlan:
         """Split a read into tasks for other processes (`tidelake.shard.runs.plan.run_task`).
 
@@ -229,31 +226,17 @@ class Distributed(SplitReads):
         Args:
             asked: the query; None: the contents at the last closed time.
             parallelism: the largest number of tasks.
-            timeout_s: how long to wait for its times to be closed.
-            schema_id: as for `Collection.snapshot`.
-            columns: as for `Collection.snapshot`.
-            where: as for `Collection.snapshot`.
+            options: which rows and columns, and what to wait for; as the arguments of `Collection.snapshot`.
             task_bytes_max: make more tasks, so that none reads much more stored bytes than this.
             as_stored: the caller reads Parquet files by itself where nothing is to be merged: see
                 `ReadPlan.as_stored`.
-            staged: as for `Collection.snapshot`.
         """
-        patience_s, asked_for = patience(timeout_s), wanted(columns, where)
+        tasks = TaskOptions(parallelism, task_bytes_max, as_stored)
 
-        def ask(of: Query) -> ReadPlan:
-            return query.plan(
-                self._shard,
-                of,
-                parallelism,
-                patience_s,
-                schema_id=schema_id,
-                wanted=asked_for,
-                task_bytes_max=task_bytes_max,
-                as_stored=as_stored,
-                staged=staged,
-            )
+        def plan(of: Query, options: ReadOptions) -> ReadPlan:
+            return query.plan(self._shard, of, tasks, options)
 
-        return ask(asked) if asked is not None else self._reads._asked(None, ask, staged=staged)
+        return self._at(None, options, plan) if asked is None else plan(asked, options)
 
     def hold(
         self,
@@ -304,10 +287,8 @@ class Distributed(SplitReads):
         """Release a hold. May be repeated; at most one log write."""
         self._shard.run(partial(holds.close_hold, hold_id=hold))
 
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
-        return self._reads._asked(as_of, ask, staged=staged)
+    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
+        return self._reads._at(as_of, options, read)
 
-    def _split(
-        self, asked: Query, n: int, patience_s: float | None, rows: ReadOptions
-    ) -> list[pa.RecordBatchReader]:
-        return split(self._shard, asked, n, patience_s, wanted=rows)
+    def _split(self, n: int, asked: Query, options: ReadOptions) -> list[pa.RecordBatchReader]:
+        return split(self._shard, asked, n, options)

@@ -8,31 +8,27 @@ or overlap.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from tidelake.errors import HistoryCompacted, UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
-from tidelake.lake.arguments.spans import duration_s, patience
-from tidelake.lake.arguments.wanted import wanted
+from tidelake.lake.arguments.spans import duration_s
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.reading import query
 from tidelake.shard.reading.reader import Following, Reader, Step
 from tidelake.shard.reading.tail import Tail
 
 
-def following(
-    domain: TimeDomain,
-    timeout_s: object,
-    until: FrontierLike | None,
-    columns: Sequence[str] | None,
-    where: str | None,
-) -> Following:
-    """The arguments of `listen` and `subscribe`, checked."""
-    end = Frontier() if until is None else frontier(until, domain, "until")
-    return Following(patience(timeout_s), end, wanted(columns, where))
+def following(domain: TimeDomain, until: FrontierLike | None, options: ReadOptions) -> Following:
+    """The arguments of `listen` and `subscribe`, checked. Without a timeout they wait without limit."""
+    if options.timeout_s is None:
+        options = replace(options, timeout_s=float("inf"))
+    return Following(options, Frontier() if until is None else frontier(until, domain, "until"))
 
 
 class Follows(CollectionHandle):
@@ -64,7 +60,7 @@ class Follows(CollectionHandle):
         Raises:
             HistoryCompacted: the times of updates after `as_of` are no longer known. Nothing was written.
         """
-        how = following(self.domain, timeout_s, until, columns, where)
+        how = following(self.domain, until, ReadOptions(columns, where, timeout_s))
         if (as_of is None) == (lower is None):
             raise UsageError("say where to begin: give either as_of=... or lower=...")
         told: object = None
@@ -114,7 +110,7 @@ class Follows(CollectionHandle):
             NotYetClosed: it is still open after `timeout_s`.
             UsageError: no `as_of` is given, and times are tuples or all are closed.
         """
-        how = following(self.domain, timeout_s, until, columns, where)
+        how = following(self.domain, until, ReadOptions(columns, where, timeout_s))
         if as_of is None:
             return self._subscribed(None, how)
         at = AsOf(self.domain.check(as_of, "as_of"))
@@ -137,8 +133,7 @@ class Follows(CollectionHandle):
                     raise
         with reader:
             if at is not None:
-                patience_s = float("inf") if how.timeout_s is None else how.timeout_s
-                contents = reader.stream(at, patience_s, how.wanted)
+                contents = reader.stream(at, how.options)
                 yield Step(Frontier.of(self.domain.minimum), lower, contents)
             yield from reader.follow(lower, how)
 
@@ -182,6 +177,5 @@ class Follows(CollectionHandle):
             f"stream of {self.name}",
             hold_for_s=lasts_s,
             poll_s=duration_s(poll_s, "poll_s"),
-            wanted=wanted(columns, where),
-            schema_id=schema_id,
+            options=ReadOptions(columns, where, schema_id=schema_id),
         )

@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
 
+from tidelake.errors import UsageError
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
-from tidelake.lake.arguments.spans import patience
-from tidelake.lake.arguments.wanted import streams, wanted
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
@@ -29,9 +29,7 @@ class IntervalReads(Timed):
     """Reads of what lies between two times."""
 
     @abstractmethod
-    def _read(
-        self, asked: Query, patience_s: float | None, rows: ReadOptions, *, staged: bool
-    ) -> pa.RecordBatchReader:
+    def _read(self, asked: Query, options: ReadOptions) -> pa.RecordBatchReader:
         """Answer a query as one stream."""
 
     def changes(
@@ -51,7 +49,7 @@ class IntervalReads(Timed):
         and errors as for `snapshot`.
         """
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return self._read(asked, patience(timeout_s), wanted(columns, where), staged=staged)
+        return self._read(asked, ReadOptions(columns, where, timeout_s, staged))
 
     def updates(
         self,
@@ -68,20 +66,18 @@ class IntervalReads(Timed):
         `columns`, `where`, `staged` and errors as for `snapshot`.
         """
         asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
-        return self._read(asked, patience(timeout_s), wanted(columns, where), staged=staged)
+        return self._read(asked, ReadOptions(columns, where, timeout_s, staged))
 
 
 class SplitReads(Timed):
     """Reads in several streams."""
 
     @abstractmethod
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
-        """Call `ask` for the contents at a time; None: the last closed one or, if `staged`, `last_staged`."""
+    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
+        """Read the contents at a time; None: the last closed one or, if `staged`, `last_staged`."""
 
     @abstractmethod
-    def _split(
-        self, asked: Query, n: int, patience_s: float | None, rows: ReadOptions
-    ) -> list[pa.RecordBatchReader]:
+    def _split(self, n: int, asked: Query, options: ReadOptions) -> list[pa.RecordBatchReader]:
         """Answer a query as `n` streams."""
 
     def split_snapshot(
@@ -110,12 +106,7 @@ class SplitReads(Timed):
         Returns:
             The streams. Costs one log scan and a read or two of each part; of small parts also the keys.
         """
-        streams_, patience_s, asked_for = streams(n), patience(timeout_s), wanted(columns, where)
-
-        def ask(asked: Query) -> list[pa.RecordBatchReader]:
-            return self._split(asked, streams_, patience_s, asked_for)
-
-        return self._asked(as_of, ask)
+        return self._at(as_of, ReadOptions(columns, where, timeout_s), partial(self._split, _streams(n)))
 
     def split_changes(
         self,
@@ -129,7 +120,7 @@ class SplitReads(Timed):
     ) -> list[pa.RecordBatchReader]:
         """`changes` in `n` streams; see `split_snapshot`."""
         asked = Changes(self.domain.check(after, "after"), self.domain.check(through, "through"))
-        return self._split(asked, streams(n), patience(timeout_s), wanted(columns, where))
+        return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s))
 
     def split_updates(
         self,
@@ -143,4 +134,11 @@ class SplitReads(Timed):
     ) -> list[pa.RecordBatchReader]:
         """`updates` in `n` streams; see `split_snapshot`."""
         asked = Updates(frontier(lower, self.domain, "lower"), frontier(upper, self.domain, "upper"))
-        return self._split(asked, streams(n), patience(timeout_s), wanted(columns, where))
+        return self._split(_streams(n), asked, ReadOptions(columns, where, timeout_s))
+
+
+def _streams(n: object) -> int:
+    """Check a number of streams."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise UsageError(f"n={n!r} must be a whole number of streams, at least 1")
+    return n

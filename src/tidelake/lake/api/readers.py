@@ -11,8 +11,6 @@ from tidelake.lake.api.following import following
 from tidelake.lake.api.intervals import IntervalReads, SplitReads
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.lake.arguments.names import check_token
-from tidelake.lake.arguments.spans import patience
-from tidelake.lake.arguments.wanted import wanted
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions
@@ -75,27 +73,19 @@ class CollectionReader(IntervalReads, SplitReads):
         Raises:
             LeaseExpired: the hold is gone.
         """
-        patience_s, asked_for = patience(timeout_s), wanted(columns, where)
+        return self._at(as_of, ReadOptions(columns, where, timeout_s, staged), self._read)
 
-        def ask(asked: AsOf) -> pa.RecordBatchReader:
-            return self._read(asked, patience_s, asked_for, staged=staged)
-
-        return self._asked(as_of, ask, staged=staged)
-
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
+    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
         if as_of is not None:
-            return ask(AsOf(self._domain.check(as_of, "as_of")))
-        return ask(AsOf(self._last_staged(self._reader.ahead()) if staged else self._last_time()))
+            return read(AsOf(self._domain.check(as_of, "as_of")), options)
+        last = self._last_staged(self._reader.ahead()) if options.staged else self._last_time()
+        return read(AsOf(last), options)
 
-    def _read(
-        self, asked: Query, patience_s: float | None, rows: ReadOptions, *, staged: bool
-    ) -> pa.RecordBatchReader:
-        return self._reader.stream(asked, patience_s, rows, staged=staged)
+    def _read(self, asked: Query, options: ReadOptions) -> pa.RecordBatchReader:
+        return self._reader.stream(asked, options)
 
-    def _split(
-        self, asked: Query, n: int, patience_s: float | None, rows: ReadOptions
-    ) -> list[pa.RecordBatchReader]:
-        return self._reader.split(asked, n, patience_s, rows)
+    def _split(self, n: int, asked: Query, options: ReadOptions) -> list[pa.RecordBatchReader]:
+        return self._reader.split(asked, n, options)
 
     def listen(
         self,
@@ -112,7 +102,7 @@ class CollectionReader(IntervalReads, SplitReads):
             LeaseExpired: the hold is gone.
         """
         at = self._domain.check(as_of, "as_of")
-        return self._reader.listen(at, following(self._domain, timeout_s, until, columns, where))
+        return self._reader.listen(at, following(self._domain, until, ReadOptions(columns, where, timeout_s)))
 
     def downgrade(self, since: FrontierLike) -> None:
         """Stop holding history before `since`, and staged rows that earlier reads saw. One log write.

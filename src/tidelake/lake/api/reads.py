@@ -4,6 +4,7 @@ Owns the arguments; `tidelake.shard.reading` finds the rows.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -16,8 +17,6 @@ from tidelake.lake.api.intervals import IntervalReads
 from tidelake.lake.api.readers import CollectionReader
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
-from tidelake.lake.arguments.spans import patience
-from tidelake.lake.arguments.wanted import wanted
 from tidelake.model.query import AsOf, Query
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import ReadOptions
@@ -69,15 +68,7 @@ class Reads(CollectionHandle, IntervalReads):
             NotYetClosed: `as_of` is still open after `timeout_s` (default: the setting `wait_timeout_s`). At
                 once if no `as_of` is given and no time is closed yet.
         """
-        patience_s = patience(timeout_s)
-        asked_for = wanted(columns, where)
-
-        def ask(asked: Query) -> pa.RecordBatchReader:
-            return query.stream(
-                self._shard, asked, patience_s, schema_id=schema_id, wanted=asked_for, staged=staged
-            )
-
-        return self._asked(as_of, ask, staged=staged)
+        return self._at(as_of, ReadOptions(columns, where, timeout_s, staged, schema_id), self._read)
 
     def negative_rows(self) -> int:
         """The number of distinct rows with a negative multiplicity at the last closed time.
@@ -124,27 +115,21 @@ class Reads(CollectionHandle, IntervalReads):
         Raises:
             InvalidUpdates: the table does not hold valid keys; names the column and the row.
         """
-        patience_s, asked_for, given = patience(timeout_s), wanted(columns, where), as_table(keys)
+        options = ReadOptions(columns, where, timeout_s, staged)
+        return self._at(as_of, options, partial(lookup, self._shard, as_table(keys)))
 
-        def ask(asked: AsOf) -> pa.Table:
-            return lookup(self._shard, given, asked, patience_s, wanted=asked_for, staged=staged)
-
-        return self._asked(as_of, ask, staged=staged)
-
-    def _asked(self, as_of: Time | None, ask: Callable[[AsOf], R], *, staged: bool = False) -> R:
+    def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
         if as_of is not None:
-            return ask(AsOf(self.domain.check(as_of, "as_of")))
+            return read(AsOf(self.domain.check(as_of, "as_of")), options)
         while True:
             try:
-                return ask(AsOf(self.last_staged() if staged else self.last_time()))
+                return read(AsOf(self.last_staged() if options.staged else self.last_time()), options)
             except HistoryCompacted:
                 # Others appended and moved `since` in between: the last closed time is a later one now.
                 continue
 
-    def _read(
-        self, asked: Query, patience_s: float | None, rows: ReadOptions, *, staged: bool
-    ) -> pa.RecordBatchReader:
-        return query.stream(self._shard, asked, patience_s, wanted=rows, staged=staged)
+    def _read(self, asked: Query, options: ReadOptions) -> pa.RecordBatchReader:
+        return query.stream(self._shard, asked, options)
 
     def reader(self, purpose: str, since: FrontierLike | None = None) -> CollectionReader:
         """Open a reader. It holds history from `since` on (default: the current one) until it is closed.

@@ -18,7 +18,7 @@ from tidelake.errors import Closed, HistoryCompacted, IncompatibleSchema
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.lake import Lake, open_lake
 from tidelake.lake.arguments.spans import duration_s
-from tidelake.lake.arguments.wanted import wanted
+from tidelake.model.selection import ReadOptions
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def arrangement_reference(
         config: settings of the arrangement.
         hold_for: how long the hold of a process that sleeps or dies keeps history.
     """
-    asked = wanted(columns, where)
+    asked = ReadOptions(columns, where)
     return ArrangementReference(
         collection.distributed.lake_url,
         collection.id,
         collection.name,
-        columns=asked.columns,
+        columns=None if asked.columns is None else tuple(asked.columns),
         where=asked.where,
         restore=given.directory_or_none(restore, "restore"),
         directory=given.directory_or_none(directory, "directory"),

@@ -1,4 +1,4 @@
-"""Spans of time as users write them: timeouts, durations and windows of history."""
+"""Spans of time as users write them: durations and windows of history."""
 
 from datetime import timedelta
 
@@ -7,13 +7,6 @@ from tidelake.model.time import TIME_MAX, TimeDomain
 
 _LONGEST_S = 100 * 366 * 86_400
 _PER_UNIT = {"ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
-
-
-def patience(timeout_s: object) -> float | None:
-    """Check a timeout in seconds; None: the default."""
-    if timeout_s is None or (isinstance(timeout_s, int | float) and timeout_s >= 0):
-        return None if timeout_s is None else float(timeout_s)
-    raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds that is not negative")
 
 
 def duration_s(duration: object, name: str) -> float:

@@ -34,11 +34,11 @@ from tidelake.lake.catalog.settings import check_agreed
 from tidelake.model.frontier import Frontier
 from tidelake.model.predicate import PAST, leaf
 from tidelake.model.query import AsOf
-from tidelake.model.selection import Selection
+from tidelake.model.selection import ReadOptions, Selection
 from tidelake.model.time import TimeDomain
 from tidelake.shard.lease import explained
 from tidelake.shard.machine import GroupCommit
-from tidelake.shard.reading.query import stream
+from tidelake.shard.reading import query
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.upkeep.collector import Collector, CollectReport
@@ -145,7 +145,7 @@ class Catalog:
         ranges = [(name, name + PAST) for name in wanted] + [beginning(_INTENT)] * intents
         return self._listing(Selection(where=leaf(_NAME_ID, ranges)))
 
-    def _listing(self, wanted: Selection) -> Listing:
+    def _listing(self, selection: Selection) -> Listing:
         while True:
             try:
                 upper = self._shard.state().upper.elements[0]
@@ -154,7 +154,7 @@ class Catalog:
             if not isinstance(upper, int) or upper == 0:
                 return Listing(0, {})
             try:
-                rows = stream(self._shard, AsOf(upper - 1), 0, brief=True, wanted=wanted).read_all()
+                rows = self._rows(AsOf(upper - 1), selection)
             except HistoryCompacted:
                 continue  # Others changed and compacted the catalog in between: read it as it is now.
             except BlobNotFound as error:
@@ -165,6 +165,11 @@ class Catalog:
             found = dict(zip(rows["name"].to_pylist(), rows["shard"].to_pylist(), strict=True))
             intents = {key: found.pop(key) for key in [*found] if key.startswith(_INTENT)}
             return Listing(upper, found, intents)
+
+    def _rows(self, asked: AsOf, selection: Selection) -> pa.Table:
+        """Some rows at a closed time, read at once: nothing keeps their parts."""
+        version = query.ready(self._shard, asked, ReadOptions(timeout_s=0))
+        return query.selected(self._shard, version, asked, version.spec, selection).read_all()
 
     def set(self, listing: Listing, name: str, shard_id: str | None) -> bool:
         """Give a name another shard (None: dropped); False if the catalog has changed since `listing`."""

@@ -18,31 +18,21 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 
 
-def lookup(
-    shard: Shard,
-    keys: pa.Table,
-    query: AsOf,
-    timeout_s: float | None = None,
-    *,
-    wanted: ReadOptions,
-    staged: bool = False,
-) -> pa.Table:
+def lookup(shard: Shard, keys: pa.Table, query: AsOf, options: ReadOptions) -> pa.Table:
     """The rows of some keys at a time: sorted by (key, value), consolidated.
 
     Args:
         shard: to read.
         keys: with the key columns, in any order, each key as often as it comes.
         query: the time.
-        timeout_s: as `tidelake.shard.reading.query.stream`; errors as well.
-        wanted: which columns, and which rows of these keys.
-        staged: as well.
+        options: as for `tidelake.shard.reading.query.stream`, whose errors it has as well.
 
     Raises:
         InvalidUpdates: the table is none of keys; names the column and the row.
     """
-    version = ready(shard, query, timeout_s, staged=staged).kept_by(Lease(shard))
-    spec = version.spec
-    selection = bind(wanted, spec.schema)
+    version = ready(shard, query, options).kept_by(Lease(shard))
+    spec = version.spec.read_as(options.schema_id)
+    selection = bind(options, spec.schema)
     schema, given = shown(spec, selection), _keys(keys, spec)
     if not given.num_rows:
         return schema.empty_table()

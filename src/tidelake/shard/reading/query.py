@@ -17,54 +17,45 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.selection import ReadOptions, Selection
 from tidelake.shard.lease import Lease, explained
-from tidelake.shard.runs.plan import ReadPlan, plan_read
+from tidelake.shard.runs.plan import ReadPlan, TaskOptions, plan_read
 from tidelake.shard.runs.read import rows, shown, sources
 from tidelake.shard.runs.scope import Scope, Source, matching
 from tidelake.shard.shard import Shard
+from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
 
 _ALL = ReadOptions()
 
 
-def stream(
-    shard: Shard,
-    query: Query,
-    timeout_s: float | None = None,
-    *,
-    schema_id: int | None = None,
-    brief: bool = False,
-    wanted: ReadOptions | Selection = _ALL,
-    staged: bool = False,
-) -> pa.RecordBatchReader:
+def stream(shard: Shard, query: Query, options: ReadOptions = _ALL) -> pa.RecordBatchReader:
     """The answer as Arrow batches: sorted by (key, value, time), consolidated, in bounded memory.
 
-    Columns as `tidelake.data.types.update_schema` of the newest schema, or of the one with `schema_id`
-    (see `ShardSpec.read_as`), as far as they are `wanted`. Waits up to `timeout_s` (None: the setting
-    `wait_timeout_s`) for the times asked for to be closed. What is read is kept for as long as it takes,
-    unless it is `brief`: then the caller reads it at once. With `staged` it waits for nothing: of times that
-    are open the answer has what is staged by now.
+    Columns as `tidelake.data.types.update_schema` of the schema to read under (see `ShardSpec.read_as`), as
+    far as the options ask for them. Waits for the times asked for to be closed. What is read is kept for as
+    long as it takes.
 
     Raises:
         HistoryCompacted: the times asked for lie before `since`.
         NotYetClosed: they were still open at the deadline.
         IncompatibleSchema: today's rows do not fit the schema with that id.
         LeaseExpired: (while it is read) it took so long that a part is gone, and could not be held.
-        UsageError: what is wanted does not fit the schema; see `tidelake.data.selection.bind`.
+        UsageError: the options do not fit the schema; see `tidelake.data.selection.bind`.
     """
-    version = ready(shard, query, timeout_s, staged=staged)
-    if not brief:
-        version = version.kept_by(Lease(shard))
-    return streamed(shard, version, query, schema_id=schema_id, wanted=wanted)
+    version = ready(shard, query, options).kept_by(Lease(shard))
+    return streamed(shard, version, query, options)
 
 
 def streamed(
-    shard: Shard,
-    version: Version,
-    query: Query,
-    *,
-    schema_id: int | None = None,
-    wanted: ReadOptions | Selection = _ALL,
+    shard: Shard, version: Version, query: Query, options: ReadOptions = _ALL
+) -> pa.RecordBatchReader:
+    """The answer from a version that knows it, without waiting; arguments as `selected`."""
+    spec = version.spec.read_as(options.schema_id)
+    return selected(shard, version, query, spec, bind(options, spec.schema))
+
+
+def selected(
+    shard: Shard, version: Version, query: Query, spec: ShardSpec, selection: Selection
 ) -> pa.RecordBatchReader:
     """The answer from a version that knows it; see `ready`.
 
@@ -73,11 +64,9 @@ def streamed(
         version: of the shard, pinned or less than a third of `garbage_age_s` old. What pins it keeps what is
             read; if nothing does, nothing keeps it.
         query: to answer.
-        schema_id: to read under; None: the newest of the version.
-        wanted: which rows and columns.
+        spec: of the version, with the schema to read under.
+        selection: which rows and columns.
     """
-    spec = version.spec.read_as(schema_id)
-    selection = bind(wanted, spec.schema)
     needed = matching(sources(version.state.batches(), query), Scope(spec, where=selection.where))
     found = rows(spec, shard.stores.blobs, needed, query, selection=selection)
     if any_stored(needed):
@@ -85,61 +74,23 @@ def streamed(
     return pa.RecordBatchReader.from_batches(shown(spec, selection), found)
 
 
-def plan(
-    shard: Shard,
-    query: Query,
-    parallelism: int,
-    timeout_s: float | None = None,
-    *,
-    schema_id: int | None = None,
-    wanted: ReadOptions = _ALL,
-    task_bytes_max: int | None = None,
-    as_stored: bool = False,
-    staged: bool = False,
-) -> ReadPlan:
-    """The same read, cut into tasks for other processes; errors as `stream`, arguments as `plan_read`.
+def plan(shard: Shard, query: Query, tasks: TaskOptions, options: ReadOptions = _ALL) -> ReadPlan:
+    """The same read, cut into tasks for other processes; errors as `stream`.
 
     Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
     """
-    version = ready(shard, query, timeout_s, staged=staged)
-    return planned(
-        shard,
-        version,
-        query,
-        parallelism,
-        schema_id=schema_id,
-        wanted=wanted,
-        task_bytes_max=task_bytes_max,
-        as_stored=as_stored,
-    )
+    return planned(shard, ready(shard, query, options), query, tasks, options)
 
 
 def planned(
-    shard: Shard,
-    version: Version,
-    query: Query,
-    parallelism: int,
-    *,
-    schema_id: int | None = None,
-    wanted: ReadOptions = _ALL,
-    task_bytes_max: int | None = None,
-    as_stored: bool = False,
+    shard: Shard, version: Version, query: Query, tasks: TaskOptions, options: ReadOptions = _ALL
 ) -> ReadPlan:
     """The same from a version that knows the answer, as `streamed`."""
-    state, spec = version.state, version.spec.read_as(schema_id)
-    selection = bind(wanted, spec.schema)
+    state, spec = version.state, version.spec.read_as(options.schema_id)
+    selection = bind(options, spec.schema)
     needed = matching(sources(state.batches(), query), Scope(spec, where=selection.where))
     try:
-        cut = plan_read(
-            spec,
-            shard.stores.blobs,
-            needed,
-            query,
-            parallelism,
-            selection=selection,
-            task_bytes_max=task_bytes_max,
-            as_stored=as_stored,
-        )
+        cut = plan_read(spec, shard.stores.blobs, needed, query, tasks, selection=selection)
     except BlobNotFound as error:
         raise explained(shard, error.name, state.seqno, version.hold_id) from error
     if not any_stored(needed):
@@ -153,13 +104,13 @@ def _digest(state: ShardState) -> str:
     return hashlib.sha256("\n".join(sorted(part.name for part in parts)).encode()).hexdigest()[:16]
 
 
-def ready(shard: Shard, query: Query, timeout_s: float | None, *, staged: bool = False) -> Version:
+def ready(shard: Shard, query: Query, options: ReadOptions = _ALL) -> Version:
     """The first version seen that knows the whole answer, or with `staged` the newest. Errors as `stream`."""
     version = shard.version()
     check_since(query, version.state)
     closed, asked = _closed(query)
-    if not staged and not closed(version.state):
-        version = wait(shard, closed, asked, timeout_s)
+    if not options.staged and not closed(version.state):
+        version = wait(shard, closed, asked, options.timeout_s)
         check_since(query, version.state)
     return version
 

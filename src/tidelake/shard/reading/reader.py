@@ -28,6 +28,8 @@ from tidelake.shard.version import Version
 from tidelake.state.state import ShardState
 
 _DOWNGRADE_EVERY_S = 60.0
+_ALL = ReadOptions()
+_PATIENT = ReadOptions(timeout_s=float("inf"))
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,12 @@ class Following:
     """Options of a live tail.
 
     Attributes:
-        timeout_s: how long to wait for each next step; None: without limit.
+        options: which rows and columns, and how long to wait for each next step.
         until: where the tail ends; default: when all times of the collection are closed.
-        wanted: which rows and columns.
     """
 
-    timeout_s: float | None = None
+    options: ReadOptions = _PATIENT
     until: Frontier = field(default_factory=Frontier)
-    wanted: ReadOptions = field(default_factory=ReadOptions)
 
 
 class Reader:
@@ -120,14 +120,7 @@ class Reader:
             source=self,
         )
 
-    def stream(
-        self,
-        asked: Query,
-        timeout_s: float | None = None,
-        wanted: ReadOptions | None = None,
-        *,
-        staged: bool = False,
-    ) -> pa.RecordBatchReader:
+    def stream(self, asked: Query, options: ReadOptions = _ALL) -> pa.RecordBatchReader:
         """The answer, from the version that is pinned if that knows it; otherwise the newest is pinned first.
 
         The first read with `staged` pins the newest version, and later ones read what was staged in it. One
@@ -137,29 +130,27 @@ class Reader:
         Raises:
             LeaseExpired: the hold is gone.
         """
-        version = self._knowing(asked, timeout_s, staged=staged)
-        return query.streamed(self._shard, version, asked, wanted=wanted or ReadOptions())
+        version = self._knowing(asked, options)
+        return query.streamed(self._shard, version, asked, options)
 
-    def split(
-        self, asked: Query, n: int, timeout_s: float | None = None, wanted: ReadOptions | None = None
-    ) -> list[pa.RecordBatchReader]:
+    def split(self, asked: Query, n: int, options: ReadOptions = _ALL) -> list[pa.RecordBatchReader]:
         """The answer in `n` streams; see `tidelake.shard.reading.split`. Version and errors as `stream`."""
-        version = self._knowing(asked, timeout_s)
-        return split_of(self._shard, version, asked, n, wanted=wanted or ReadOptions())
+        version = self._knowing(asked, options)
+        return split_of(self._shard, version, asked, n, options)
 
-    def _knowing(self, asked: Query, timeout_s: float | None, *, staged: bool = False) -> Version:
+    def _knowing(self, asked: Query, options: ReadOptions) -> Version:
         """A pinned version that knows the answer."""
         self._alive()
         version = self._version
-        if version is None or not (query.answers(version.state, asked) or (staged and self._ahead)):
+        if version is None or not (query.answers(version.state, asked) or (options.staged and self._ahead)):
             try:
-                query.ready(self._shard, asked, timeout_s, staged=staged)
+                query.ready(self._shard, asked, options)
             except HistoryCompacted:
                 # The hold may have ended since the check above.
                 self._alive()
                 raise
             self._version = version = self._lease.pin()
-            self._ahead = self._ahead or staged
+            self._ahead = self._ahead or options.staged
         query.check_since(asked, version.state)
         return version
 
@@ -198,13 +189,11 @@ class Reader:
         return self._steps(lower, following)
 
     def _steps(self, frontier: Frontier, following: Following) -> Iterator[Step]:
-        patience_s = float("inf") if following.timeout_s is None else following.timeout_s
         until = following.until.join(frontier)
         while frontier != until:
             try:
-                version = query.wait(
-                    self._shard, partial(self._has_closed, frontier, until), frontier, patience_s
-                )
+                reached = partial(self._has_closed, frontier, until)
+                version = query.wait(self._shard, reached, frontier, following.options.timeout_s)
             except NotYetClosed:
                 return
             upper = _reached(version.state, frontier, until)
@@ -213,9 +202,7 @@ class Reader:
             # The tail no longer needs the version that it began with.
             self._version = None
             self._lease.unpin()
-            updates = query.streamed(
-                self._shard, version.kept_by(self._lease), asked, wanted=following.wanted
-            )
+            updates = query.streamed(self._shard, version.kept_by(self._lease), asked, following.options)
             yield Step(frontier, upper, updates)
             frontier = upper
             self._maybe_downgrade(frontier)

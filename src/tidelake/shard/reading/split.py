@@ -21,23 +21,21 @@ from tidelake.shard.shard import Shard
 from tidelake.shard.version import Version
 
 
-def split(
-    shard: Shard, asked: Query, n: int, timeout_s: float | None = None, *, wanted: ReadOptions
-) -> list[pa.RecordBatchReader]:
+def split(shard: Shard, asked: Query, n: int, options: ReadOptions) -> list[pa.RecordBatchReader]:
     """The answer in `n` streams of about equal size, as `tidelake.shard.reading.query.stream` gives one.
 
     Where there are fewer keys than streams, some are empty. Arguments and errors as there.
     """
-    version = ready(shard, asked, timeout_s).kept_by(Lease(shard))
-    return split_of(shard, version, asked, n, wanted=wanted)
+    version = ready(shard, asked, options).kept_by(Lease(shard))
+    return split_of(shard, version, asked, n, options)
 
 
 def split_of(
-    shard: Shard, version: Version, asked: Query, n: int, *, wanted: ReadOptions
+    shard: Shard, version: Version, asked: Query, n: int, options: ReadOptions
 ) -> list[pa.RecordBatchReader]:
     """The same from a version that knows the answer, as `tidelake.shard.reading.query.streamed`."""
-    spec, blobs = version.spec, shard.stores.blobs
-    selection = bind(wanted, spec.schema)
+    spec, blobs = version.spec.read_as(options.schema_id), shard.stores.blobs
+    selection = bind(options, spec.schema)
     needed = matching(sources(version.state.batches(), asked), Scope(spec, where=selection.where))
     try:
         cuts = share_keys(spec, blobs, needed, asked, n, selection=selection)

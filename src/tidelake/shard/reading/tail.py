@@ -8,7 +8,7 @@ INVARIANT: steps tile the times: no time is in two steps, and none between two s
 given schema, a row is removed with the same values with which it was added, or the step is refused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,13 @@ from tidelake.data.selection import bind
 from tidelake.errors import HistoryCompacted, IncompatibleSchema, UsageError
 from tidelake.model.evolution import why_not_readable_as
 from tidelake.model.frontier import Frontier
-from tidelake.model.predicate import columns_of
 from tidelake.model.query import AsOf, Query, Updates
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import TIME_MAX
 from tidelake.shard.lease import Lease, young
 from tidelake.shard.reading import query
 from tidelake.shard.reading.durable import DurableLease
-from tidelake.shard.runs.plan import ReadPlan
+from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
 from tidelake.shard.spec import ShardSpec
 from tidelake.shard.version import Version
@@ -54,8 +53,7 @@ class Tail:
         purpose: shown to people.
         hold_for_s: how long history is kept for it while no process of it runs.
         poll_s: the shortest pause between two looks at the log.
-        wanted: which rows and columns to read.
-        schema_id: id of the schema to read under; None: the newest.
+        options: which rows and columns to read, and under which schema.
 
     Raises:
         UsageError: times are tuples.
@@ -69,8 +67,7 @@ class Tail:
         *,
         hold_for_s: float,
         poll_s: float,
-        wanted: ReadOptions,
-        schema_id: int | None = None,
+        options: ReadOptions,
     ) -> None:
         if not shard.spec.domain.total_order:
             raise UsageError(
@@ -80,7 +77,7 @@ class Tail:
         self._shard = shard
         self._hold = DurableLease(shard, hold, purpose, hold_for_s)
         self._poll_s = poll_s
-        self._wanted, self._schema_id = wanted, schema_id
+        self._options = options
         self._looked_s: float | None = None
         self._counted: _Counted | None = None
         self._vain: tuple[int, Frontier, Frontier] | None = None
@@ -193,13 +190,7 @@ class Tail:
         """
         version = self._answering(asked, start)
         planned = query.planned(
-            self._shard,
-            version,
-            asked,
-            parallelism,
-            schema_id=self._schema_id,
-            wanted=self._wanted,
-            task_bytes_max=task_bytes_max,
+            self._shard, version, asked, TaskOptions(parallelism, task_bytes_max), self._options
         )
         self._hold.read(planned.seqno)
         return planned if planned.rows else None
@@ -207,7 +198,7 @@ class Tail:
     def read(self, asked: Query, start: Frontier) -> pa.RecordBatchReader:
         """A step, read by this process. Rows as from `query.stream`; arguments and errors as `plan`."""
         version = self._answering(asked, start).kept_by(Lease(self._shard))
-        return query.streamed(self._shard, version, asked, schema_id=self._schema_id, wanted=self._wanted)
+        return query.streamed(self._shard, version, asked, self._options)
 
     def leave(self) -> None:
         """Stop the background renewal, after a last one: the hold lasts from now on. One log write."""
@@ -237,7 +228,7 @@ class Tail:
                 "there: the collection was restored from an older copy; begin with a new checkpoint"
             )
         query.check_since(asked, version.state)
-        reason = "" if self._schema_id is None else outgrown(version.spec, self._schema_id, self._wanted)
+        reason = outgrown(version.spec, self._options)
         if reason:
             raise IncompatibleSchema(
                 f"rows of {self._shard.title!r} do not go on what was read before: {reason}; begin anew"
@@ -294,8 +285,7 @@ class Tail:
             version.kept_by(Lease(self._shard)),
             asked,
             # The very rows that a plan gives: under the newest schema others may match.
-            schema_id=self._schema_id,
-            wanted=ReadOptions((), self._wanted.where),
+            replace(self._options, columns=()),
         )
         times, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for batch in found:
@@ -303,19 +293,16 @@ class Tail:
         return _Counted(lower, upper, times, rows)
 
 
-def outgrown(spec: ShardSpec, schema_id: int, wanted: ReadOptions) -> str:
+def outgrown(spec: ShardSpec, options: ReadOptions) -> str:
     """Why rows of today do not go on what was read under an earlier schema; empty if they do.
 
     A row that goes after one of its columns was dropped has null there: it would take nothing away.
     """
-    schema = spec.schemas[schema_id]
-    if schema_id == max(spec.schemas):
+    if options.schema_id is None or options.schema_id == max(spec.schemas):
         return ""
-    selection = bind(wanted, schema)
-    asked = set() if selection.where is None else columns_of(selection.where)
-    for column in schema.columns:
-        shown = selection.columns is None or column.name in selection.columns
-        if column.id not in spec.live and (shown or column.id in asked):
+    schema = spec.schemas[options.schema_id]
+    for column in bind(options, schema).needs(schema):
+        if column.id not in spec.live:
             return f"column {column.name!r} was dropped since"
     return why_not_readable_as(spec.schemas[max(spec.schemas)], schema)
 

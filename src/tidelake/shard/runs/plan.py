@@ -97,6 +97,21 @@ class SelectedTask:
 
 
 @dataclass(frozen=True)
+class TaskOptions:
+    """How a read is cut into tasks.
+
+    Attributes:
+        parallelism: the largest number of tasks, unless `bytes_max` needs more.
+        bytes_max: make more tasks, so that none reads much more stored bytes than this; None: do not.
+        as_stored: leave parts that the caller may read as they are stored out of the tasks.
+    """
+
+    parallelism: int
+    bytes_max: int | None = None
+    as_stored: bool = False
+
+
+@dataclass(frozen=True)
 class ReadPlan:
     """A read, cut into tasks.
 
@@ -124,11 +139,9 @@ def plan_read(
     blobs: BlobStore,
     needed: list[Source],
     query: Query,
-    parallelism: int,
+    options: TaskOptions,
     *,
     selection: Selection = _ALL,
-    task_bytes_max: int | None = None,
-    as_stored: bool = False,
 ) -> ReadPlan:
     """Cut a read into tasks. Reads the index of every part, unless it is small.
 
@@ -137,16 +150,15 @@ def plan_read(
         blobs: the store that holds the parts.
         needed: the runs.
         query: the query to answer.
-        parallelism: the most tasks, unless `task_bytes_max` needs more.
+        options: how many tasks, and what is left out of them.
         selection: the rows and columns to return.
-        task_bytes_max: make more tasks if one would read more than about this many stored bytes.
-        as_stored: leave parts that the caller may read as they are stored out of the tasks.
     """
     size_bytes = sum(source.run.size_bytes for source in needed)
     rows_ = sum(source.run.rows for source in needed)
-    stored, left = _as_stored(spec, blobs, needed, query, selection) if as_stored else (None, needed)
-    if task_bytes_max is not None:
-        parallelism = max(parallelism, -(-sum(source.run.size_bytes for source in left) // task_bytes_max))
+    stored, left = _as_stored(spec, blobs, needed, query, selection) if options.as_stored else (None, needed)
+    parallelism = options.parallelism
+    if options.bytes_max is not None:
+        parallelism = max(parallelism, -(-sum(source.run.size_bytes for source in left) // options.bytes_max))
     within = Scope(spec, where=selection.where).keys
     tasks = cut(spec, blobs, left, query, parallelism, within=within) if left or stored is None else []
     encoded = tuple(_encoded(task, selection) for task in tasks)

@@ -19,7 +19,6 @@ from tidelake.data.types import update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
-from tidelake.model.predicate import columns_of
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
@@ -87,10 +86,9 @@ def rows(
     runs = matching(needed, scope)
     if selection.columns is None:
         return _merged(spec, blobs, runs, query, scope)
-    names = _names(spec, selection)
     if _consolidated(spec, runs, query):
-        return _direct(spec, blobs, runs, query, scope, names=names)
-    return _cut(_merged(spec, blobs, runs, query, scope), names)
+        return _direct(spec, blobs, runs, query, scope, selection=selection)
+    return _cut(_merged(spec, blobs, runs, query, scope), _names(spec, selection))
 
 
 def shown(spec: ShardSpec, selection: Selection) -> pa.Schema:
@@ -123,13 +121,12 @@ def _consolidated(spec: ShardSpec, runs: list[Source], query: Query) -> bool:
 
 
 def _direct(
-    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, names: list[str]
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, scope: Scope, *, selection: Selection
 ) -> Generator[pa.RecordBatch]:
     """Some columns of a run that needs no consolidation. Decodes others only for predicate and keys."""
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
-    asked = columns_of(scope.where) if scope.where is not None else frozenset()
-    keyed = scope.keys != KeyRange()
-    decoded = {c.name for c in spec.schema.columns if c.id in asked or (keyed and c in spec.schema.key)}
+    keys = spec.schema.key if scope.keys != KeyRange() else ()
+    names = _names(spec, selection)
     found = seen(
         spec,
         blobs,
@@ -138,7 +135,7 @@ def _direct(
         {},
         batch_rows=chunk_rows,
         batch_bytes=chunk_bytes,
-        columns={*decoded, *names},
+        columns={*names, *(column.name for column in (*keys, *selection.needs(spec.schema)))},
     )
     with closing(prefetch(found, 1)) as ahead:
         for batch in ahead:

@@ -20,6 +20,7 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.frontiers import FrontierLike, frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time
 from tidelake.shard.runs.plan import ReadPlan, run_task
 from tidelake.spark.columns import convert, frame_arrow, frame_schema
@@ -83,12 +84,9 @@ def snapshot(
         spark,
         collection,
         asked,
-        columns=columns,
-        where=where,
+        ReadOptions(columns, where, timeout_s, staged),
         parallelism=parallelism,
-        timeout_s=timeout_s,
         hold_for=hold_for,
-        staged=staged,
         native=native,
     )
 
@@ -117,12 +115,9 @@ def changes(
         spark,
         collection,
         asked,
-        columns=columns,
-        where=where,
+        ReadOptions(columns, where, timeout_s, staged),
         parallelism=parallelism,
-        timeout_s=timeout_s,
         hold_for=hold_for,
-        staged=staged,
     )
 
 
@@ -145,12 +140,9 @@ def updates(
         spark,
         collection,
         asked,
-        columns=columns,
-        where=where,
+        ReadOptions(columns, where, timeout_s, staged),
         parallelism=parallelism,
-        timeout_s=timeout_s,
         hold_for=hold_for,
-        staged=staged,
     )
 
 
@@ -168,9 +160,9 @@ def snapshots(
     Columns and errors as for `snapshot`.
     """
     asked = [AsOf(collection.domain.check(time, "times")) for time in times]
-    schema_id = collection.state().schema_id
     # Read all under one schema, even if others change it meanwhile.
-    plans = [collection.distributed.plan(query, 1, timeout_s, schema_id) for query in asked]
+    options = ReadOptions(timeout_s=timeout_s, schema_id=collection.state().schema_id)
+    plans = [collection.distributed.plan(query, 1, options) for query in asked]
     held = hold_plans(collection, plans, hold_for)
     schema = plans[0].schema if plans else collection.update_schema
     tasks = [task for plan in plans for task in plan.tasks]
@@ -183,27 +175,17 @@ def _frame(
     spark: SparkSession,
     collection: Collection,
     asked: Query | None,
+    options: ReadOptions,
     *,
-    columns: Sequence[str] | None,
-    where: str | None,
     parallelism: int | None,
-    timeout_s: float | None,
     hold_for: timedelta | float | None,
-    staged: bool = False,
     native: bool = False,
 ) -> DataFrame:
     def planned(*, as_stored: bool) -> ReadPlan:
         bytes_max = task_bytes_max(spark) if parallelism is None else None
         width = parallelism or slots(spark)
         return collection.distributed.plan(
-            asked,
-            width,
-            timeout_s,
-            columns=columns,
-            where=where,
-            task_bytes_max=bytes_max,
-            as_stored=as_stored,
-            staged=staged,
+            asked, width, options, task_bytes_max=bytes_max, as_stored=as_stored
         )
 
     plan = planned(as_stored=native)

@@ -15,6 +15,7 @@ from tidelake.lake.arguments.frontiers import frontier
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Query, Updates
 from tidelake.model.schema import DIFF
+from tidelake.model.selection import ReadOptions
 from tidelake.model.time import TimeDomain
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.spark.columns import frame_schema
@@ -60,12 +61,8 @@ def planned(collection: Collection, asked: FormatReadOptions, wanted: StructType
     return collection.distributed.plan(
         query_of(collection, asked),
         asked.parallelism or os.cpu_count() or 1,
-        asked.timeout_s,
-        schema_id,
-        columns=columns,
-        where=asked.shape.where,
+        ReadOptions(columns, asked.shape.where, asked.timeout_s, asked.staged, schema_id),
         task_bytes_max=_TASK_BYTES if asked.parallelism is None else None,
-        staged=asked.staged,
     )
 
 
