@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.lake import Lake
+
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 MODULES = sorted(SOURCE.glob("tidelake/**/*.py"))
 
@@ -189,3 +192,27 @@ def test_harmless_code_is_let_through() -> None:
     code = "import time, threading\ntime.gmtime()\nthreading.Lock()\nrandom = 1\nrandom.x"
     assert not broken_bans(ast.parse(code), "lake/api/lake.py")
     assert not broken_bans(ast.parse("import time\ntime.sleep(1)"), "env.py")
+
+
+def _told_parts(page: str) -> Iterator[tuple[str, str, str, set[str]]]:
+    """The rows of the table "Where is a method?": class, part, module, public names."""
+    section = page.partition("## Where is a method?\n")[2].partition("\n## ")[0]
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 5 and cells[0].startswith("`"):
+            yield cells[0].strip("`"), cells[1].strip("`"), cells[2].strip("`"), set(cells[4].split(", "))
+
+
+@pytest.mark.parametrize("whole", [Collection, Lake])
+def test_the_table_of_methods_says_where_each_one_is(whole: type) -> None:
+    page = (SOURCE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told = {(part, module): names for of, part, module, names in _told_parts(page) if of == whole.__name__}
+    found = {
+        (part.__name__, part.__module__.removeprefix("tidelake.").replace(".", "/") + ".py"): names
+        for part in whole.__mro__
+        if part.__module__.startswith("tidelake.")
+        and (names := {f"`{name}`" for name in vars(part) if not name.startswith("_")})
+    }
+    # What a part only asks another one for is abstract, and is told where it is.
+    found.pop(("Timed", "lake/api/intervals.py"), None)
+    assert told == found

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidelake.data.events import EventColumns
 from tidelake.errors import UsageError
 from tidelake.lake.api.intervals import R, SplitReads
-from tidelake.lake.api.reads import Reads
+from tidelake.lake.api.reading import Reading
 from tidelake.lake.arguments.frontiers import FrontierLike
 from tidelake.lake.arguments.names import check_name
 from tidelake.lake.arguments.spans import duration_s
@@ -57,7 +57,7 @@ class Distributed(SplitReads):
     for again at any time, and raises `Closed` when the lake is closed.
     """
 
-    _reads: Reads
+    _reads: Reading
 
     @property
     def _shard(self) -> Shard:

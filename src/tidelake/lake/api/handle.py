@@ -9,6 +9,7 @@ from tidelake.model import time as times
 from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time, TimeDomain
 from tidelake.shard.shard import Shard
+from tidelake.state.schemas import schema_id_at
 from tidelake.state.state import ShardState, WriterRecord
 
 
@@ -58,6 +59,17 @@ class CollectionHandle:
     def upper(self) -> Frontier:
         """Every time strictly before it is closed. One log scan; two for a collection in a group."""
         return self._shard.version().upper
+
+    def schema_at(self, seqno: int) -> pa.Schema:
+        """Key columns, then value columns, as of the state with this seqno. One log scan.
+
+        Raises:
+            UsageError: there is no such state.
+        """
+        if isinstance(seqno, bool) or not isinstance(seqno, int):
+            raise UsageError(f"seqno={seqno!r} must be a whole number, such as collection.state().seqno")
+        state = self.state()
+        return row_schema(state.schemas[schema_id_at(state, seqno)].schema)
 
     def state(self) -> ShardState:
         """The newest state of the shard: frontiers, batches, writers, holds. One log scan."""

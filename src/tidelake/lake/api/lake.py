@@ -1,6 +1,6 @@
-"""A lake: opening, closing, background upkeep, backup and restore.
+"""A lake: what begins and ends with its handle, and copies between two lakes.
 
-Operations by name are in `naming`, writes to several collections in `together`, administration in `care`.
+The other methods are in parts, by what a caller wants; ARCHITECTURE.md lists which part has which.
 """
 
 import os
@@ -11,9 +11,9 @@ from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import ReadOnlyLake, UsageError
 from tidelake.lake.admin.backup import BackupReport, copy_collection
-from tidelake.lake.api.admin import Admin
+from tidelake.lake.api.administering import Administering
 from tidelake.lake.api.naming import Naming
-from tidelake.lake.api.together import WritesTogether
+from tidelake.lake.api.transacting import Transacting
 from tidelake.lake.api.upkeep import Seen, Tidy, Upkeep
 from tidelake.lake.arguments.names import check_list, check_name
 from tidelake.lake.arguments.spans import duration_s
@@ -60,7 +60,7 @@ def open_lake(
 _LOOKS = 4
 
 
-class Lake(Naming, WritesTogether, Admin):
+class Lake(Naming, Transacting, Administering):
     """Named collections in one place. Use as a context manager, or call `close`."""
 
     def __init__(self, url: str, stores: Stores, config: Config, env: Env) -> None:

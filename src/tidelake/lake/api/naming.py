@@ -29,7 +29,7 @@ from tidelake.shard.upkeep.ending import Ending
 
 
 class Naming(LakeHandle):
-    """The part of a lake's handle that works with collections by name."""
+    """Methods of a lake that make, find, name and remove collections."""
 
     def create(
         self,

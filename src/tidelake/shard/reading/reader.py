@@ -49,7 +49,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Following:
+class ListenOptions:
     """Options of a live tail.
 
     Attributes:
@@ -165,7 +165,7 @@ class Reader:
             self._version, self._ahead = self._lease.pin(), True
         return self._version.state
 
-    def listen(self, as_of: Time, following: Following | None = None) -> Iterator[Step]:
+    def listen(self, as_of: Time, following: ListenOptions | None = None) -> Iterator[Step]:
         """Every time after `as_of`, exactly once, in steps of the frontier.
 
         Ends when the next step does not come in time, or when all times are closed. At most one log scan for
@@ -175,9 +175,9 @@ class Reader:
             HistoryCompacted: updates after `as_of` can no longer be told apart.
             LeaseExpired: the hold is gone.
         """
-        return self.follow(Frontier.past(as_of), following or Following(), as_of)
+        return self.follow(Frontier.past(as_of), following or ListenOptions(), as_of)
 
-    def follow(self, lower: Frontier, following: Following, told: object = None) -> Iterator[Step]:
+    def follow(self, lower: Frontier, following: ListenOptions, told: object = None) -> Iterator[Step]:
         """Every time from `lower` on, as `listen`. An error names `told`, or the frontier if that is None."""
         state = self._alive()
         if state.since != state.minimum and not state.since.keeps_times_from(lower):
@@ -188,7 +188,7 @@ class Reader:
             )
         return self._steps(lower, following)
 
-    def _steps(self, frontier: Frontier, following: Following) -> Iterator[Step]:
+    def _steps(self, frontier: Frontier, following: ListenOptions) -> Iterator[Step]:
         until = following.until.join(frontier)
         while frontier != until:
             try:

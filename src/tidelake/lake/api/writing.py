@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tidelake.arrangement.follow.follow import FollowedArrangement
 
 
-class Writes(CollectionHandle):
-    """The part of a collection's handle that writes."""
+class Writing(CollectionHandle):
+    """Methods of a collection that add, remove or replace rows, or close times: each ends in one commit."""
 
     def append(
         self, updates: object, *, lower: FrontierLike | None = None, upper: FrontierLike | None = None

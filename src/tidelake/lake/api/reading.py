@@ -28,8 +28,8 @@ from tidelake.shard.reading.reader import Reader
 R = TypeVar("R")
 
 
-class Reads(CollectionHandle, IntervalReads):
-    """The part of a collection's handle that reads."""
+class Reading(CollectionHandle, IntervalReads):
+    """Methods of a collection that answer one question about rows at times; they leave nothing behind."""
 
     def snapshot(
         self,

@@ -14,8 +14,8 @@ from tidelake.model.frontier import Frontier
 from tidelake.shard.upkeep.ending import Removed
 
 
-class Admin(LakeHandle):
-    """The part of a lake's handle that administers the lake."""
+class Administering(LakeHandle):
+    """Methods of a lake that keep it in order: history, settings, garbage, damage."""
 
     def advance_since(self, frontiers: Mapping[str, FrontierLike]) -> dict[str, Frontier]:
         """Advance `since` of several collections, each to its own frontier: all or none.

@@ -1,8 +1,15 @@
-"""Administration of one collection: history, holds, merges and garbage collection."""
+"""Maintenance of one collection: its columns, history, holds, merges and garbage.
 
+Owns the arguments; `tidelake.shard.upkeep` does the work.
+"""
+
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
+import pyarrow as pa
+
+from tidelake.data.types import schema_from_arrow
 from tidelake.errors import UsageError
 from tidelake.lake.api.handle import CollectionHandle
 from tidelake.lake.api.readers import CollectionCriticalHold
@@ -19,8 +26,34 @@ from tidelake.state import holds
 from tidelake.state.state import Retention, ShardState
 
 
-class Keeping(CollectionHandle):
-    """The part of a collection's handle that administers it."""
+class Maintaining(CollectionHandle):
+    """Methods of a collection that change how rows are kept, and not which rows there are."""
+
+    def evolve(
+        self, schema: pa.Schema, *, key: Sequence[str] | None = None, value: Sequence[str] | None = None
+    ) -> int:
+        """Change the columns. Stored rows are not touched; they are read as rows of the newest schema.
+
+        Columns are compared by name with those of the newest schema. Nullable value columns may be added
+        anywhere, value columns may be dropped; any column may become nullable; integers, floats and decimals
+        (of the same scale) may become wider. A dropped name that is added again is a new column: its old
+        values do not return.
+
+        Args:
+            schema: the new schema, with all key and value columns.
+            key: the key columns; default: those of the collection. They cannot be added, dropped or
+                reordered.
+            value: the value columns; default: all others.
+
+        Returns:
+            The id of the schema. One log write; none if nothing changes.
+
+        Raises:
+            IncompatibleSchema: the change is not allowed; names the column, the reason, and what to do
+                instead. Also if it would drop a column that another process has added since this handle last
+                read the state.
+        """
+        return self._shard.evolve(schema_from_arrow(schema, self.key if key is None else key, value))
 
     def critical_hold(
         self, name: str, token: str = "", since: FrontierLike | None = None

@@ -1,4 +1,7 @@
-"""Writes to several collections of a lake at one instant."""
+"""Writes to several collections of a lake at one instant.
+
+Owns the arguments; `tidelake.lake.groups` commits.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,8 +19,8 @@ T = TypeVar("T")
 _NUMBERS = TimeDomain("counter")
 
 
-class WritesTogether(LakeHandle):
-    """The part of a lake's handle that writes to several collections."""
+class Transacting(LakeHandle):
+    """Methods of a lake that write to several collections, all or nothing; and what takes one out again."""
 
     def transaction(
         self,
