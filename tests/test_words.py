@@ -54,3 +54,13 @@ def test_a_class_name_means_one_class() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(_name(module))
     assert {name: found for name, found in places.items() if len(found) > 1 and name not in SAME_NAME} == {}
+
+
+def test_only_holds_are_settled() -> None:
+    found = {
+        _name(module)
+        for module in CODE
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.strip("_") in ("settle", "settled")
+    }
+    assert found == {"src/tidelake/state/holds.py"}

@@ -109,7 +109,7 @@ class Rig:
     def append_keys(self, keys: Iterable[int], *, time: int = 0, diff: int = 1) -> bool:
         return self.append(*(row(key, time, diff) for key in keys))
 
-    def settle(self) -> int:
+    def merge_due(self) -> int:
         """Step until there is nothing to do; how many steps it took."""
         steps = 0
         while self.spine.step():

@@ -56,7 +56,7 @@ def test_an_append_for_which_no_thread_can_be_started_appends_nothing(tmp_path, 
     assert (rig.files(), rig.spine.contents, rig.rows()) == (files, contents, [(1, "a", 1)])
     rig.spawner.fails = False
     rig.append_keys([2])
-    rig.settle()
+    rig.merge_due()
     assert rig.rows() == [(1, "a", 1), (2, "a", 1)]
     rig.spine.close()
 
@@ -67,7 +67,7 @@ def test_an_append_amid_a_full_merge_for_which_no_thread_can_be_started_appends_
     for ask in (rig.spine.merge_nowait, lambda: rig.append_keys([2])):
         with pytest.raises(RuntimeError, match="thread"):
             ask()
-    rig.settle()
+    rig.merge_due()
     assert rig.rows() == [(1, "a", 1)]
     assert rig.spine.is_merged
     rig.spine.close()
@@ -87,7 +87,7 @@ def test_an_append_whose_memory_cannot_be_measured_appends_nothing(tmp_path, sha
     rig.machine.memory_fails = False
     assert rig.rows() == [(1, "a", 1)]
     assert len(rig.files()) == (share > 0)
-    rig.settle()
+    rig.merge_due()
     rig.spine.close()
 
 
@@ -110,15 +110,15 @@ def test_who_asks_whether_a_full_merge_is_done_learns_why_it_is_not(tmp_path):
     rig = Rig(tmp_path)
     mend = rig.damage()
     rig.spine.merge_nowait()
-    rig.settle()
+    rig.merge_due()
     with pytest.raises(CorruptionError):
         assert not rig.spine.is_merged
-    rig.settle()
+    rig.merge_due()
     with pytest.raises(CorruptionError):
         rig.spine.merge_nowait()
     mend()
     assert not rig.spine.is_merged
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.is_merged
     rig.spine.close()
 
@@ -138,7 +138,7 @@ def test_who_asks_whether_a_full_merge_is_done_learns_that_the_disk_is_full(tmp_
     assert not rig.spine.is_merged
     rig.spine.resume()
     rig.machine.free = 1 << 40
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.is_merged
     rig.spine.close()
 
@@ -161,7 +161,7 @@ def test_a_thread_whose_merges_fail_pauses_longer_each_time(tmp_path):
     rig.spawner.works[0](Told())
     assert pauses == [0, 0.001, 0.002, 0.004, 0.008]
     mend()
-    rig.settle()
+    rig.merge_due()
     assert len(rig.held_keys()) == 300
     rig.spine.close()
 
@@ -171,14 +171,14 @@ def test_a_filter_that_cannot_be_computed_is_named_until_another_one_is_set(tmp_
     rig.append_keys([1])
     rig.spine.retain_values(pc.field("v").cast(pa.int64()) > 3)
     rig.append_keys([2])
-    rig.settle()
+    rig.merge_due()
     with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
         rig.append_keys([3])
     for _ in range(2):
         with pytest.raises(UsageError, match=r"the filter .* fails: .*'a'"):
             seen(rig)
     rig.spine.retain_values(pc.field("v") == "a")
-    rig.settle()
+    rig.merge_due()
     assert seen(rig) == [1, 2]
     rig.spine.close()
 

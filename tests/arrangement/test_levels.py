@@ -120,7 +120,7 @@ class Levels:
         self.loose[level_of(sum(taken), self.first_rows)].append(sum(taken))
         self.start()
 
-    def settle(self) -> None:
+    def merge_due(self) -> None:
         while self.merging:
             self.step(self.fuel.next_of(list(self.merging)))
 
@@ -139,7 +139,7 @@ def test_merges_keep_pace_with_arrivals_at_any_level(sizes):
         levels.arrive(rng.randint(*sizes))
         most = max(most, levels.batches)
     assert most <= 80
-    levels.settle()
+    levels.merge_due()
     assert levels.batches <= resting_batches_max(FANS)
 
 
@@ -148,7 +148,7 @@ def test_at_rest_no_more_batches_are_left_than_the_fans_say(arrivals):
     levels = Levels(100)
     for rows in arrivals:
         levels.arrive(rows)
-    levels.settle()
+    levels.merge_due()
     assert levels.batches <= resting_batches_max(FANS)
     assert sum(map(sum, levels.loose)) == sum(arrivals)
 

@@ -183,7 +183,7 @@ def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, since)
     """Merges of some batches leave out rows only if all batches together are read the same without them."""
     retention, at = NONE.with_values(rule), Frontier.of(since)
     rows = batch(merged)
-    left = retention.settled(rows, [batch(other) for other in others], at)
+    left = retention.kept_by_merge(rows, [batch(other) for other in others], at)
     beside = [update for other in others for update in other]
     before = retention.visible(batch([*listed(rows), *beside]), at)
     after = retention.visible(batch([*listed(left), *beside]), at)
@@ -194,4 +194,4 @@ def test_what_a_merge_drops_no_read_would_have_seen(others, merged, rule, since)
 def test_a_merge_of_everything_leaves_what_is_visible(updates, rule, since):
     retention, at = NONE.with_values(rule), Frontier.of(since)
     rows = batch(updates)
-    assert listed(retention.settled(rows, [], at)) == listed(retention.visible(rows, at))
+    assert listed(retention.kept_by_merge(rows, [], at)) == listed(retention.visible(rows, at))

@@ -55,7 +55,7 @@ def test_a_merge_is_due_when_a_level_has_enough_batches(rig):
     assert rig.spine.at_rest
     rig.append_keys([2])
     assert not rig.spine.at_rest
-    rig.settle()
+    rig.merge_due()
     assert rig.loose() == [1] + [0] * 8
     assert rig.held_keys() == [1, 2]
 
@@ -63,14 +63,14 @@ def test_a_merge_is_due_when_a_level_has_enough_batches(rig):
 def test_what_is_merged_goes_to_the_level_of_its_size(rig):
     for start in (0, 3):
         rig.append_keys(range(start, start + 3))
-    rig.settle()
+    rig.merge_due()
     assert rig.loose()[:2] == [0, 1]
 
 
 def test_a_merge_may_leave_nothing(rig):
     rig.append_keys([1])
     rig.append_keys([1], diff=-1)
-    rig.settle()
+    rig.merge_due()
     report = rig.spine.report()
     assert report.batches == 0
     assert report.merged.reduction == 1
@@ -95,7 +95,7 @@ def test_retractions_make_the_result_of_a_merge_count_more(tmp_path):
     rig.append_keys([1], diff=-1)
     assert rig.loose()[:2] == [1, 0]
     rig.append_keys([2], diff=-1)
-    rig.settle()
+    rig.merge_due()
     assert rig.loose()[:2] == [0, 1]
     assert rig.spine.report().negative_rows == 2
     rig.spine.close()
@@ -108,7 +108,7 @@ def test_a_large_merge_takes_several_steps_and_readers_see_its_inputs_meanwhile(
     level = rig.spine.report().levels[2]
     assert (level.loose, level.merging, level.rows_in_memory) == (0, 2, 200)
     assert rig.held_keys() == list(range(200))
-    rig.settle()
+    rig.merge_due()
     counts = rig.spine.report().levels[2].merged
     assert (counts.merges, counts.inputs, counts.rows_read, counts.rows_written) == (1, 2, 200, 200)
     assert counts.steps > 1
@@ -208,7 +208,7 @@ def test_nobody_waits_for_merging_that_is_paused(tmp_path):
     assert not rig.spine.step()
     assert rig.spine.report().batches == 30
     rig.spine.resume()
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.report().batches <= LEVELS
     rig.spine.close()
 
@@ -223,7 +223,7 @@ def test_at_moderate_pressure_new_and_merged_batches_go_to_disk(rig):
     rig.append_keys([3])
     level = rig.spine.report().levels[0]
     assert (level.rows_in_memory, level.rows_on_disk) == (2, 1)
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.report().bytes_in_memory == 0
     assert len(rig.files()) == 1
     assert rig.held_keys() == [1, 2, 3]
@@ -242,7 +242,7 @@ def test_what_is_on_disk_stays_there_when_the_pressure_falls(rig):
     rig.append_keys([1])
     rig.machine.share = 0.0
     rig.append_keys([2])
-    rig.settle()
+    rig.merge_due()
     level = rig.spine.report().levels[0]
     assert (level.rows_in_memory, level.rows_on_disk) == (0, 2)
 
@@ -252,7 +252,7 @@ def test_at_high_pressure_what_is_in_memory_is_merged_out_at_once(rig):
     rig.append_keys(range(10, 20))
     rig.machine.share = 0.75
     rig.append_keys(range(100, 300))
-    assert rig.settle() == 2
+    assert rig.merge_due() == 2
     report = rig.spine.report()
     assert report.bytes_in_memory == 0
     assert report.pressure == "high"
@@ -270,7 +270,7 @@ def test_at_high_pressure_large_files_are_not_written_again(rig):
     rig.append_keys(range(300, 310))
     rig.machine.share = 0.75
     rig.append_keys([2])
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.report().bytes_in_memory == 0
     assert set(files) <= set(rig.files())
 
@@ -333,7 +333,7 @@ def test_who_asks_an_idle_spine_is_told_the_pressure_of_this_moment(rig):
     rig.machine.share = 1.61
     report = rig.spine.report()
     assert (report.pressure, report.bytes_in_memory > 0, rig.spine.at_rest) == ("critical", True, False)
-    rig.settle()
+    rig.merge_due()
     report = rig.spine.report()
     assert (report.pressure, report.bytes_in_memory, rig.rows()) == ("critical", 0, [(1, "a", 1)])
     rig.machine.share = 0.1
@@ -343,7 +343,7 @@ def test_who_asks_an_idle_spine_is_told_the_pressure_of_this_moment(rig):
 def test_a_thread_that_found_nothing_to_do_measures_when_it_looks_again(rig):
     rig.append_keys([1])
     rig.append_keys([2])
-    rig.settle()
+    rig.merge_due()
     (work,) = rig.spawner.works
     rig.machine.share = 0.8
     for _ in range(2):
@@ -364,7 +364,7 @@ def test_idle_spines_spill_when_others_of_their_process_need_memory(tmp_path):
     machine.share = 0.8
     second.append_keys([2])
     assert not first.spine.at_rest and first.spawner.asked and alone.spine.at_rest
-    first.settle()
+    first.merge_due()
     assert first.spine.report().bytes_in_memory == 0 and first.rows() == [(1, "a", 1)]
     for rig in (first, second, alone):
         rig.spine.close()
@@ -387,7 +387,7 @@ def test_what_merges_hold_counts_in_the_budget(tmp_path, on_disk):
     chunks = 4 * min((1 << 20) // 32, before.bytes_on_disk + before.bytes_in_memory)
     output = 2 * 4000 if on_disk else 2 * before.bytes_in_memory
     assert merging == chunks + output
-    rig.settle()
+    rig.merge_due()
     rig.spine.close()
 
 
@@ -522,19 +522,19 @@ def test_an_append_that_would_wait_for_a_full_disk_is_told(tmp_path):
 
 def test_an_error_of_a_merge_is_raised_at_the_next_read_and_nothing_is_lost(rig):
     mend, (victim, *_) = rig.damage(), rig.files()
-    rig.settle()
+    rig.merge_due()
     with pytest.raises(CorruptionError, match=victim.partition(".")[0]):
         rig.spine.held()
     mend()
     assert rig.held_keys() == list(range(300))
-    rig.settle()
+    rig.merge_due()
     assert rig.held_keys() == list(range(300))
     assert rig.spine.report().merged.merges > 0
 
 
 def test_an_error_of_a_merge_is_raised_at_the_next_append_which_appends_nothing(rig):
     mend = rig.damage()
-    rig.settle()
+    rig.merge_due()
     assert not rig.spine.step()
     with pytest.raises(CorruptionError):
         rig.append_keys([1000])
@@ -676,7 +676,7 @@ def test_merge_nowait_returns_at_once_and_merges_do_it(rig):
     rig.spine.merge_nowait()
     assert rig.spine.report().sweeping
     assert not rig.spine.is_merged
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.is_merged
     assert not rig.spine.report().sweeping
 
@@ -688,7 +688,7 @@ def test_requests_for_full_merges_coalesce(rig):
     for key in (7, 8, 9):
         rig.append_keys([key], time=1)
         rig.spine.merge_nowait()
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.is_merged
     # One sweep for the first request, one for all others.
     assert rig.spine.report().levels[8].merged.merges <= 2
@@ -701,7 +701,7 @@ def test_a_merge_that_shrinks_is_part_of_a_full_merge_that_passed_its_level(rig)
     assert rig.spine.report().levels[2].merging == 2
     rig.append_keys(range(300, 2000))
     rig.spine.merge_nowait()
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.is_merged
     assert rig.held_keys() == [0, *range(300, 2000)]
 
@@ -732,7 +732,7 @@ def test_a_full_merge_goes_on_after_an_error(rig):
     for path, data in contents.items():
         path.write_bytes(data)
     assert rig.spine.report().sweeping
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.is_merged
 
 
@@ -740,13 +740,13 @@ def test_nothing_is_merged_above_a_full_merge_only_to_be_merged_again(rig):
     rig.append_keys([0])
     rig.append_keys([1])
     # After this one it is the turn of the levels above.
-    assert rig.settle() == 1
+    assert rig.merge_due() == 1
     rig.spine.pause()
     for size in (1, 100, 101):
         rig.append_keys(range(size))
     rig.spine.merge_nowait()
     rig.spine.resume()
-    rig.settle()
+    rig.merge_due()
     assert rig.spine.is_merged
     assert rig.spine.report().merged.merges == 1 + 2
 
@@ -873,7 +873,7 @@ def test_readers_keep_what_they_started_with(rig):
         rig.append_keys([key])
     batches, _ = rig.spine.held()
     before = len(rig.files())
-    rig.settle()
+    rig.merge_due()
     rig.append_keys([9])
     rig.spine.merge()
     assert len(rig.files()) > before - 1

@@ -149,7 +149,7 @@ class Walk:
         self.spine.resume()
         self.paused = False
         self.check()
-        self.rig.settle()
+        self.rig.merge_due()
         assert self.spine.at_rest
         assert self.spine.report().batches <= resting_batches_max(self.spine.config.fans)
         self.check()

@@ -126,7 +126,7 @@ def small(rows, **more):
     return made
 
 
-def settled(data, old=NOTHING, columns=EventColumns(), rules=UpsertRules(), time=5):
+def decided(data, old=NOTHING, columns=EventColumns(), rules=UpsertRules(), time=5):
     return updates_of(
         resolve(read_events(data, SMALL_SCHEMA, DOMAIN, columns, time=time), old, SMALL_SCHEMA, DOMAIN, rules)
     )
@@ -134,17 +134,17 @@ def settled(data, old=NOTHING, columns=EventColumns(), rules=UpsertRules(), time
 
 def test_a_row_without_values_removes_its_key():
     old = table([((1, "a", 1), 0, 2), ((2, "b", 2), 0, 1)], DOMAIN, SMALL)
-    assert settled(small([(1, None, None)]), old) == {((1, "a", 1), 5): -2}
+    assert decided(small([(1, None, None)]), old) == {((1, "a", 1), 5): -2}
 
 
 def test_the_ordering_column_alone_is_no_value():
     old = table([((1, "a", 1), 0, 1)], DOMAIN, SMALL)
-    found = settled(small([(1, None, 7)]), old, EventColumns(order_by="w"), UpsertRules("w"))
+    found = decided(small([(1, None, 7)]), old, EventColumns(order_by="w"), UpsertRules("w"))
     assert found == {((1, "a", 1), 5): -1}
 
 
 def test_with_a_delete_column_a_row_without_values_is_a_row():
-    found = settled(small([(1, None, None)], gone=[False]), columns=EventColumns(delete_column="gone"))
+    found = decided(small([(1, None, None)], gone=[False]), columns=EventColumns(delete_column="gone"))
     assert found == {((1, None, None), 5): 1}
 
 
@@ -157,27 +157,27 @@ def test_rows_of_a_collection_without_values_are_never_removed_by_nulls():
 
 def test_an_event_equal_to_the_stored_row_gives_nothing():
     old = table([((1, "a", None), 0, 1)], DOMAIN, SMALL)
-    assert settled(small([(1, "a", None)]), old) == {}
+    assert decided(small([(1, "a", None)]), old) == {}
 
 
 @pytest.mark.parametrize("further", [[], [((4, "d", 1), 0, 1)]])
 def test_each_event_meets_the_old_row_of_its_own_key(further):
     old = table([((k, v, 1), 0, 1) for k, v in ((1, "a"), (2, "b"), (3, "c"))] + further, DOMAIN, SMALL)
     events = small([(3, "z", 1), (1, None, None), (2, "b", 1)], _time=[7, 8, 9])
-    found = settled(events, old, time=None)
+    found = decided(events, old, time=None)
     assert found == {((1, "a", 1), 8): -1, ((3, "c", 1), 7): -1, ((3, "z", 1), 7): 1}
 
 
 def test_an_old_row_without_an_order_is_older_than_anything():
     old = table([((1, "a", None), 0, 1)], DOMAIN, SMALL)
-    found = settled(small([(1, "b", -(2**63))]), old, EventColumns(order_by="w"), UpsertRules("w"))
+    found = decided(small([(1, "b", -(2**63))]), old, EventColumns(order_by="w"), UpsertRules("w"))
     assert found == {((1, "a", None), 5): -1, ((1, "b", -(2**63)), 5): 1}
 
 
 def test_a_multiplicity_that_has_no_negative_is_refused():
     old = table([((1, "a", 1), 0, -(2**63))], DOMAIN, SMALL)
     with pytest.raises(InvalidUpdates, match=r"-2\^63 times"):
-        settled(small([(1, "b", 1)]), old)
+        decided(small([(1, "b", 1)]), old)
 
 
 def test_values_of_removals_need_not_be_there_where_rows_need_them():
@@ -230,7 +230,7 @@ def test_times_that_are_tuples_are_refused():
 
 def test_an_order_of_any_form_is_taken():
     words = pa.array(["a", "b", "a"]).dictionary_encode()
-    found = settled(
+    found = decided(
         small([(1, "x", 1), (1, "y", 1), (1, "z", 1)], o=words), columns=EventColumns(order_by="o")
     )
     assert found == {((1, "y", 1), 5): 1}

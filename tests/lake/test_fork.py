@@ -75,7 +75,7 @@ class Delta:
         self.clock.ms += int(seconds * 1000)
         self.clock.slept_s += seconds
 
-    def settle(self):
+    def tidy_up(self):
         """Maintain everything until all is old."""
         for _ in range(4):
             lake = self.lake()
@@ -88,7 +88,7 @@ class Delta:
 
     def check_rest(self, **expected):
         """These collections are there, with this many rows, and nothing else is stored but what they need."""
-        self.settle()
+        self.tidy_up()
         lake = self.lake()
         assert lake.list() == sorted(expected)
         states = [lake.collection(name).state() for name in expected]
@@ -318,7 +318,7 @@ def test_a_dropped_source_leaves_the_fork_whole_and_its_name_free(delta):
         contents(delta.c)
     again = lake.create("c", SCHEMA, key=["id"], allow_recreate=True)
     again.append(rows(1))
-    delta.settle()
+    delta.tidy_up()
     assert contents(delta.lake().collection("fix")) == FIVE
     assert delta.lake().fsck().findings == ()
     fork.merge()
@@ -354,7 +354,7 @@ def test_forks_of_forks_are_dropped_in_any_order(delta, order):
             _, collection, count = full[left]
             assert len(contents(collection)) == count
         assert lake.drop(full[which][0])
-        delta.settle()
+        delta.tidy_up()
         assert delta.lake().fsck().findings == ()
     delta.check_rest()
 
@@ -380,7 +380,7 @@ def test_a_large_run_is_shared_for_as_long_as_nobody_merges_it(delta):
     fork = delta.lake().fork("c", "fix")
     (shared,) = borrowed(fork)
     for _ in range(3):
-        delta.settle()
+        delta.tidy_up()
     assert borrowed(fork) == {shared}
     assert fork.merge().applied and borrowed(fork) == set()
     assert not fork.merge().applied
@@ -454,7 +454,7 @@ def test_a_crash_at_any_call_leaves_both_whole_and_nothing_that_is_not_needed(na
     plan._script = [Fault.NONE] * n + [Fault.CRASH_AFTER]
     with pytest.raises(SimulatedCrash):
         prepared()
-    delta.settle()
+    delta.tidy_up()
     found = {name: len(contents(delta.lake().collection(name))) for name in delta.lake().list()}
     assert found in outcomes
     delta.check_rest(**found)
@@ -463,7 +463,7 @@ def test_a_crash_at_any_call_leaves_both_whole_and_nothing_that_is_not_needed(na
         delta.lake().fork("c", "fix", as_of=3)
     for collection in [delta.lake().collection(name) for name in delta.lake().list()]:
         collection.merge()
-    delta.settle()
+    delta.tidy_up()
     assert not any(delta.lake().collection(name).state().origin for name in delta.lake().list())
 
 
@@ -494,7 +494,7 @@ def test_a_forker_that_wakes_up_late_harms_nothing_and_is_told(delta, number, me
     def others():
         if merged:
             delta.c.merge()
-        delta.settle()
+        delta.tidy_up()
 
     # So that no rollup comes between.
     config = replace(CONFIG, rollup_bytes_min=1_000_000)
@@ -570,7 +570,7 @@ def test_a_fork_that_its_source_does_not_know_is_found(delta):
     (found,) = delta.lake().fsck().findings
     assert (found.kind, found.collection) == ("fork-unknown", "fix") and "merge" in found.message
     fork.merge()
-    delta.settle()
+    delta.tidy_up()
     assert delta.lake().fsck().findings == ()
 
 

@@ -75,14 +75,14 @@ def uploads(collection, table, upper=50):
 
 def upserted(collection):
     upserter = collection.distributed.upserter(time=collection.upper.elements[0])
-    read_at = collection.distributed.settled().seqno
+    read_at = collection.distributed.newest_state().seqno
     found = upserter.upload(rows(1, v=70).to_batches())
     lower = upserter.lower.elements[0]
     return collection.distributed.append_uploaded([found], lower=lower, upper=lower + 1, read_at=read_at)
 
 
 def replaced(collection):
-    read_at, time = collection.distributed.settled().seqno, collection.upper.elements[0]
+    read_at, time = collection.distributed.newest_state().seqno, collection.upper.elements[0]
     stored = uploads(collection, at([time], [9]))
     made = [one.upload()[0] for one in collection.distributed.replacements(stored, time=time, parallelism=1)]
     collection.distributed.discard_uploaded(stored)
@@ -305,13 +305,13 @@ def test_what_was_let_in_since_an_upsert_was_worked_out_is_a_conflict(lake):
 
     transaction._attempt = Attempt("t", group, transaction._shards, joined)
     transaction._attempt.prepare(transaction._rows, None)
-    read_at = a.distributed.settled().seqno
+    read_at = a.distributed.newest_state().seqno
     upserter = a.distributed.upserter(time=5)
     found = upserter.upload(rows(5, v=70).to_batches())
     transaction.commit()
     with pytest.raises(UpperMismatch):
         a.distributed.append_uploaded([found], lower=1, upper=6, read_at=read_at)
-    a.distributed.settled()
+    a.distributed.newest_state()
     with pytest.raises(UpperMismatch):
         a.distributed.append_uploaded([found], lower=1, upper=6, read_at=read_at)
     a.upsert(rows(5, v=70), time=5)

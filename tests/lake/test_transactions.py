@@ -575,7 +575,7 @@ def test_a_leave_that_sleeps_does_not_take_out_a_collection_that_came_back(lake)
     old = transactions.view(group.state(), a.spec.shard_id)
     lake.leave("a")
     lake.write({"a": rows(2, v=2), "b": rows(2, v=-2)}, time=8)
-    assert not a.run(lambda s, n: transactions.settle(s, n, old, leave={}))
+    assert not a.run(lambda s, n: transactions.apply_decided(s, n, old, leave={}))
     assert totals(lake, 8, "ab") == [3, -3]
 
 

@@ -66,7 +66,7 @@ class World:
         assert self.stored() == named(state)
         assert self.entries()[0] in (0, state.rollup.seqno)
 
-    def settle(self):
+    def tidy_up(self):
         """Maintain until everything has grown old."""
         c = self.process()
         for _ in range(4):

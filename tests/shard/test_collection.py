@@ -76,7 +76,7 @@ def test_garbage_that_is_younger_than_the_age_stays():
 def test_maintenance_of_an_idle_shard_comes_to_rest_and_writes_nothing_more():
     world = World(30)
     leak(world.c)
-    world.settle()
+    world.tidy_up()
     world.check_clean()
     c = world.process()
     c.maintain()
@@ -277,7 +277,7 @@ def test_what_workers_uploaded_long_ago_is_refused_clearly():
     with pytest.raises(UploadExpired, match="uploaded under version"):
         slow.distributed.append_uploaded([sent], lower=3, upper=4)
     world.check_readable()
-    world.settle()
+    world.tidy_up()
     world.check_clean()
 
 
@@ -287,7 +287,7 @@ def test_a_stalled_merger_resurrects_nothing():
     with before(world.place.stores.log, "compare_and_set", lambda: swept(world), 2):
         slow.merge()
     world.check_readable()
-    world.settle()
+    world.tidy_up()
     world.check_clean()
 
 
@@ -355,7 +355,7 @@ def test_a_rollup_whose_writer_died_goes_also_if_no_newer_one_is_due():
 def test_objects_of_others_in_the_folder_are_left_alone():
     world = World(3)
     world.place.stores.blobs.put(f"{world.id}/parts/notes.txt", b"x")
-    world.settle()
+    world.tidy_up()
     assert f"{world.id}/parts/notes.txt" in world.stored()
 
 
@@ -404,7 +404,7 @@ def test_a_crash_at_any_call_loses_nothing_and_another_process_finishes(at):
     world.check_readable()
     world.process().collect(thorough=True)
     world.check_readable()
-    world.settle()
+    world.tidy_up()
     world.check_clean()
 
 
@@ -417,7 +417,7 @@ def test_what_cannot_be_deleted_is_doomed_for_the_next_run(fault):
         c.collect()
     assert c.state().doomed
     world.check_readable()
-    world.settle()
+    world.tidy_up()
     world.check_clean()
 
 
@@ -474,7 +474,7 @@ def test_a_stalled_collector_destroys_nothing():
         with before(store, operation, go_on, 2 if operation == "compare_and_set" else 1):
             world.process().collect()
         world.check_readable()
-    world.settle()
+    world.tidy_up()
     world.check_clean()
 
 
@@ -498,7 +498,7 @@ def test_several_collectors_at_once_do_no_harm():
     # Each object is deleted by one of them.
     assert sum(report.blobs for report in reports) == alone.blobs
     assert sum(report.leaked for report in reports) == alone.leaked
-    world.settle()
+    world.tidy_up()
     world.check_clean()
 
 
@@ -747,7 +747,7 @@ def test_whatever_happens_pinned_states_stay_readable_and_at_last_everything_els
         world.check()
     for hold_id in world.pins:
         world.c._shard.run(partial(holds.close_hold, hold_id=hold_id))
-    world.settle()
+    world.tidy_up()
     world.check_clean()
     assert ids(world.process()) == dict.fromkeys(world.held, 1)
 

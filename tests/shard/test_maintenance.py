@@ -21,7 +21,7 @@ from tidelake.errors import (
 from tidelake.model.frontier import Frontier
 from tidelake.shard.runs.upload import write_table
 from tidelake.shard.upkeep.compactor import Compactor, Workers
-from tidelake.shard.upkeep.maintain import Maintainer, settled, unmerged
+from tidelake.shard.upkeep.maintain import Maintainer, idle_policy, unmerged
 from tidelake.shard.writing.append import commit
 from tidelake.state import maintenance
 from tidelake.state.append import Exactly
@@ -389,7 +389,7 @@ def test_a_result_whose_inputs_were_merged_meanwhile_leaves_nothing_behind(confi
             other.append(rows(1000))
             found.run(maintenance.collapse_levels)
             # Claims only save work: a merge without one wins.
-            assert Compactor(found).merge(everything(other.state().spine, settled(found))).applied
+            assert Compactor(found).merge(everything(other.state().spine, idle_policy(found))).applied
 
     assert not another(place, config).merge(counting(c, tasks, faster)).applied or len(tasks) > 1
     other_parts = stored(place, c) - before

@@ -36,7 +36,7 @@ from tidelake.shard.history import History
 from tidelake.shard.runs.plan import between, decode_run, run_merge_task
 from tidelake.shard.runs.read import Source
 from tidelake.shard.upkeep.compactor import Workers
-from tidelake.shard.upkeep.maintain import settled
+from tidelake.shard.upkeep.maintain import idle_policy
 from tidelake.state import maintenance
 from tidelake.state.codec import encode_record
 from tidelake.state.commands import NoOp
@@ -441,7 +441,7 @@ def test_a_merge_result_is_not_refused_on_a_stale_state():
         fresh.append(rows(n))
     fresh._shard.run(maintenance.collapse_levels)
     state = fresh.state()
-    found = everything(state.spine, settled(fresh._shard))
+    found = everything(state.spine, idle_policy(fresh._shard))
     runs = [run for member in state.spine for run in member.batch.runs]
     needed = [Source.of(run, member.batch) for member in state.spine for run in member.batch.runs]
     (task,) = between(fresh._shard.spec, needed, Fold(state.since), ())

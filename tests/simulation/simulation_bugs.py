@@ -71,14 +71,14 @@ def round_that_is_told_too_early():
 
 def fence_with_a_hole():
     """An older epoch of a writer goes on writing."""
-    settled = append_command.settled
+    answered = append_command.answer_of_record
 
     def unfenced(record, idempotency):
-        outcome = settled(record, idempotency)
+        outcome = answered(record, idempotency)
         fenced = isinstance(outcome, Refused) and isinstance(outcome.error, WriterFenced)
         return None if fenced else outcome
 
-    return replaced(append_command, settled=unfenced)
+    return replaced(append_command, answer_of_record=unfenced)
 
 
 def hasty_tidying():
@@ -152,20 +152,22 @@ def readers_that_miss_the_decisions_for_one_collection():
 
 def group_that_forgets_too_early():
     """A decision is forgotten when the first of its collections has applied it."""
-    settle = Groups.tidy
+    tidy = Groups.tidy
 
     def hasty(self, group):
         state = group.state()
         if state.decisions:
             forget(group, frozenset(state.decisions))
-        return settle(self, group)
+        return tidy(self, group)
 
     return replaced(Groups, tidy=hasty)
 
 
 def group_that_knows_no_writers():
     """A number that is in comes in once more, in a group."""
-    return replaced(single, known_writer=lambda group, state, name: state.writers.get(name), settled=_next)
+    return replaced(
+        single, known_writer=lambda group, state, name: state.writers.get(name), answer_of_record=_next
+    )
 
 
 def _next(_record, _claim):

@@ -22,7 +22,7 @@ from tidelake.spark import ingest_change_files, write
 from tidelake.spark.envelopes.changes import TIME, ChangeParser
 from tidelake.spark.envelopes.debezium import Debezium
 from tidelake.spark.envelopes.read import BEST, GONE, NOTE
-from tidelake.spark.envelopes.settle import event_schema
+from tidelake.spark.envelopes.storing import event_schema
 from tidelake.spark.uploads import total
 
 pytestmark = pytest.mark.usefixtures("both_ways")

@@ -348,16 +348,16 @@ class World:
     def withdraw(self):
         return partial(transactions.withdraw, transactions=frozenset((f"t{self.rng.randint(0, 4)}",)))
 
-    def settle(self):
+    def apply_decided(self):
         state, rng = self.state, self.rng
         leaving = rng.random() < 0.3
         times = {f"t{n}": rng.choice((None, self.at + 3)) for n in range(2)}
         upper = F(self.at + rng.randint(0, 5))
         view = GroupView(GROUP, 10**6, upper, state.joined, leaving, times)
-        return partial(transactions.settle, view=view, leave={} if leaving else None)
+        return partial(transactions.apply_decided, view=view, leave={} if leaving else None)
 
     def catch_up(self):
-        return partial(transactions.catch_up, view=self.settle().keywords["view"])
+        return partial(transactions.catch_up, view=self.apply_decided().keywords["view"])
 
     def admit(self):
         return partial(transactions.admit, members=self.rng.choice((("m",), ("n",), ("m", "n"))))
@@ -499,11 +499,11 @@ def _function(command):
     return command.func if isinstance(command, partial) else command
 
 
-MADE_UP = (transactions.settle, transactions.catch_up, transactions.stage_single)
+MADE_UP = (transactions.apply_decided, transactions.catch_up, transactions.stage_single)
 OFTEN = [
     "append", "append", "append", "stage", "stage", "seal", "split", "split", "apply_merge", "apply_merge",
     "claim_merge", "record_chunk", "finish_merge", "exert_fuel", "collapse_levels", "doom", "bury",
-    "raise_floor", "add_rollup", "prepare", "settle", "advance_since", "open_writer",
+    "raise_floor", "add_rollup", "prepare", "apply_decided", "advance_since", "open_writer",
 ]  # fmt: skip
 RARE = [
     name

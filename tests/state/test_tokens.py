@@ -154,7 +154,7 @@ def test_a_collection_that_leaves_its_group_takes_tokens_along_and_forgets_them_
     shard.do(transactions.join, "g", 1, shard.state.seqno)
     view = GroupView("g", 5, F(0), 1, leaving=True)
     taken = {"token:a": WriterRecord(0, 0, "", F(0)), "w": WriterRecord(0, 3, "", F(0))}
-    shard.do(transactions.settle, view, leave=taken, now_ms=3 * DAY_MS)
+    shard.do(transactions.apply_decided, view, leave=taken, now_ms=3 * DAY_MS)
     assert not shard.state.group and shard.state.tokens == pmap({3: pset(["token:a"])})
     assert forget(shard, 4 * DAY_MS + AGE_MS) == 1 and set(shard.state.writers) == {"w"}
 

@@ -19,7 +19,7 @@ from tidelake.state.append import seal
 from tidelake.state.commands import Commit, NoOp, Refused
 from tidelake.state.edits import Delta, apply
 from tidelake.state.grouped import GroupView
-from tidelake.state.holds import settle as settle_holds
+from tidelake.state.holds import settle
 from tidelake.state.invariants import check_state, check_step
 from tidelake.state.staged import Awaited
 from tidelake.state.transactions import Intent, Share
@@ -38,7 +38,7 @@ class Log:
     def do(self, command, *args, **kwargs):
         outcome = command(self.state, 0, *args, **kwargs)
         if isinstance(outcome, Commit):
-            edits = settle_holds(self.state, outcome.edits, 0)
+            edits = settle(self.state, outcome.edits, 0)
             delta = Delta(self.state.shard_id, self.state.seqno + 1, 0, "n", self.state.rollup, edits)
             after = apply(self.state, delta)
             check_step(self.state, after, edits)
@@ -162,7 +162,7 @@ class Transactions(RuleBasedStateMachine):
         if self.views:
             name, view = data.draw(st.sampled_from(self.views))
             leave = {} if leaves and (view.leaving or view.admitted is None) else None
-            self.logs[name].do(transactions.settle, view, leave=leave)
+            self.logs[name].do(transactions.apply_decided, view, leave=leave)
 
     @rule(name=st.sampled_from(MEMBERS))
     def retire(self, name):
@@ -176,7 +176,7 @@ class Transactions(RuleBasedStateMachine):
         log, member = self.logs[name], self.group.state.memberships.get(name)
         if member is not None:
             self.group.do(transactions.retire, name, member.admitted)
-            log.do(transactions.settle, transactions.view(self.group.state, name), leave={})
+            log.do(transactions.apply_decided, transactions.view(self.group.state, name), leave={})
             self.group.do(transactions.forget, members={name: member.admitted})
         if closes:
             self.close_alone(name, closes)
@@ -189,7 +189,7 @@ class Transactions(RuleBasedStateMachine):
         for name, member in state.memberships.items():
             log = self.logs[name]
             if (log.state.group, log.state.joined) == ("g", member.admitted):
-                log.do(transactions.settle, transactions.view(state, name))
+                log.do(transactions.apply_decided, transactions.view(state, name))
             elif member.leaving:
                 left[name] = member.admitted
         self.group.do(transactions.forget, frozenset(state.decisions), left)
@@ -260,8 +260,8 @@ def test_applying_twice_is_harmless(leaves):
         group.do(transactions.retire, "a", admitted)
     view = transactions.view(group.state, "a")
     leave = {} if leaves else None
-    assert isinstance(log.do(transactions.settle, view, leave=leave), Commit)
-    assert isinstance(log.do(transactions.settle, view, leave=leave), NoOp)
+    assert isinstance(log.do(transactions.apply_decided, view, leave=leave), Commit)
+    assert isinstance(log.do(transactions.apply_decided, view, leave=leave), NoOp)
     assert (log.state.upper, log.state.group) == (F(4), "" if leaves else "g")
 
 
@@ -279,7 +279,7 @@ def joined_pair():
 def returned(group, log, admitted):
     """The collection left, and came back."""
     group.do(transactions.retire, "a", admitted)
-    log.do(transactions.settle, transactions.view(group.state, "a"), leave={})
+    log.do(transactions.apply_decided, transactions.view(group.state, "a"), leave={})
     group.do(transactions.forget, members={"a": admitted})
     again = group.do(transactions.admit, ("a",)).result["a"]
     log.do(transactions.join, "g", again, log.state.seqno)
@@ -320,7 +320,7 @@ def test_a_late_join_does_not_bring_an_earlier_stay_back():
     again = returned(group, log, admitted)
     assert isinstance(log.do(transactions.join, "g", admitted, log.state.seqno), NoOp)
     assert log.state.joined == again
-    log.do(transactions.settle, replace(transactions.view(group.state, "a"), leaving=True), leave={})
+    log.do(transactions.apply_decided, replace(transactions.view(group.state, "a"), leaving=True), leave={})
     before = log.state
     assert not before.group
     # It was seen before it had come back and left.
@@ -340,7 +340,7 @@ def test_what_is_given_up_is_not_decided_and_what_is_decided_stays():
 
 def test_a_collection_leaves_only_when_the_group_decides_nothing_more_for_it():
     group, log, admitted = joined_pair()
-    assert isinstance(log.do(transactions.settle, transactions.view(group.state, "a"), leave={}), NoOp)
+    assert isinstance(log.do(transactions.apply_decided, transactions.view(group.state, "a"), leave={}), NoOp)
     assert log.state.group == "g"
     group.do(transactions.retire, "a", admitted)
     assert isinstance(error_of(group.do(transactions.decide, wanted(admitted))), LeftGroup)
@@ -350,7 +350,7 @@ def test_a_collection_leaves_only_when_the_group_decides_nothing_more_for_it():
 def test_a_look_at_another_stay_lets_nothing_in():
     _, log, admitted = joined_pair()
     other = GroupView("g", 9, F(5), admitted + 1, decided={"t": 1})
-    assert isinstance(log.do(transactions.settle, other), NoOp)
+    assert isinstance(log.do(transactions.apply_decided, other), NoOp)
 
 
 def test_a_refusal_takes_the_place_of_a_late_decision_and_nothing_is_remembered():

@@ -59,14 +59,14 @@ class RowBuffer:
         piece = copied(piece)
         self._bytes += piece.nbytes
         if piece.nbytes >= _SMALL_BYTES:
-            self._settle()
+            self._join_small()
             self._held.append(piece)
             return
         self._small.append(piece)
         if len(self._small) >= _SMALL_MAX:
-            self._settle()
+            self._join_small()
 
-    def _settle(self) -> None:
+    def _join_small(self) -> None:
         if self._small:
             self._held.append(pa.concat_batches(self._small))
             self._small = []

@@ -330,14 +330,14 @@ class Shard:
             return None, transactions.ended(id_, self.known())
         return None if group.dropped else group, transactions.view(group, self.spec.shard_id)
 
-    def settle(self) -> Version:
+    def apply_decided(self) -> Version:
         """Commit to the shard what transactions have decided for it, and close the times that this closes.
 
         Returns the newest version. Two log scans and a log write if it is in a group; else one scan.
         """
         look = self.look()
         if look.view is not None:
-            self.run(partial(transactions.settle, view=look.view))
+            self.run(partial(transactions.apply_decided, view=look.view))
         return self.version_of(self.known())
 
     def last_version(self) -> Version:

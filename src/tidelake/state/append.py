@@ -250,7 +250,7 @@ def stage_on(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    known = settled(state.writers.get(idempotency.writer), idempotency) if idempotency else None
+    known = answer_of_record(state.writers.get(idempotency.writer), idempotency) if idempotency else None
     if isinstance(known, NoOp):
         return NoOp(False)
     if known is not None:
@@ -330,7 +330,7 @@ def _admitted(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    decided = settled(state.writers.get(idempotency.writer), idempotency) if idempotency else None
+    decided = answer_of_record(state.writers.get(idempotency.writer), idempotency) if idempotency else None
     if decided is not None:
         return decided
     strange = unregistered(state, runs)
@@ -426,7 +426,7 @@ def already_in(
         return Refused(CollectionDropped(state.shard_id))
     if state.group:
         return Refused(CollectionInGroup(state.shard_id))
-    return settled(state.writers.get(idempotency.writer), idempotency) or NoOp(None)
+    return answer_of_record(state.writers.get(idempotency.writer), idempotency) or NoOp(None)
 
 
 def other_content(writer: str, sequence: int) -> str:
@@ -437,7 +437,9 @@ def other_content(writer: str, sequence: int) -> str:
     )
 
 
-def settled(record: WriterRecord | None, idempotency: IdempotencyKey) -> NoOp[Appended] | Refused | None:
+def answer_of_record(
+    record: WriterRecord | None, idempotency: IdempotencyKey
+) -> NoOp[Appended] | Refused | None:
     """The answer to a claim that the writer's record alone gives; None if it is the writer's next append."""
     if record is None or record.epoch < idempotency.epoch:
         return Refused(UsageError(f"writer {idempotency.writer!r} is not open: call collection.writer(...)"))

@@ -26,7 +26,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.model.time import Time
 from tidelake.state import commands
 from tidelake.state.ahead import too_far
-from tidelake.state.append import Appended, IdempotencyKey, advanced, settled
+from tidelake.state.append import Appended, IdempotencyKey, advanced, answer_of_record
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits
 from tidelake.state.grouped import Decision, Membership
@@ -161,7 +161,7 @@ def decide_single(state: ShardState, now_ms: int, wanted: Single) -> Outcome[App
     if idempotency is not None:
         key = _key(wanted.member, idempotency.writer)
         record = state.writers.get(key) or wanted.record
-        known = settled(record, idempotency)
+        known = answer_of_record(record, idempotency)
         if known is not None:
             return known
     if wanted.has_rows and (wanted.begun < state.expired or wanted.id in state.decisions):

@@ -3,8 +3,8 @@
 A transaction has an id. It stages its rows in each collection, where they await the decision and are not seen
 (`prepare`). One compare-and-set in the log of the group decides it (`decide`): from then on it is in, in all
 of its collections at once, because a reader of any of them reads the group first, and then applies in memory
-(`settle`) what the group has decided. Maintenance stores the same result, and then the group forgets the
-decision. A transaction that is not decided within a time is given up: first in the group, where it can no
+(`apply_decided`) what the group has decided. Maintenance stores the same result, and then the group forgets
+the decision. A transaction that is not decided within a time is given up: first in the group, where it can no
 longer be decided (`expire`), then where it is staged (`withdraw`).
 
 The times of all collections of a group are closed together, up to the group's upper; a collection that gets
@@ -31,7 +31,7 @@ from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
 from tidelake.state.ahead import too_far
-from tidelake.state.append import Addition, Appended, IdempotencyKey, noted, settled, unfitting
+from tidelake.state.append import Addition, Appended, IdempotencyKey, answer_of_record, noted, unfitting
 from tidelake.state.commands import Commit, NoOp, Outcome, Refused
 from tidelake.state.edits import Edits, Move, stepped
 from tidelake.state.grouped import Decision, GroupView, Membership
@@ -185,7 +185,7 @@ def stage_single(
 ) -> Outcome[bool]:
     """Stage the rows of a write to this collection; rows that are staged for this transaction are replaced.
 
-    The same step first applies what the group has decided (`settle`). False if the rows are staged for
+    The same step first applies what the group has decided (`apply_decided`). False if the rows are staged for
     another transaction; that one must be given up in the group first.
 
     Refused as `prepare`.
@@ -204,7 +204,7 @@ def stage_single(
         return Refused(CollectionDropped(state.shard_id))
     if not view.is_of(state.group, state.joined):
         return Refused(LeftGroup(state.shard_id))
-    applied = settle(state, now_ms, view)
+    applied = apply_decided(state, now_ms, view)
     edits, due = (applied.edits, applied.due) if isinstance(applied, Commit) else (Edits(), ())
     known = applied_to = replace(stepped(state, edits, now_ms), seqno=state.seqno)
     parked = waiting_for(known, found.runs)
@@ -283,7 +283,7 @@ def withdraw(
     return Commit(Edits(staged=dict.fromkeys(gone)), True) if gone else NoOp(False)
 
 
-def settle(
+def apply_decided(
     state: ShardState, _now_ms: int, view: GroupView, *, leave: Mapping[str, WriterRecord] | None = None
 ) -> Outcome[bool]:
     """Apply what the group has decided: let in what was staged for it, and close its times.
@@ -324,12 +324,12 @@ def settle(
 
 
 def catch_up(state: ShardState, now_ms: int, view: GroupView) -> Outcome[bool]:
-    """`settle`, unless all it would do is close times at which there are no rows."""
+    """`apply_decided`, unless all it would do is close times at which there are no rows."""
     waits = any(awaited.transaction in view.decided for _, awaited in state.staged.awaiting())
     closes = any(begins_before(one.batch, view.upper) for one in state.staged)
     if not (waits or closes or state.retention.window is not None):
         return NoOp(False)
-    return settle(state, now_ms, view)
+    return apply_decided(state, now_ms, view)
 
 
 def seen_through(state: ShardState, view: GroupView | None) -> ShardState:
@@ -341,7 +341,7 @@ def seen_through(state: ShardState, view: GroupView | None) -> ShardState:
         state: read after the state of the group that the view is of.
         view: of the group; None: the collection was in no group then.
     """
-    outcome = NoOp(False) if view is None else settle(state, state.committed_ms, view)
+    outcome = NoOp(False) if view is None else apply_decided(state, state.committed_ms, view)
     if not isinstance(outcome, Commit):
         return state
     return replace(stepped(state, outcome.edits, state.committed_ms), seqno=state.seqno)
@@ -502,7 +502,7 @@ def _known(
     """The answer if the transaction is decided or cannot be, whatever its times are; None if it can be."""
     if state.dropped:
         return Refused(CollectionDropped(state.shard_id))
-    known = settled(state.writers.get(idempotency.writer), idempotency) if idempotency else None
+    known = answer_of_record(state.writers.get(idempotency.writer), idempotency) if idempotency else None
     if known is not None:
         return known
     decided = state.decisions.get(wanted.id)

@@ -436,7 +436,7 @@ class SqliteVersionLog:
         if not handle.flushed:
             try:
                 self._folders.flush(self._folder(key))
-                database.settle(self._files.fsync)
+                database.flush_recovered(self._files.fsync)
             except OSError as error:
                 raise unavailable("write", key, error) from error
             handle.flushed = True

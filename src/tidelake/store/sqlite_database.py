@@ -259,7 +259,7 @@ class Database:
         check_truncation(self._key, self.head_seqno(), seqno)
         return self.connection.execute("DELETE FROM entries WHERE seqno < ?", (max(seqno, 0),)).rowcount
 
-    def settle(self, flush: Flush) -> None:
+    def flush_recovered(self, flush: Flush) -> None:
         """Flush the commits that a recovery has found in the write-ahead log. Call it before the first write.
 
         SUBTLE: the process that wrote these commits may have died before it flushed them. If a later commit

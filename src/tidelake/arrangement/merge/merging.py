@@ -139,7 +139,7 @@ class Merge:
         rules = self.rules
         keys = Keys.sorted_from(rows, rules.layout)
         beside = [batch.lookup(keys) for batch in self._others]
-        return rules.retention.settled(rows, beside, rules.since)
+        return rules.retention.kept_by_merge(rows, beside, rules.since)
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:

@@ -13,9 +13,9 @@ an earlier filter dropped do not come back when a weaker one replaces it.
   negative. Later updates are never dropped, so a value that was appended after `since` is visible
   until `since` passes it.
 
-INVARIANT: what `settled` drops changes no result of `visible`. A merge has only some batches, but ranks over
-all of them, and drops a value only if no other batch has rows of it. So a value is dropped completely or not
-at all.
+INVARIANT: what `kept_by_merge` drops changes no result of `visible`. A merge has only some batches, but ranks
+over all of them, and drops a value only if no other batch has rows of it. So a value is dropped completely or
+not at all.
 
 SUBTLE: results are not exact for values that were dropped. If the values that outranked one are retracted
 later, it may or may not be visible again. A retraction of a dropped value has a negative sum; therefore reads
@@ -175,7 +175,7 @@ class RetentionFilters:
             return rows
         return _kept(rows, ~_Ranking(self.layout, self.values, rows, since).dropped)
 
-    def settled(
+    def kept_by_merge(
         self, rows: pa.RecordBatch, others: Sequence[pa.RecordBatch], since: Frontier
     ) -> pa.RecordBatch:
         """The updates that a merge keeps.
@@ -195,7 +195,7 @@ class RetentionFilters:
         order = np.asarray(sort_indices(together, self.layout.width), np.int64)
         ranking = _Ranking(self.layout, self.values, together.take(pa.array(order)), since)
         foreign = np.zeros(ranking.groups, np.bool_)
-        foreign[ranking.group[ranking.settled & (order >= rows.num_rows)]] = True
+        foreign[ranking.group[ranking.folded & (order >= rows.num_rows)]] = True
         keep = np.empty(len(order), np.bool_)
         keep[order] = ~ranking.dropped | foreign[ranking.group]
         return _kept(rows, keep[: rows.num_rows])
@@ -231,7 +231,7 @@ class _Ranking:
     Attributes:
         groups: number of distinct pairs of key and value.
         group: for each row, the number of its pair.
-        settled: for each row, whether it is at or before `since`.
+        folded: for each row, whether it is at or before `since`.
         dropped: for each row, whether it is dropped.
     """
 
@@ -240,9 +240,9 @@ class _Ranking:
         begins = np.flatnonzero(starts)
         self.groups = len(begins)
         self.group: Ints = np.cumsum(starts) - 1
-        self.settled = _at_or_before(rows, layout, since)
+        self.folded = _at_or_before(rows, layout, since)
         values: Ints = rows.column(rows.num_columns - 1).to_numpy()
-        signs = _signs(np.where(self.settled, values, 0), begins)
+        signs = _signs(np.where(self.folded, values, 0), begins)
         first = rows.take(pa.array(begins))
         ranked = signs > 0
         if rule.where is not None:
@@ -256,7 +256,7 @@ class _Ranking:
             begin = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
             rank = np.arange(len(order)) - np.repeat(begin, np.diff(np.append(begin, len(order))))
             victims[order[rank >= rule.n]] = True
-        self.dropped: Mask = self.settled & victims[self.group]
+        self.dropped: Mask = self.folded & victims[self.group]
 
 
 def _preferred(first: pa.RecordBatch, key: Ints, ranked: Ints, rule: Ranked) -> Ints:

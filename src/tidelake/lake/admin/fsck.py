@@ -275,7 +275,7 @@ class LakeCheck:
                 message = f"parts of {state.shard_id} are kept for this fork of it, which was never made"
                 self._tell("unfinished-fork", fork_id, message, name)
                 fork_pins = ForkPins(self.stores, self.env, self.config)
-                if self.repair and fork_pins.settle(state):
+                if self.repair and fork_pins.forget_uncreated(state):
                     self._repaired()
         if state.origin is None or (state.dropped and not state.forks) or not is_borrower(state):
             return

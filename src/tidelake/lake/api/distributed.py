@@ -73,13 +73,13 @@ class Distributed(SplitReads):
         """Where its lake is, for other processes."""
         return self._shard.spec.url
 
-    def settled(self) -> ShardState:
+    def newest_state(self) -> ShardState:
         """The newest state, after applying what its group has decided for it.
 
         Its seqno can be given as `read_at`. One log scan; for a collection in a group two, and a log write if
         there was a decision to apply.
         """
-        return self._shard.settle().state
+        return self._shard.apply_decided().state
 
     def uploader(self, lower: FrontierLike | None = None, upper: FrontierLike | None = None) -> Uploader:
         """A picklable object that uploads updates in other processes; their times must be in the interval.
@@ -163,7 +163,7 @@ class Distributed(SplitReads):
         """
         at = None if time is None else self.domain.check(time, "time")
         columns = EventColumns(order_by, delete_column)
-        return Upserter.at(self._shard.settle(), columns, at, rows_count=rows_count, advance=advance)
+        return Upserter.at(self._shard.apply_decided(), columns, at, rows_count=rows_count, advance=advance)
 
     def replacements(self, uploads: Sequence[bytes], *, time: Time, parallelism: int) -> list[Replacement]:
         """Split a `Collection.replace` with uploaded rows into tasks for other processes.
@@ -178,7 +178,7 @@ class Distributed(SplitReads):
 
         One log scan, and a read or two of each part. Errors as for `Collection.replace`.
         """
-        version, at = self._shard.settle(), self.domain.check(time, "time")
+        version, at = self._shard.apply_decided(), self.domain.check(time, "time")
         blobs = self._shard.stores.blobs
         return plan_replacement(version, blobs, uploads, at=at, parallelism=parallelism)
 

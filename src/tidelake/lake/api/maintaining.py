@@ -98,7 +98,7 @@ class Maintaining(CollectionHandle):
         Raises:
             UsageError: no closed time would be left to read; nothing changed.
         """
-        wanted, state = self._frontier(since, "since"), self._shard.settle().state
+        wanted, state = self._frontier(since, "since"), self._shard.apply_decided().state
         if not wanted <= state.since and (wanted.closed or not holds.readable(wanted, state.upper)):
             raise UsageError(
                 f"since={wanted} is past the upper {state.upper} of collection {self.name!r} or at it: "

@@ -108,7 +108,7 @@ class Collector:
             state = self._shard.known()
             if not state.dropped and (thorough or self._listing_due(state)):
                 report = report.plus(self._leaked())
-                self._lending.settle(self._shard.known())
+                self._lending.forget_uncreated(self._shard.known())
             self._forget()
             self._lending.let_go(self._shard)
         except CollectionDropped:

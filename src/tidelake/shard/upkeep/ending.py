@@ -113,7 +113,7 @@ class Ending:
                 return Removed()
             raise InternalError(f"shard {self.shard_id} cannot be removed: it was not dropped")
         state = self._last()
-        if state is not None and self._lending.settle(state):
+        if state is not None and self._lending.forget_uncreated(state):
             state = self._last()
         if state is not None and state.forks:
             return self._deleted(keep=_needed_by_forks(state))

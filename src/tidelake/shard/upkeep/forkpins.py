@@ -2,7 +2,7 @@
 
 There are three ways. A fork that needs no part of its origin any more tells the origin, and then forgets it
 (`let_go`). A fork that is dropped tells the origin before any object of the fork is deleted
-(`return_borrowed`). The origin itself finds forks that were noted but never created (`settle`).
+(`return_borrowed`). The origin itself finds forks that were noted but never created (`forget_uncreated`).
 
 INVARIANT: an origin forgets a fork only if no state of the fork needs a part of the origin, or if the fork
 was not created and a later creation would fail. So each step may be repeated, and a crash between two steps
@@ -50,7 +50,7 @@ class ForkPins:
             # An origin that keeps parts for a fork would still exist.
             self._env.recorder.count("fork.origin.gone")
 
-    def settle(self, state: ShardState) -> int:
+    def forget_uncreated(self, state: ShardState) -> int:
         """Forget forks that were noted long ago and never created; returns their number.
 
         A store call for each fork that was noted long ago.
@@ -64,13 +64,13 @@ class ForkPins:
         """
         now_ms = self._env.clock.now_ms()
         before_ms = now_ms - state.agreed.upload_ms(now_ms)
-        settled = 0
+        forgotten = 0
         for fork_id, fork in sorted(state.forks.items()):
             if fork.noted_ms <= before_ms and self._stores.log.head(fork_id) is None:
-                settled += self._forget_uncreated(state, fork_id)
-        return settled
+                forgotten += self._forget_if_uncreated(state, fork_id)
+        return forgotten
 
-    def _forget_uncreated(self, origin: ShardState, fork_id: str) -> bool:
+    def _forget_if_uncreated(self, origin: ShardState, fork_id: str) -> bool:
         history = History(fork_id, self._stores, self._env)
         blank = forking.unmade(origin, fork_id, self._env.clock.now_ms())
         if history.create(blank).state != blank:

@@ -143,7 +143,7 @@ class Maintainer:
         # Later appends are left to the next run: with a busy shard this one would never end.
         if self._shard.state().dropped:
             return MaintenanceReport()
-        self._settle()
+        self._apply_decided()
         drained, failed = 0, None
         try:
             drained = Drainer(self._shard).run().rows_read
@@ -152,7 +152,7 @@ class Maintainer:
             failed = error
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
-        policy = settled(self._shard) if thorough else eager(self._shard)
+        policy = idle_policy(self._shard) if thorough else busy_policy(self._shard)
 
         def find(state: ShardState) -> Iterator[Due]:
             taken = self._taken(state)
@@ -179,7 +179,7 @@ class Maintainer:
             raise failed
         return replace(report, collected=collected, drained=drained)
 
-    def _settle(self) -> None:
+    def _apply_decided(self) -> None:
         """Commit to the shard what transactions have decided for it."""
         view = self._shard.view()
         self._shard.state()
@@ -190,7 +190,7 @@ class Maintainer:
         """Merge everything into one run, with times advanced to `since`."""
         if self._shard.state().dropped:
             return MaintenanceReport()
-        self._settle()
+        self._apply_decided()
         Drainer(self._shard).run()
         first = self._shard.known()
         end, since = first.spine.next_id, first.since
@@ -205,7 +205,7 @@ class Maintainer:
 
     def bring_out_inline(self) -> MaintenanceReport:
         """Merge inline parts into stored ones, to make room in the state."""
-        policy = settled(self._shard)
+        policy = idle_policy(self._shard)
 
         def find(state: ShardState) -> Iterator[Due]:
             return (Due(one, True) for one in inline_requests(state.spine, policy, self._taken(state)))
@@ -214,7 +214,7 @@ class Maintainer:
 
     def relieve(self, runs_max: int) -> MaintenanceReport:
         """Merge until at most `runs_max` runs are unmerged, or other processes are merging the rest."""
-        policy = settled(self._shard)
+        policy = idle_policy(self._shard)
 
         def find(state: ShardState) -> Iterator[Due]:
             if unmerged(state) > runs_max:
@@ -224,7 +224,7 @@ class Maintainer:
 
     def within_budget(self, seconds: float) -> MaintenanceReport:
         """Maintain after an append: do merges that are short enough, or one chunk of a longer one."""
-        clock, policy = self._shard.env.clock, eager(self._shard)
+        clock, policy = self._shard.env.clock, busy_policy(self._shard)
         deadline_s = clock.monotonic_s() + seconds
         Drainer(self._shard).run(int(seconds * _ROWS_PER_S))
         chunk_rows = max(1, int(seconds * _ROWS_PER_S))
@@ -267,7 +267,7 @@ class Maintainer:
     def _gathered(self, end: int) -> Iterator[Due]:
         """Put all members into one spine batch, and request the merge of the members before an id."""
         self._shard.run(maintenance.collapse_levels)
-        found = everything(self._shard.known().spine, settled(self._shard), end)
+        found = everything(self._shard.known().spine, idle_policy(self._shard), end)
         if found is not None:
             yield Due(found, rewrite=True)
 
@@ -349,13 +349,13 @@ def unmerged(state: ShardState) -> int:
     return max(runs, len(spine) - len(spine.batches))
 
 
-def eager(shard: Shard) -> Policy:
+def busy_policy(shard: Shard) -> Policy:
     """The merge policy while a shard is being written to."""
     config = shard.spec.config
     return Policy(config.merge_fan_in, config.fold_rows, config.merge_inputs_min, config.merge_rows_min)
 
 
-def settled(shard: Shard) -> Policy:
+def idle_policy(shard: Shard) -> Policy:
     """The merge policy for an idle shard: one run for each spine batch."""
     return Policy(shard.spec.config.merge_fan_in, shard.spec.config.fold_rows)
 

@@ -24,7 +24,7 @@ def part(group: Shard, id_: str, shard: Shard | None) -> None:
     if shard is not None:
         view = transactions.view(state, id_)
         leave = transactions.taken_along(shard.state(), state)
-        shard.run(partial(transactions.settle, view=view, leave=leave))
+        shard.run(partial(transactions.apply_decided, view=view, leave=leave))
     if member is not None:
         forget(group, members={id_: member.admitted})
 
@@ -32,7 +32,7 @@ def part(group: Shard, id_: str, shard: Shard | None) -> None:
 def free(shard: Shard, group: str) -> None:
     """Take a collection out of a group that is gone, which it joined too late."""
     state = shard.version().state
-    shard.run(partial(transactions.settle, view=transactions.ended(group, state), leave={}))
+    shard.run(partial(transactions.apply_decided, view=transactions.ended(group, state), leave={}))
 
 
 def forget(

@@ -310,7 +310,7 @@ def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
         return attempt(offered)
 
     try:
-        answer = settle(shard, runs, noted)
+        answer = attempt_with_upkeep(shard, runs, noted)
     except TidelakeError as error:
         if not tried or isinstance(error, REFUSALS):
             discard(shard.stores.blobs, shard.env, runs)
@@ -320,7 +320,7 @@ def offer(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
     return answer
 
 
-def settle(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
+def attempt_with_upkeep(shard: Shard, runs: tuple[Run, ...], attempt: Attempt) -> Appended:
     """Run an attempt, with the backpressure before it and the merges after it that belong to an append.
 
     If the state has no room for inline parts, merge those in it into stored parts and try again; if that does

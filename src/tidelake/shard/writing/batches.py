@@ -15,7 +15,7 @@ from tidelake.shard.requests import Done
 from tidelake.shard.runs.upload import discard
 from tidelake.shard.shard import Shard
 from tidelake.shard.writing import single
-from tidelake.shard.writing.append import REFUSALS, commit, settle
+from tidelake.shard.writing.append import REFUSALS, attempt_with_upkeep, commit
 from tidelake.shard.writing.batch import Batch, decode_batch
 from tidelake.state.append import Appended, Exactly, IdempotencyKey, UpTo, When, append, left_out
 from tidelake.state.narrowing import narrowed
@@ -150,7 +150,7 @@ def _offered(
         )
         return single.carry_out(shard, write)
 
-    return settle(shard, runs, attempt)
+    return attempt_with_upkeep(shard, runs, attempt)
 
 
 class _Offer:
@@ -241,7 +241,7 @@ def append_uploaded(
     parts = tuple(part for run in runs for part in run.parts)
     when = Exactly(lower, upper)
     attempt = partial(commit, shard, when, idempotency, as_now=False, seen=seen, offered=parts)
-    return settle(shard, runs, attempt)
+    return attempt_with_upkeep(shard, runs, attempt)
 
 
 def uploaded(shard: Shard, uploads: Sequence[bytes]) -> tuple[tuple[Run, ...], Frontier]:

@@ -155,7 +155,7 @@ class BatchBuilder:
             rest = self._buffer.take()
             if rest:
                 self._cut(rest)
-            self._settle()
+            self._finish_parts()
             if not self._last_times.complete:
                 self._check_stored(upper)
         except BaseException:
@@ -196,7 +196,7 @@ class BatchBuilder:
             self._collect_merge()
             self._merge(last=False)
 
-    def _settle(self) -> None:
+    def _finish_parts(self) -> None:
         """Wait for all parts in progress, and merge until there are few enough runs."""
         self._collect(wait=True)
         self._collect_merge()

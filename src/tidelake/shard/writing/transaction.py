@@ -247,7 +247,7 @@ def _changed(shard: Shard, stay: Stay, awaited: Awaited, made: Made) -> tuple[tu
         raise LeftGroup(shard.spec.shard_id)
     # The group was read first, so a write that the group accepts later is either in the contents that are
     # read here, or makes the group refuse the decision.
-    shard.run(partial(transactions.settle, view=view))
+    shard.run(partial(transactions.apply_decided, view=view))
     version = shard.version_of(shard.known())
     state, spec = version.state, version.spec
     admit(shard)

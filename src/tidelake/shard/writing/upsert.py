@@ -171,7 +171,7 @@ def replacing(shard: Shard, given: pa.Table, time: Time | None = None) -> Attemp
 def _written(shard: Shard, attempt: Attempt, idempotency: IdempotencyKey | None) -> Appended:
     def under_newest(_spec: ShardSpec) -> Appended:
         while True:
-            version = shard.settle()
+            version = shard.apply_decided()
             known = (
                 single.preview(shard, partial(already_in, idempotency=idempotency), idempotency)
                 if idempotency

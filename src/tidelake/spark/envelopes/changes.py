@@ -192,9 +192,9 @@ class ChangeParser:
         def fail(at: Reject) -> None:
             raise unreadable(at.reason, f"{where(at.line)} line={shown(lines[at.line].as_py())}")
 
-        return self._settled(self._joined(self._spans(lines, 0, bad)), bad, keys, fail)
+        return self._parsed(self._joined(self._spans(lines, 0, bad)), bad, keys, fail)
 
-    def settle(self, found: Events, bad: list[Reject], keys: pa.Array | None = None) -> Parsed:
+    def from_events(self, found: Events, bad: list[Reject], keys: pa.Array | None = None) -> Parsed:
         """Process events that are columns already; `bad` are the rows that could not be read.
 
         Raises:
@@ -204,9 +204,9 @@ class ChangeParser:
         def fail(at: Reject) -> None:
             raise unreadable(at.reason, f"row={at.line}")
 
-        return self._settled(found, bad, keys, fail)
+        return self._parsed(found, bad, keys, fail)
 
-    def _settled(
+    def _parsed(
         self, found: Events, bad: list[Reject], keys: pa.Array | None, fail: Callable[[Reject], None]
     ) -> Parsed:
         early = found.times < self.earliest

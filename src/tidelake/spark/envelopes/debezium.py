@@ -33,7 +33,7 @@ from tidelake.spark.columns import check_frame, convert, frame_arrow, frame_sche
 from tidelake.spark.envelopes.changes import ChangeParser, Late, OldRows
 from tidelake.spark.envelopes.messages import place
 from tidelake.spark.envelopes.read import AS_COLUMNS, AS_TEXT, ReadEvents, StoreChanges, is_text
-from tidelake.spark.envelopes.settle import StoreSettled, event_schema
+from tidelake.spark.envelopes.storing import StoreEvents, event_schema
 from tidelake.spark.envelopes.upsert import Upsert
 from tidelake.spark.tasks import ArrowMap, one_thread
 
@@ -173,7 +173,7 @@ class Debezium:
     def work(self, collection: Collection, columns: Sequence[str], lower: Frontier) -> ArrowMap:
         """As `Envelope`."""
         # The look-up reads at its own upper, which may be later than `lower`.
-        upserter = StoreSettled.upserter(collection) if self.old_rows == "stored" else None
+        upserter = StoreEvents.upserter(collection) if self.old_rows == "stored" else None
         floor = (lower if upserter is None else upserter.lower).elements[0]
         if not isinstance(floor, int):
             raise UsageError(f"times of {collection.domain} cannot be read from change events")
@@ -182,7 +182,7 @@ class Debezium:
             return StoreChanges(
                 collection.distributed.uploader().to_bytes(), parser, tuple(columns), self.rejects
             )
-        return StoreSettled(upserter.to_bytes(), parser, tuple(columns), self.rejects)
+        return StoreEvents(upserter.to_bytes(), parser, tuple(columns), self.rejects)
 
     def _encodings(self) -> tuple[tuple[str, Encoding], ...]:
         found = []

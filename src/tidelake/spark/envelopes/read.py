@@ -83,7 +83,7 @@ class EventReader:
         order = None if layout.order is None else batch.column("order")
         both = (rows.column("before"), rows.column("after"))
         found, bad = as_columns.events(batch.column("op"), both, batch.column("time"), order, layout)
-        return self.parser.settle(found, bad)
+        return self.parser.from_events(found, bad)
 
     def _places(self, batch: pa.RecordBatch, text: bool) -> "Places":
         count = batch.num_rows
@@ -257,7 +257,7 @@ class ReadEvents:
     Attributes:
         parser: parses the events; accepts late ones.
         columns: names of the input columns.
-        schema: schema of the output in Spark's types, see `settle.event_schema`.
+        schema: schema of the output in Spark's types, see `storing.event_schema`.
     """
 
     parser: ChangeParser

@@ -142,7 +142,7 @@ class Upload:
         spill = ShuffleSpill(collection.distributed.uploader().spec)
         while True:
             rebases = self.envelope.rebases
-            read_at = None if rebases else collection.distributed.settled().seqno
+            read_at = None if rebases else collection.distributed.newest_state().seqno
             lower = open_upper(collection)
             answer = given
             if self.hands_over:

@@ -98,7 +98,7 @@ def write(
     rows: Rows | None = None
     stored: Answer | None = None
     while True:
-        read_at = None if envelope.rebases else collection.distributed.settled().seqno
+        read_at = None if envelope.rebases else collection.distributed.newest_state().seqno
         start = _start(collection, lower, rebases=envelope.rebases)
         with described(frame.sparkSession, title or f"tidelake: write to {collection.name}"):
             if stored is None:
@@ -110,7 +110,7 @@ def write(
             if isinstance(envelope, Compared):
                 stored = answer if stored is None else stored
                 # Others may have committed while the rows were stored.
-                read_at = collection.distributed.settled().seqno
+                read_at = collection.distributed.newest_state().seqno
                 start = open_upper(collection) if lower is None else lower
                 answer = envelope.difference(collection, stored, start, frame.sparkSession)
         appended = (

@@ -31,7 +31,7 @@ def event_schema(schema: pa.Schema) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class StoreSettled:
+class StoreEvents:
     """In a worker: store all events of some keys as parts, and yield one answer.
 
     Attributes:
