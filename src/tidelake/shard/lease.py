@@ -11,14 +11,12 @@ that finds a part missing ends with an error that says why, never with wrong row
 import itertools
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
-from tidelake.config import Config
 from tidelake.env import Env
 from tidelake.errors import (
     BlobNotFound,
@@ -41,14 +39,9 @@ from tidelake.shard.version import Version
 from tidelake.state import holds
 from tidelake.state.commands import Commit, NoOp, Outcome
 from tidelake.state.state import Hold, ShardState
-from tidelake.store.url import open_stores
 
 # A hold is renewed, and a read pinned, after a third of the time that the hold or a part of garbage lasts.
 SHARE = 3
-# A hold that was extended within this time is not extended again.
-_SLACK_MS = 60_000
-# Separates the owner from the words for the held parts in the id of a hold.
-_OWNED = "~"
 
 
 @dataclass(frozen=True)
@@ -380,64 +373,3 @@ def explained_by(spec: ShardSpec, name: str) -> TidelakeError:
     except CollectionNotFound:
         return CollectionDropped(spec.shard_id)
     return explained(shard, name)
-
-
-def hold_states(
-    shard: Shard, seqnos: Iterable[int], purpose: str, seconds: float, id_: str | None = None
-) -> str:
-    """Hold the parts of some states for a given time, without renewal. Returns the id. One log write.
-
-    A caller that gives an id must use it for the same parts and time only. If its hold exists, it is
-    extended: by one log write, or by none if that was done within the last minute.
-
-    Raises:
-        LeaseExpired: a part of one of the states is already marked for deletion.
-    """
-    hold_id, lease_ms, pins = id_ or shard.env.ids.fresh(), int(seconds * 1000), tuple(seqnos)
-
-    def command(state: ShardState, now_ms: int) -> Outcome[Hold]:
-        if hold_id in state.holds:
-            return holds.extend_hold(state, now_ms, hold_id, slack_ms=min(_SLACK_MS, lease_ms // SHARE))
-        return holds.open_hold(
-            state, now_ms, hold_id, purpose, lease_ms=lease_ms, since=Frontier(), pins=pins
-        )
-
-    shard.run(command)
-    return hold_id
-
-
-@contextmanager
-def shard_by_id(url: str, shard_id: str) -> Iterator[Shard]:
-    """Open a shard of a lake by its id, because the names of collections change.
-
-    Raises:
-        CollectionNotFound: the shard is gone.
-    """
-    stores = open_stores(url, Config(), Env(), create=False)
-    try:
-        yield Shard.open(stores, Env(), url, shard_id, Config())
-    finally:
-        stores.close()
-
-
-def owned_id(owner: str, words: Iterable[str]) -> str:
-    """The id of a hold of an owner: the owner, and words without `~` that say what is held."""
-    return f"{owner}{_OWNED}{'-'.join(words)}"
-
-
-def release_owned(shard: Shard, owner: str) -> int:
-    """End all holds of an owner (see `Distributed.hold`). Returns their number. One log write each."""
-    # Split at the last separator: the name of an owner may contain any text, also the name of another owner.
-    owned = [id_ for id_ in shard.state().holds if _OWNED in id_ and id_.rpartition(_OWNED)[0] == owner]
-    for id_ in owned:
-        shard.run(partial(holds.close_hold, hold_id=id_))
-    return len(owned)
-
-
-def extend_states(shard: Shard, hold_id: str, slack_s: float) -> bool:
-    """Extend such a hold unless that was done within `slack_s`. Returns whether the hold exists."""
-    try:
-        shard.run(partial(holds.extend_hold, hold_id=hold_id, slack_ms=int(slack_s * 1000)))
-    except (LeaseExpired, CollectionNotFound):
-        return False
-    return True

@@ -7,7 +7,6 @@ jobs in `tidelake.spark` are built on it.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 
 import pyarrow as pa
 
@@ -22,8 +21,7 @@ from tidelake.lake.arguments.tokens import written
 from tidelake.model.query import AsOf, Query
 from tidelake.model.selection import ReadOptions
 from tidelake.model.time import Time, TimeDomain
-from tidelake.shard.lease import hold_states, owned_id, release_owned
-from tidelake.shard.reading import query
+from tidelake.shard.reading import planholds, query
 from tidelake.shard.reading.split import split
 from tidelake.shard.runs.plan import ReadPlan, TaskOptions
 from tidelake.shard.shard import Shard
@@ -32,7 +30,6 @@ from tidelake.shard.writing.batch import Batch
 from tidelake.shard.writing.replacement import Replacement, plan_replacement
 from tidelake.shard.writing.uploader import Uploader
 from tidelake.shard.writing.upserter import Upserter
-from tidelake.state import holds
 from tidelake.state.append import Appended
 from tidelake.state.staging import Seen
 from tidelake.state.state import ShardState, WriterRecord
@@ -270,22 +267,17 @@ class Distributed(SplitReads):
             raise UsageError(
                 f"plans is a {type(given).__name__}: give a list of what collection.distributed.plan returned"
             )
-        seqnos = sorted({plan.seqno for plan in planned if plan.seqno is not None})
-        if not seqnos:
-            return None
-        id_ = None
         if owner is not None:
-            versions = sorted({plan.version for plan in planned if plan.version})
-            id_ = owned_id(check_name(owner, "owner of a hold"), [*versions, f"{hold_for_s:g}s"])
-        return hold_states(self._shard, seqnos, purpose, hold_for_s, id_)
+            check_name(owner, "owner of a hold")
+        return planholds.open_plan_hold(self._shard, planned, purpose, hold_for_s, owner)
 
     def release_owned(self, owner: str) -> int:
         """Release all holds of exactly this `owner`; returns how many. One log write for each."""
-        return release_owned(self._shard, owner)
+        return planholds.release_owned(self._shard, owner)
 
     def release(self, hold: str) -> None:
         """Release a hold. May be repeated; at most one log write."""
-        self._shard.run(partial(holds.close_hold, hold_id=hold))
+        planholds.release_plan_hold(self._shard, hold)
 
     def _at(self, as_of: Time | None, options: ReadOptions, read: Callable[[AsOf, ReadOptions], R]) -> R:
         return self._reads._at(as_of, options, read)

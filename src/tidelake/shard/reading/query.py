@@ -77,7 +77,7 @@ def selected(
 def plan(shard: Shard, query: Query, tasks: TaskOptions, options: ReadOptions = _ALL) -> ReadPlan:
     """The same read, cut into tasks for other processes; errors as `stream`.
 
-    Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.lease.hold_states`.
+    Nothing keeps what they read for longer than `garbage_age_s`; see `tidelake.shard.reading.planholds`.
     """
     return planned(shard, ready(shard, query, options), query, tasks, options)
 

@@ -39,10 +39,14 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.arguments.spans import duration_s
-from tidelake.shard.lease import extend_states, release_owned, shard_by_id
+from tidelake.shard.reading.planholds import (
+    extend_plan_hold,
+    release_owned,
+    release_plan_hold,
+    shard_by_id,
+)
 from tidelake.shard.runs.plan import ReadPlan
 from tidelake.shard.shard import Shard
-from tidelake.state.holds import close_hold
 
 HOLD_FOR = timedelta(days=1)
 # A task that still reads extends its hold after this fraction (1/8) of the time that the hold lasts.
@@ -151,7 +155,7 @@ def _extended(held: Lasting, slack_s: float) -> bool:
     """Renew the hold. Returns whether later renewals make sense."""
     try:
         with shard_by_id(held.url, held.shard_id) as shard:
-            return extend_states(shard, held.hold, slack_s)
+            return extend_plan_hold(shard, held.hold, slack_s)
     except CollectionNotFound:
         # The collection is gone: the read itself will fail with that.
         return False
@@ -215,7 +219,7 @@ def _let_go(held: _Held) -> None:
 
 
 def _close(shard: Shard, hold: str) -> int:
-    shard.run(partial(close_hold, hold_id=hold))
+    release_plan_hold(shard, hold)
     return 1
 
 
