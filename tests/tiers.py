@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-_SHARE = {"fast": 0.15, "full": 0.5, "soak": 10.0}
+_SHARE = {"fast": 0.15, "full": 0.35, "soak": 10.0}
 _EXAMPLES_LEAST = 5
 
 
@@ -20,14 +20,35 @@ def examples(usual: int) -> int:
     return max(_EXAMPLES_LEAST, round(usual * _SHARE[settings.get_current_profile_name()]))
 
 
-def some(cases: Iterable[object], every: int) -> list[Any]:
-    """Cases of a parametrized test: the fast tier tries one in `every`, the full tier all."""
+def some(cases: Iterable[object], every: int, *, full: int = 1) -> list[Any]:
+    """Cases of a parametrized test, each of which belongs to the first tier that runs it.
+
+    Args:
+        cases: all of them, which the soak tries.
+        every: the fast tier tries one in so many.
+        full: the full tier tries one in so many, and those of the fast tier were tried before it.
+    """
+
+    def marks(i: int) -> Any:
+        if not i % every:
+            return ()
+        return pytest.mark.full if not i % full else pytest.mark.soak
+
     return [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full if i % every else ()
-        )
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks(i))
         for i, case in enumerate(cases)
     ]
+
+
+def calls(*, most: int, fast: int = 1, full: int = 1) -> range:
+    """Which of the store calls of some work a test makes fail, one after the other.
+
+    Args:
+        most: more calls than the work makes.
+        fast: the fast tier takes one call in so many.
+        full: the full tier takes one call in so many, and the soak all of them.
+    """
+    return range(0, most, {"fast": fast, "full": full, "soak": 1}[settings.get_current_profile_name()])
 
 
 def rounds(*, fast: float = 0, full: float, soak: float, least: int = 1) -> Iterator[int]:

@@ -382,23 +382,22 @@ def messy():
 def store_calls_of_a_collection():
     world = messy()
     plan = FaultPlan()
-    c, made = world.process(plan), []
-    run = plan.run
-    plan.run = lambda operation, call: (made.append(operation), run(operation, call))[1]
+    c = world.process(plan)
+    before = len(plan.calls)
     report = c.collect()
     assert report.blobs and report.leaked and report.entries
-    return made
+    return plan.calls[before:]
 
 
 CALLS = store_calls_of_a_collection()
 
 
-@pytest.mark.parametrize("at", some(range(len(CALLS)), 4), ids=lambda n: f"{n}-{CALLS[n]}")
+@pytest.mark.parametrize("at", some(range(len(CALLS)), 8, full=2), ids=lambda n: f"{n}-{CALLS[n]}")
 def test_a_crash_at_any_call_loses_nothing_and_another_process_finishes(at):
     world = messy()
     plan = FaultPlan()
     c = world.process(plan)
-    plan._script = [Fault.NONE] * at + [Fault.CRASH_AFTER]
+    plan.follow([Fault.NONE] * at + [Fault.CRASH_AFTER])
     with pytest.raises(SimulatedCrash):
         c.collect()
     world.check_readable()
@@ -709,7 +708,7 @@ class Histories(World):
             case "crash":
                 plan = FaultPlan()
                 dying = self.process(plan)
-                plan._script = [Fault.NONE] * n + [Fault.CRASH_AFTER if n % 2 else Fault.CRASH_BEFORE]
+                plan.follow([Fault.NONE] * n + [Fault.CRASH_AFTER if n % 2 else Fault.CRASH_BEFORE])
                 with contextlib.suppress(SimulatedCrash):
                     dying.collect(thorough=True)
             case "stale":

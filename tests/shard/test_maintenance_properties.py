@@ -112,13 +112,13 @@ class Maintained:
 
     @rule(calls=st.integers(0, 40), fault=st.sampled_from((Fault.CRASH_BEFORE, Fault.CRASH_AFTER)))
     def another_crashes(self, calls, fault):
-        self.plan._script = [*[Fault.NONE] * calls, fault]
+        self.plan.follow([*[Fault.NONE] * calls, fault])
         try:
             self.runner.merge()
         except SimulatedCrash:
             self.plan.restart()
             self.runner = self.opened(self.plan).collection("c")
-        self.plan._script = []
+        self.plan.follow([])
 
     @rule(seed=st.integers(0, 2**16), everything=st.booleans())
     def another_is_left_unsure(self, seed, everything):

@@ -57,6 +57,11 @@ class FaultPlan:
         rates: probability of each fault; otherwise a call has none.
         rates_by_operation: rates that replace `rates` for the named operations.
         script: faults of the first calls.
+
+    Attributes:
+        injected: how often each operation had each fault.
+        calls: the operations of all calls, in their order.
+        is_crashed: whether the process has crashed and not come back.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class FaultPlan:
         script: Iterable[Fault] = (),
     ) -> None:
         self.injected: Counter[tuple[str, Fault]] = Counter()
+        self.calls: list[str] = []
         self.is_crashed = False
         self._random = random.Random(seed)  # noqa: S311 - a test must repeat
         self._rates = dict(rates or {})
@@ -93,6 +99,11 @@ class FaultPlan:
                 call()
                 raise self._crash(operation)
 
+    def follow(self, script: Iterable[Fault]) -> None:
+        """Replace the script: these are the faults of the next calls."""
+        with self._lock:
+            self._script = list(script)
+
     def restart(self) -> None:
         """Let the process come back after a crash."""
         with self._lock:
@@ -107,6 +118,7 @@ class FaultPlan:
         with self._lock:
             if self.is_crashed:
                 raise SimulatedCrash(f"{operation} of a process that crashed")
+            self.calls.append(operation)
             fault = self._script.pop(0) if self._script else self._drawn(operation)
             if fault is not Fault.NONE:
                 self.injected[operation, fault] += 1
