@@ -205,7 +205,7 @@ def test_every_command_stands_on_the_page_of_commands() -> None:
     assert [name for name in cli.commands if f"`{name}`" not in page] == []
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("example", sorted((REPOSITORY / "docs" / "examples").glob("*.py")), ids=_name)
 def test_the_notebook_runs(example: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tiers import rounds
 def test_answers_amid_everything_are_those_of_the_model(ranked, rng, tmp_path, record_property):
     """Lives of which each is longer than the one before."""
     first = rng.getrandbits(40)
-    for number in rounds(full=10, soak=600):
+    for number in rounds(full=6, soak=600):
         print(f"seed {first + number}")
         place = tmp_path / str(number)
         place.mkdir()

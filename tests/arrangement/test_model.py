@@ -57,7 +57,7 @@ def test_short_lives_are_those_of_the_model(rng, tmp_path):
 def test_lives_are_those_of_the_model(threads, rng, tmp_path, record_property):
     """With threads, merges go on beside."""
     first = rng.getrandbits(40)
-    last = lives(first, rounds(full=15, soak=600), tmp_path, threads=threads)
+    last = lives(first, rounds(full=8, soak=600), tmp_path, threads=threads)
     record_property("figures", f"seeds {first} to {last}")
 
 

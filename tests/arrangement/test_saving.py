@@ -281,7 +281,7 @@ def test_reports_count_what_happened_since_the_last_one(made):
 @pytest.mark.grows
 def test_nothing_is_lost_when_the_process_is_killed_while_it_saves(tmp_path, rng, record_property):
     saved, known = tmp_path / "saved", 0
-    for kills in rounds(full=20, soak=600, least=2):
+    for kills in rounds(full=10, soak=600, least=2):
         command = [sys.executable, str(CHILD), str(saved), str(tmp_path / "live")]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:

@@ -182,7 +182,7 @@ def listed(rows: pa.RecordBatch) -> list[tuple[object, ...]]:
 def test_a_spine_holds_what_was_appended_whatever_merges(tmp_path, rng, ranked, record_property):
     """Two short walks, then long ones while there is time."""
     first = rng.getrandbits(40)
-    for number in rounds(full=20, soak=600, least=2):
+    for number in rounds(full=10, soak=600, least=2):
         print(f"seed {first + number}")
         place = tmp_path / str(number)
         place.mkdir()

@@ -359,7 +359,7 @@ def test_in_a_terminal_of_80_columns_it_shows_progress_and_nothing_of_java(repos
 
 
 @spark_tests
-@pytest.mark.full
+@pytest.mark.soak
 def test_the_demo_on_a_repository_of_1200_commits(demo, tmp_path):
     check_report(demo("--repo", make_repository(tmp_path / "large", 1_200, 5)), 1_200)
 

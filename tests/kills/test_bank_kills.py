@@ -89,7 +89,7 @@ def test_transfers_under_kills_keep_the_total_at_every_time(tmp_path, rng, recor
     told, looks, kills = [], 0, 0
     try:
         with tidelake.open(place, config=CONFIG) as lake:
-            for _ in rounds(full=20, soak=1200, least=4):
+            for _ in rounds(full=12, soak=1200, least=4):
                 victim = rng.choice(tellers)
                 victim.await_ready()
                 time.sleep(rng.random() * 0.3)

@@ -18,7 +18,7 @@ CHECK_EVERY = 5
 @pytest.mark.grows
 def test_processes_that_are_killed_lose_and_double_nothing(tmp_path, rng, record_property):
     with Crew(tmp_path / "lake", CREW) as crew:
-        for number in rounds(full=25, soak=1500, least=10):
+        for number in rounds(full=15, soak=1500, least=10):
             victim = rng.choice(crew.children)
             # It is at its work, however long it took to start.
             victim.await_ready()

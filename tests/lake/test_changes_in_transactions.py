@@ -24,7 +24,7 @@ F = Frontier.of
 STORED = replace(QUIET, inline_part_bytes=0)
 
 
-@pytest.fixture(params=some(["inline", "stored"], 2))
+@pytest.fixture(params=some(["inline", "stored"], 2, full=2))
 def places(request):
     return Places(config=QUIET if request.param == "inline" else STORED)
 
@@ -137,7 +137,7 @@ OTHERS = {
     ("kind", "other"), some([(kind, other) for kind in ("upsert", "replace") for other in OTHERS], 2)
 )
 @pytest.mark.parametrize(
-    ("before", "table"), some([("decide", MORE), ("decide", SAME), ("prepare", MORE)], 3)
+    ("before", "table"), some([("decide", MORE), ("decide", SAME), ("prepare", MORE)], 3, full=2)
 )
 @pytest.mark.parametrize("time", [6, None])
 def test_whoever_comes_between_it_is_what_it_says_at_the_end(places, lake, other, kind, before, table, time):
@@ -255,7 +255,7 @@ def both(lake):
     return held(lake, "a", last), held(lake, "b", last)
 
 
-@pytest.mark.parametrize("first", some(range(10), 10))
+@pytest.mark.parametrize("first", some(range(10), 10, full=2))
 def test_after_a_crash_at_any_call_all_of_it_is_seen_or_nothing(first):
     for call in range(first, 200, 10):
         places = begun(STORED)

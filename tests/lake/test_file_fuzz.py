@@ -10,7 +10,7 @@ from hypothesis import settings
 from tied_process import tied
 
 # The fast tier has a few seconds; the full tier makes a number of trials, whatever they take.
-HOW = {"fast": ["--seconds", "3"], "full": ["--trials", "2000"], "soak": ["--seconds", "1800"]}
+HOW = {"fast": ["--seconds", "3"], "full": ["--trials", "700"], "soak": ["--seconds", "1800"]}
 
 
 @pytest.mark.grows

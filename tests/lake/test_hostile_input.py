@@ -345,7 +345,7 @@ def test_a_name_of_a_column_that_is_no_utf8_is_refused(lake, collection, tmp_pat
 def test_whatever_is_handed_in_only_our_own_errors_come_back(tmp_path, rng, record_property):
     """In a child with little memory, for a collapse of the process would be one as well."""
     counts = Counter()
-    for number in timed_rounds(full=30, soak=600):
+    for number in timed_rounds(full=15, soak=600):
         place, seed = tmp_path / str(number), rng.getrandbits(32)
         place.mkdir()
         done = subprocess.run(

@@ -101,7 +101,7 @@ def test_no_flipped_bit_in_a_write_ahead_log_gives_a_wrong_or_an_older_answer(
     crashed: Path, tmp_path: Path, rng: Random
 ) -> None:
     refused = 0
-    for i in rounds(fast=3, full=20, soak=300, least=6):
+    for i in rounds(fast=2, full=10, soak=300, least=6):
         place = tmp_path / f"lake{i}"
         shutil.copytree(crashed, place)
         path = logs(place)[i % 6]
@@ -118,7 +118,7 @@ def test_a_repair_takes_back_what_is_sound_and_says_what_is_lost(
     crashed: Path, tmp_path: Path, rng: Random
 ) -> None:
     whole = 0
-    for i in rounds(fast=3, full=15, soak=300, least=6):
+    for i in rounds(fast=2, full=8, soak=300, least=6):
         place = tmp_path / f"lake{i}"
         shutil.copytree(crashed, place)
         path = logs(place)[i % 6]

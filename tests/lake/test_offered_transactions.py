@@ -27,7 +27,7 @@ STORED = replace(QUIET, inline_part_bytes=0)
 KINDS = ["table", "batch", "upload", "list"]
 
 
-@pytest.fixture(params=some(["inline", "stored"], 2))
+@pytest.fixture(params=some(["inline", "stored"], 2, full=2))
 def places(request):
     return Places(config=QUIET if request.param == "inline" else STORED)
 
@@ -317,9 +317,9 @@ def both(lake, data, kind="upload"):
             made.take("left alone")
 
 
-@pytest.mark.parametrize("first", some(range(10), 10))
+@pytest.mark.parametrize("first", some(range(10), 10, full=2))
 @pytest.mark.parametrize(
-    ("kind", "config"), some([("upload", STORED), ("upload", QUIET), ("batch", STORED)], 3)
+    ("kind", "config"), some([("upload", STORED), ("upload", QUIET), ("batch", STORED)], 3, full=2)
 )
 def test_after_a_crash_at_any_call_the_same_offers_come_in_once(first, kind, config):
     for call in range(first, 200, 10):

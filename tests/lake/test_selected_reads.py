@@ -78,7 +78,7 @@ def check(c, rng, fields):
         assert str(part.to_pylist()) == str(expected), sql
 
 
-@pytest.mark.parametrize("seed", some(range(4), 4))
+@pytest.mark.parametrize("seed", some(range(4), 4, full=2))
 def test_a_read_gives_the_rows_and_columns_that_are_asked_for(collection, seed, monkeypatch):
     monkeypatch.setattr(plan, "_TASK_BYTES_MIN", 1)
     rng = random.Random(seed)
@@ -92,7 +92,7 @@ def test_a_read_gives_the_rows_and_columns_that_are_asked_for(collection, seed, 
         check(collection, rng, FIELDS)
 
 
-@pytest.mark.parametrize("seed", some(range(6), 6))
+@pytest.mark.parametrize("seed", some(range(6), 6, full=3))
 def test_rows_of_older_schemas_are_asked_as_they_are_read(collection, seed):
     rng = random.Random(seed)
     fill(collection, rng, 2)

@@ -24,7 +24,7 @@ from tidelake.model.frontier import Frontier
 from tidelake.store.memory import MemoryBlobStore, MemoryVersionLog
 from tidelake.store.url import Stores
 from tidelake.testing.faults import Fault, FaultPlan, FaultyBlobStore, FaultyVersionLog, SimulatedCrash
-from tiers import some
+from tiers import calls, some
 
 CONFIG = Config(merge_budget_s=0.0, retry_deadline_s=0.0)
 NAMES = ("a", "b", "c")
@@ -162,15 +162,16 @@ def finishers(yard):
     }
 
 
+@pytest.mark.grows
 @pytest.mark.parametrize("who", some(["collect", "another call", "the next process"], 3))
 def test_a_crash_at_any_call_leaves_all_or_none_once_the_next_one_has_come(who):
-    seen, n = set(), 0
-    while True:
+    seen = set()
+    for n in calls(most=200, fast=4, full=2):
         yard = Yard()
         plan = FaultPlan()
         lake = yard.lake(plan)
         lake.list()
-        plan._script = [Fault.NONE] * n + [Fault.CRASH_AFTER]
+        plan.follow([Fault.NONE] * n + [Fault.CRASH_AFTER])
         try:
             call_of(lake)()
             break
@@ -187,34 +188,32 @@ def test_a_crash_at_any_call_leaves_all_or_none_once_the_next_one_has_come(who):
         else:
             assert found == ALL
         assert yard.lake().fsck().clean
-        n += 1
     assert yard.sinces() == ALL and n > 12 and len(seen) == 2
 
 
+@pytest.mark.grows
 @pytest.mark.parametrize("fault", some([Fault.UNKNOWN_AFTER, Fault.UNKNOWN_BEFORE, Fault.UNAVAILABLE], 3))
 def test_a_store_that_fails_at_any_call_leaves_all_or_none_and_says_which(fault):
-    n = 0
-    while True:
+    for n in calls(most=200, fast=4, full=2):
         yard = Yard()
         plan = FaultPlan()
         lake = yard.lake(plan)
         lake.list()
-        plan._script = [Fault.NONE] * n + [fault] * 30
+        plan.follow([Fault.NONE] * n + [fault] * 30)
         try:
             call_of(lake)()
-            plan._script = []
+            plan.follow([])
             break
         except StoreUnavailable:
             # It did not happen.
-            plan._script = []
+            plan.follow([])
             yard.lake().collect()
             assert yard.sinces() == NONE and not yard.left()
         except OutcomeUnknown:
-            plan._script = []
+            plan.follow([])
             yard.lake().collect()
             assert yard.sinces() in (ALL, NONE) and not yard.left()
-        n += 1
-    assert yard.sinces() == ALL
+    assert yard.sinces() == ALL and n > 12
 
 
 def test_what_was_decided_is_finished_also_for_what_was_renamed_and_not_for_what_was_dropped(yard):

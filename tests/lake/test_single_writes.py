@@ -22,7 +22,7 @@ from tidelake.shard.writing import single
 from tidelake.state.codec import encode_state
 from tidelake.store import url
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
-from tiers import some
+from tiers import calls, some
 
 F = Frontier.of
 
@@ -30,7 +30,7 @@ F = Frontier.of
 STORED = replace(QUIET, inline_part_bytes=0)
 
 
-@pytest.fixture(params=some(["inline", "stored"], 2))
+@pytest.fixture(params=some(["inline", "stored"], 2, full=2))
 def places(request):
     """Rows are in the log, or in parts of their own."""
     return Places(config=QUIET if request.param == "inline" else STORED)
@@ -459,9 +459,10 @@ def numbered(lake, name, **options):
     return partial(NUMBERED[name], writer)
 
 
+@pytest.mark.grows
 @pytest.mark.parametrize("name", some(NUMBERED, 6))
 def test_after_a_crash_at_any_call_a_number_comes_in_once(name):
-    for call in range(100):
+    for call in calls(most=100, fast=3):
         places = Places(config=STORED if call % 2 else QUIET)
         grouped(places).collection("a").writer("w", owner="query").append(rows(0, v=0), sequence=0)
         lake = places.process(faults=FaultPlan(script=[Fault.NONE] * call + [Fault.CRASH_AFTER]))
@@ -484,10 +485,11 @@ def test_after_a_crash_at_any_call_a_number_comes_in_once(name):
 
 
 @pytest.mark.full
+@pytest.mark.grows
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 @pytest.mark.parametrize("name", NUMBERED)
 def test_whatever_the_store_fails_a_number_that_is_repeated_comes_in_once(name, fault):
-    for call in range(60):
+    for call in calls(most=60, full=3):
         places = Places(config=STORED if call % 2 else QUIET)
         grouped(places).collection("a").writer("w", owner="query").append(rows(0, v=0), sequence=0)
         plan = FaultPlan(script=[Fault.NONE] * call + [fault] * 20)
@@ -519,7 +521,7 @@ def test_an_upload_that_is_offered_again_after_a_failure_is_in_once(fault):
         lake = places.process(faults=plan, retries=False)
         a = lake.collection("a")
         writer, found = a.writer("w"), uploads(a, at([4], [5]))
-        plan._script.extend([Fault.NONE] * call + [fault] * 3)
+        plan.follow([Fault.NONE] * call + [fault] * 3)
         for _ in range(20):
             try:
                 writer.append_uploaded(found, lower=0, upper=5, sequence=0)

@@ -30,7 +30,7 @@ from tidelake.lake.groups.attempt import Attempt
 from tidelake.model.frontier import Frontier
 from tidelake.state import transactions
 from tidelake.testing.faults import Fault, FaultPlan, SimulatedCrash
-from tiers import some
+from tiers import calls, some
 
 F = Frontier.of
 
@@ -321,7 +321,7 @@ def test_after_an_unknown_outcome_that_the_group_forgot_nobody_is_told_what_may_
         with suppress(StoreUnavailable, OutcomeUnknown):
             txn.write("a", rows(1, v=5)), txn.write("b", rows(1, v=-5))
             txn.commit()
-        plan._script.clear()
+        plan.follow([])
         if not plan.injected:
             break
         if txn._attempt is None or not txn._attempt.asked:
@@ -365,16 +365,16 @@ def leave_all(lake):
     lake.collect()
 
 
-@pytest.mark.parametrize("number", some(range(1, 26, 2), 7))
+@pytest.mark.parametrize("number", some(range(1, 26, 2), 7, full=3))
 def test_who_joins_late_does_not_bring_a_stay_back_that_is_over(number):
-    for calls in range(12):
+    for later in range(12):
         places = Places(config=QUIET)
         lake = places.banks("a", "b", "c")
         joined(lake)
         begun = lake.transaction()
         begun.write("a", rows(1, v=5)), begun.write("b", rows(1, v=-5))
         attempt_of(begun)
-        plan = Interrupted(number, partial(leave_all, places.process()), calls)
+        plan = Interrupted(number, partial(leave_all, places.process()), later)
         with suppress(SimulatedCrash):
             places.process(faults=plan, retries=False).write({"a": rows(2, v=7), "c": rows(2, v=-7)})
         # What was begun in a stay that is over is begun anew.
@@ -791,10 +791,11 @@ ACTS = {
 }
 
 
+@pytest.mark.grows
 @pytest.mark.parametrize("act", some(ACTS, 6))
 def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act):
     prepare, do = ACTS[act]
-    for call in range(200):
+    for call in calls(most=200, fast=5, full=2):
         places = Places(config=QUIET)
         prepare(places.banks("a", "b"))
         lake = places.process(faults=FaultPlan(script=[Fault.NONE] * call + [Fault.CRASH_AFTER]))
@@ -823,9 +824,10 @@ def test_after_a_crash_at_any_call_all_is_seen_or_nothing_and_others_go_on(act):
 
 
 @pytest.mark.full
+@pytest.mark.grows
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN_BEFORE, Fault.UNKNOWN_AFTER])
 def test_whatever_the_store_fails_at_a_commit_that_is_repeated_comes_in_once(fault):
-    for call in range(200):
+    for call in calls(most=200, full=2):
         places = Places(config=QUIET)
         joined(places.banks("a", "b"))
         plan = FaultPlan(script=[Fault.NONE] * call + [fault] * 60)

@@ -36,7 +36,7 @@ def lives(tmp_path, rng):
     lake = tidelake.open(tmp_path / "lake", config=CONFIG)
     c = lake.create("c", SCHEMA, key=["id"])
     acknowledged, claims, count = -1, 0, 0
-    for _ in rounds(full=15, soak=300, least=3):
+    for _ in rounds(full=8, soak=300, least=3):
         writer, maintainer = child(tmp_path / "lake", "append", "w"), child(tmp_path / "lake", "maintain")
         # Both are at it, however long they took to start.
         first = int(writer.stdout.readline())

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 import tidelake
 from tidelake.config import Config
 from tidelake.spark import changes, release, snapshot, updates
+from tiers import examples
 from where_reference import FIELDS, condition, random_rows
 
 pytestmark = pytest.mark.usefixtures("small_tasks")
@@ -35,6 +36,7 @@ def lines(frame: Any, names: list[str]) -> list[str]:
 
 
 @pytest.mark.full
+@pytest.mark.grows
 def test_spark_sql_finds_the_same_rows(spark: Any, collection: Any) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     snapshot(spark, collection).createOrReplaceTempView("everything")
@@ -44,13 +46,14 @@ def test_spark_sql_finds_the_same_rows(spark: Any, collection: Any) -> None:
     fields.append((SCHEMA.field("k"), [-256, -1, 0, 1, 2, 255, None]))
     names = [*SCHEMA.names, "_time", "_diff"]
     found = 0
-    for seed in range(60):
+    count = examples(60)
+    for seed in range(count):
         sql, _ = condition(random.Random(seed), fields)
         expected = lines(spark.sql(f"SELECT * FROM everything WHERE {sql}"), names)
         ours = snapshot(spark, collection, where=sql.replace("TIMESTAMP_NTZ", "TIMESTAMP"))
         assert lines(ours, names) == expected, sql
         found += 0 < len(expected) < 400
-    assert found > 20
+    assert found > count // 4
 
 
 def test_frames_have_the_columns_and_rows_that_are_asked_for(spark: Any, collection: Any) -> None:

@@ -68,7 +68,7 @@ def test_killed_at_random_moments(tmp_path: Path, rng: Random, record_property: 
 
     driver = Driver(tmp_path)
     append()
-    for number in rounds(full=20, soak=1200, least=2):
+    for number in rounds(full=12, soak=1200, least=2):
         process = driver.start()
         assert process.stdout is not None
         process.stdout.readline()

@@ -573,7 +573,7 @@ def bent(rng, value, parts):
 @pytest.mark.grows
 def test_whatever_the_rules_of_a_step_accept_the_rules_at_opening_accept(rng):
     counts = Counter()
-    for _ in rounds(fast=3, full=40, soak=600, least=4):
+    for _ in rounds(fast=3, full=20, soak=600, least=4):
         world = World(rng)
         for _ in range(120):
             world.step()

@@ -159,6 +159,7 @@ def test_a_collection_that_leaves_its_group_takes_tokens_along_and_forgets_them_
     assert forget(shard, 4 * DAY_MS + AGE_MS) == 1 and set(shard.state.writers) == {"w"}
 
 
+@pytest.mark.full
 def test_of_a_hundred_thousand_tokens_those_of_the_age_stay_and_no_step_looks_at_all():
     days = 100
     shard = with_tokens(MANY, days)

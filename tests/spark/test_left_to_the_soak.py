@@ -1,0 +1,17 @@
+"""The list of tests that only the soak runs names tests that are there."""
+
+from fnmatch import filter as matching
+from importlib import import_module
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tests.spark.conftest import LEFT_TO_THE_SOAK
+
+CASES = sorted({(file, test) for cases in LEFT_TO_THE_SOAK.values() for file, test, _ in cases})
+
+
+@pytest.mark.parametrize(("file", "test"), CASES)
+def test_what_is_left_to_the_soak_is_there(file: str, test: str) -> None:
+    assert matching(dir(import_module(file.removesuffix(".py"))), test)
